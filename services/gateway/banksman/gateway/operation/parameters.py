@@ -52,8 +52,16 @@ class Services:
         """Add services under their own types."""
         self._by_type.update({type(service): service for service in services})
 
+    def provide(self, kind: type[T], service: T) -> None:
+        """Add a service under the type that others know: a protocol."""
+        self._by_type[kind] = service
+
     def __getitem__(self, kind: type[T]) -> T:
         return cast(T, self._by_type[kind])
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return a service; None if no feature provides it."""
+        return cast(T | None, self._by_type.get(kind))
 
     def connected(self, kind: type[T]) -> T:
         """Return a service for a request.

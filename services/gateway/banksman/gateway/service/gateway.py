@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
+from banksman.gateway.a2a_tasks import TaskNotifications
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.set_aside import Asides
 from banksman.gateway.assistants.model_catalog import ModelCatalog
@@ -22,7 +23,6 @@ from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.requests.imports import Imports
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.usage.passthrough import PassthroughUsage
-from banksman.gateway.webhooks.service import Webhooks
 from banksman.gateway.workflows.texts import WorkflowTexts
 from banksman.gateway.workflows.workflows import Workflows
 
@@ -33,7 +33,8 @@ class Gateway:
 
     settings: GatewaySettings
     keys: Keys
-    webhooks: Webhooks
+    task_notifications: TaskNotifications | None
+    """None without webhooks."""
     tickets: Tickets
     requests: ClientRequests
     conversations: Conversations
@@ -58,7 +59,7 @@ class Gateway:
         return cls(
             settings=settings,
             keys=keys,
-            webhooks=services[Webhooks],
+            task_notifications=services.find(TaskNotifications),
             tickets=services[Tickets],
             requests=services[ClientRequests],
             conversations=services[Conversations],

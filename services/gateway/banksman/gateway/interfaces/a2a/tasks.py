@@ -17,8 +17,8 @@ from banksman.contracts.events import (
     RunStarted,
 )
 from banksman.contracts.messages import Content, text_of
+from banksman.gateway.a2a_tasks import JsonDict, status
 from banksman.gateway.conversations.view import ConversationView, RunView
-from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
 
 OWN = "banksman"
 """The key of Banksman's own fields in metadata."""
