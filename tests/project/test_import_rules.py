@@ -19,7 +19,16 @@ TREE = {
         "gateway",
         *(
             f"gateway/{part}"
-            for part in ("a2a", "agui", "asgi", "http", "mcp", "nats_api", "page", "passthrough", "websocket")
+            for part in (
+                "interfaces",
+                "interfaces/page",
+                "interfaces/passthrough",
+                "interfaces/websocket",
+                "mcp_servers",
+                "oidc",
+                "schedules",
+                "webhooks",
+            )
         ),
     ],
     "services/agent": ["agent", "agent/providers"],
@@ -34,6 +43,7 @@ VALID = {
     "services/agent/banksman/agent/providers/vendor.py": "import anthropic\nimport openai",
     "services/tool-runner/banksman/tool_runner/sandbox/engine.py": "import docker",
     "services/workflows/banksman/workflows/worker.py": "import nats",
+    "services/gateway/banksman/gateway/composition.py": "from banksman.gateway import oidc, webhooks",
 }
 
 INVALID = [
@@ -61,6 +71,11 @@ INVALID = [
         "services/gateway/banksman/gateway/interfaces/passthrough/upstreams.py",
         "import openai",
         "Model SDKs only",
+    ),
+    (
+        "services/gateway/banksman/gateway/interfaces/push.py",
+        "from banksman.gateway import webhooks",
+        "The optional features of the gateway",
     ),
     ("services/agent/banksman/agent/compactor.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),

@@ -1,6 +1,7 @@
 """A2A's tasks, which are runs: their states, and the notification of clients about them.
 
-The interface `a2a` serves tasks, and the feature `webhooks` delivers their notifications. Neither imports the other.
+The interface `a2a` serves tasks, and the feature `webhooks` delivers their notifications. Neither imports the
+other.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
-from banksman.gateway.composition import compose
-from banksman.gateway.feature import Foundation
+from banksman.gateway.composition import FEATURES, compose
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
@@ -104,14 +104,16 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
 
 
 @asynccontextmanager
-async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
+async def serving(
+    settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
+) -> AsyncGenerator[Running]:
     """Listen, connect and serve everything until the context ends.
 
     Raises:
         Unavailable: NATS cannot be reached.
         BadInput, OSError: As `listening_front`.
     """
-    async with listening_front(settings, health) as front, _new_bus(settings, health) as bus:
+    async with listening_front(settings, health, features) as front, _new_bus(settings, health) as bus:
         await bus.open()
         async with joined(front, bus) as running:
             yield running
