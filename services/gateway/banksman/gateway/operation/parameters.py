@@ -194,6 +194,13 @@ def parameters_of(operation: Operation) -> Parameters:
     )
 
 
+@cache
+def reply_types(operation: Operation) -> tuple[type[Any], ...]:
+    """Return the type of the operation's reply, or the types of a union."""
+    returned = get_type_hints(operation.handler)["return"]
+    return get_args(returned) or (returned,)
+
+
 def _dependency(annotation: Any) -> Any:
     markers = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, DependsMarker)]
     return markers[0].dependency if markers else None

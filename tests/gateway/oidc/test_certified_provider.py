@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 from tests.gateway.conftest import GatewayFactory, Served
-from tests.gateway.http.certified_provider import CLIENT, CertifiedProvider, certified_provider
+from tests.gateway.oidc.certified_provider import CLIENT, CertifiedProvider, certified_provider
 from tests.support.browser import opened
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook as Verifier
 from tests.gateway.conftest import Agent, GatewayFactory, Receiver, Served
-from tests.gateway.http.mail_server import MailServer, mail_server
+from tests.gateway.webhooks.mail_server import MailServer, mail_server
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import KEYS, kv_stream, kv_subject
+from banksman.contracts import subjects
 from banksman.contracts.ids import digest, new_id
 
 KEYS_PATH = "/context/keys"
@@ -65,6 +67,29 @@ async def test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gat
     assert "sha256" not in created
     assert (forbidden.status_code, revoked.status_code, refused.status_code) == (403, 204, 401)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401
+
+
+async def test_keys_are_administered_over_nats_for_the_tenant_of_the_subject_alone(
+    start_gateway: GatewayFactory, bus: Bus, tenant: str
+) -> None:
+    async def request(action: str, *named: str, **body: Any) -> dict[str, Any]:
+        subject = subjects.api(tenant, *action.split(), *named)
+        return json.loads(await bus.request(subject, json.dumps(body).encode(), WAIT_TIMEOUT_S))
+
+    async with start_gateway(**administered(tenant)) as served, served.http as http:
+        created = await request("key create", user="ann")
+        foreign = await request("key create", user="ann", tenant=new_id("t"))
+        operator = await request("key create", user="ann", rights=["operator"])
+        opened_by_it = await http.get("/context/conversations", headers=bearer(created["key"]))
+        listed = await request("key list")
+        read = await request("key read", created["id"])
+        revoked = await request("key revoke", created["id"])
+        refused = await http.get("/context/conversations", headers=bearer(created["key"]))
+    assert (created["tenant"], created["created_by"]) == (tenant, "nats")
+    assert (foreign["code"], operator["code"]) == ("forbidden", "forbidden")
+    assert listed["items"] == [read] and read.keys().isdisjoint({"key", "sha256"})
+    assert (opened_by_it.status_code, refused.status_code) == (200, 401)
+    assert revoked == {"id": created["id"]}
 
 
 async def test_the_first_key_is_created_without_one_and_from_then_on_each_request_needs_a_key(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import GatewayFactory
-from tests.gateway.http.mail_server import MailServer, mail_server
+from tests.gateway.webhooks.mail_server import MailServer, mail_server
 from tests.support.certificates import certificate, server_context
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S

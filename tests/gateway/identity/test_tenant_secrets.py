@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
-from tests.gateway.http.test_api_keys import bearer
+from tests.gateway.identity.test_api_keys import bearer
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
