@@ -70,7 +70,7 @@ class Dispatcher:
         """
         operation.check(caller)
         reply = await operation.handler(**arguments, **self._context(operation, caller, request_id))
-        return as_declared(reply, reply_types(operation))
+        return _as_declared(reply, reply_types(operation))
 
     async def record(
         self,
@@ -134,7 +134,7 @@ def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     return found
 
 
-def as_declared(reply: Any, kinds: tuple[type[Any], ...]) -> Any:
+def _as_declared(reply: Any, kinds: tuple[type[Any], ...]) -> Any:
     """Return a reply without the fields of a subclass of its declared types."""
     if not isinstance(reply, BaseModel) or type(reply) in kinds:
         return reply
