@@ -7,7 +7,7 @@ from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.runs import Runs
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.files.files import Files
+from banksman.gateway.files.files import ConversationFiles
 from banksman.gateway.files.operations import operations
 from banksman.gateway.files.slice_operations import operations as slice_operations
 from banksman.runs.placement import Placements
@@ -18,7 +18,7 @@ async def build(base: Foundation) -> None:
     placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
     await base.stack.enter_async_context(placements)
     services = base.services
-    files = Files(placements, await _outputs(base), services[Conversations], services[Runs])
+    files = ConversationFiles(placements, await _outputs(base), services[Conversations], services[Runs])
     services.add(placements, files)
 
 

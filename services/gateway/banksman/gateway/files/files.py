@@ -44,7 +44,7 @@ class StoredFile(Stored):
     """Bytes."""
 
 
-class Files:
+class ConversationFiles:
     """Finds the workspaces of conversations, and the complete outputs of their calls."""
 
     def __init__(

@@ -9,13 +9,13 @@ from fastapi import Request, Response
 from pydantic import AfterValidator
 
 from banksman.contracts.calls import FileEntry
-from banksman.gateway.files.files import Files, StoredFile, check_length
+from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
 from banksman.gateway.operation.declaration import MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service.bodies import Listing
 
-Service = Annotated[Files, provided(Files)]
+Service = Annotated[ConversationFiles, provided(ConversationFiles)]
 FilePath = Annotated[str, AfterValidator(check_length)]
 BYTES = "application/octet-stream"
 BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}

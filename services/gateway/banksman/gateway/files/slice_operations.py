@@ -12,12 +12,12 @@ from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import Stored, Token, Wire
-from banksman.gateway.files.files import MAX_PATH_CHARS, SLICE_BYTES, Files, StoredFile
+from banksman.gateway.files.files import MAX_PATH_CHARS, SLICE_BYTES, ConversationFiles, StoredFile
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 
-Service = Annotated[Files, provided(Files)]
+Service = Annotated[ConversationFiles, provided(ConversationFiles)]
 Path = Annotated[str, Field(max_length=MAX_PATH_CHARS)]
 MAX_ENTRIES = 1_000
 MAX_BASE64 = 4 * (SLICE_BYTES // 3 + 1)

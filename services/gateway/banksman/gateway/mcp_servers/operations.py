@@ -11,13 +11,13 @@ from banksman.gateway.mcp_servers.server_bodies import (
     change_request,
     server_request,
 )
-from banksman.gateway.mcp_servers.servers import LookedAt, McpServers
+from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 from banksman.gateway.service.bodies import Listing
 
-Servers = Annotated[McpServers, provided(McpServers)]
+Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
 DETAILS = ("name",)
 
 operations = Operations("mcp-servers", right=ADMIN)

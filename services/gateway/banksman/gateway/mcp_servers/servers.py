@@ -62,7 +62,7 @@ class LookedAt:
         return hashlib.sha256(digests.encode()).hexdigest() if digests else None
 
 
-class McpServers:
+class ConfiguredServers:
     """The configured servers. Every method raises `Unavailable` if a service does not respond."""
 
     def __init__(self, bus: Bus, placements: Placements, clock: Clock, box: SecretBox) -> None:

@@ -35,7 +35,7 @@ from banksman.contracts.mcp_sign_in import (
 )
 from banksman.gateway.mcp_servers.authorization import Returned, authorization_url, check_issuer, exchange
 from banksman.gateway.mcp_servers.configuration import place_of
-from banksman.gateway.mcp_servers.servers import LookedAt, McpServers
+from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
@@ -79,7 +79,7 @@ class SignInEnded(Conflict):
 class McpSignIns:
     """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
 
-    def __init__(self, servers: McpServers, clock: Clock) -> None:
+    def __init__(self, servers: ConfiguredServers, clock: Clock) -> None:
         self._servers = servers
         self._clock = clock
 
