@@ -67,7 +67,7 @@ def nats_document() -> Schema:
     bus = Bus(NatsSettings(), name="reference")
     gateway = cast(Gateway, None)
     dispatcher = Dispatcher(operations_of(FEATURES), Services())
-    endpoints = api_endpoints(bus, dispatcher, gateway, Replays(bus, gateway))
+    endpoints = api_endpoints(bus, dispatcher, Replays(bus, gateway))
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
 
 

@@ -44,6 +44,8 @@ from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
+from banksman.gateway.composition import FEATURES
+from banksman.gateway.feature import Feature
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
 from banksman.runs.approval.policy import approval_requested
@@ -137,7 +139,9 @@ class Socket:
 
 
 @asynccontextmanager
-async def gateway_on(server: Broker, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
+async def gateway_on(
+    server: Broker, bus: Bus, tenant: str, *, features: tuple[Feature, ...] = FEATURES, **gateway: Any
+) -> AsyncGenerator[Served]:
     more = {name: gateway.pop(name) for name in ("models", "nats", "tenants") if name in gateway}
     more.setdefault("nats", settings_of(server))
     settings = GatewayServiceSettings(
@@ -149,7 +153,7 @@ async def gateway_on(server: Broker, bus: Bus, tenant: str, **gateway: Any) -> A
         **more,
     )
     health = Health("gateway", started=True)
-    async with serving(settings, health) as running:
+    async with serving(settings, health, features) as running:
         yield Served(running, health, bus, tenant, {})
 
 

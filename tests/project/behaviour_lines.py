@@ -5,7 +5,7 @@ from __future__ import annotations
 RESOURCES = "gateway/http/test_resources.py::"
 CONTEXT = "gateway/http/test_context.py::"
 SCHEDULES = "gateway/http/test_schedules.py::"
-WEBHOOKS = "gateway/http/test_webhooks.py::"
+WEBHOOKS = "gateway/webhooks/test_webhooks.py::"
 PASSTHROUGH = "gateway/passthrough/test_passthrough.py::"
 STREAMS = "gateway/passthrough/test_streams.py::"
 REQUESTS = "gateway/passthrough/test_requests.py::"
@@ -44,7 +44,7 @@ OTHERS = {
     "POST /mcp: list and run workflows": MCP + "test_a_workflow_is_listed_and_started",
     "MCP servers as tools": "scenarios/test_mcp_servers.py::"
     "test_an_approved_tool_is_called_in_the_workspace_after_its_approval_and_no_secret_is_seen",
-    "OIDC": "gateway/http/test_oidc.py::"
+    "OIDC": "gateway/oidc/test_oidc.py::"
     "test_a_token_grants_the_rights_of_its_claims_on_http_and_on_the_websocket",
     "A2A task methods": "gateway/a2a/test_push.py::"
     "test_a_receiver_gets_the_states_of_its_task_signed_and_with_the_clients_headers",
@@ -134,14 +134,14 @@ OTHERS = {
     "missed: run_once or skip": SCHEDULES + "test_missed_runs_run_once_or_not_at_all_as_chosen",
     "cron with time zone": "gateway/service/test_schedule_times.py::"
     "test_times_of_day_are_local_and_each_is_due_once",
-    "banksman keys": "gateway/http/test_keys_file.py::"
+    "banksman keys": "gateway/identity/test_keys_file.py::"
     "test_a_colleagues_key_opens_the_gateway_at_once_and_closes_it_for_everyone_else",
     "webhook input.requested": WEBHOOKS + "test_a_request_for_a_value_arrives_with_the_schema_of_its_form",
     "webhook replay": WEBHOOKS
     + "test_a_message_that_is_given_up_is_a_dead_letter_and_its_replay_is_delivered",
     "a changed schema needs a new approval": "scenarios/test_mcp_servers.py::"
     "test_a_change_of_a_server_withdraws_its_tools_until_they_are_approved_again",
-    "OIDC sign-in of the page": "gateway/http/test_oidc.py::test_a_user_signs_in_on_the_page",
-    "PKCE": "gateway/http/test_oidc.py::test_a_code_is_exchanged_only_with_its_verifier",
+    "OIDC sign-in of the page": "gateway/oidc/test_oidc.py::test_a_user_signs_in_on_the_page",
+    "PKCE": "gateway/oidc/test_oidc.py::test_a_code_is_exchanged_only_with_its_verifier",
 }
 """Lines without an entry in the documents: behaviour of passthrough, close codes, subjects (2, 3, 6, 8)."""

@@ -6,8 +6,8 @@ RESOURCES = "gateway/http/test_resources.py::"
 CONTEXT = "gateway/http/test_context.py::"
 CONVERSATIONS = CONTEXT + "test_conversations_are_created_listed_searched_renamed_and_deleted"
 SCHEDULES = "gateway/http/test_schedules.py::"
-WEBHOOKS = "gateway/http/test_webhooks.py::"
-KEYS = "gateway/http/test_api_keys.py::"
+WEBHOOKS = "gateway/webhooks/test_webhooks.py::"
+KEYS = "gateway/identity/test_api_keys.py::"
 PASSTHROUGH = "gateway/passthrough/test_passthrough.py::"
 SOCKET = "gateway/websocket/test_websocket.py::"
 ENVELOPE = "gateway/websocket/test_envelope.py::"
@@ -41,7 +41,8 @@ ENDPOINTS = {
     + "test_conversations_are_created_listed_searched_renamed_and_deleted",
     "DELETE /context/conversations/{conversation_id}": CONTEXT
     + "test_conversations_are_created_listed_searched_renamed_and_deleted",
-    "GET /context/search": "gateway/http/test_search.py::test_messages_are_found_by_their_text_newest_first",
+    "GET /context/search": "gateway/conversations/test_search.py::"
+    "test_messages_are_found_by_their_text_newest_first",
     "GET /context/conversations/{conversation_id}/events": CONTEXT
     + "test_a_run_is_started_and_read_until_its_outcome",
     "POST /context/conversations/{conversation_id}/runs": CONTEXT
@@ -101,7 +102,7 @@ ENDPOINTS = {
     "POST /context/keys": KEYS + "test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway",
     "DELETE /context/keys/{key_id}": KEYS
     + "test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway",
-    "GET /context/identity-providers": "gateway/http/test_oidc.py::"
+    "GET /context/identity-providers": "gateway/oidc/test_oidc.py::"
     "test_an_administrator_reads_which_roles_of_the_provider_grant_which_rights",
     "GET /context/webhooks": WEBHOOKS
     + "test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now",

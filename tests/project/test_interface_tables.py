@@ -13,9 +13,12 @@ from typing import cast
 import pytest
 
 from banksman.gateway.application import application
+from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 from tests.project.behaviour_lines import OTHERS
@@ -29,7 +32,12 @@ def test_each_line_names_a_test_that_exists(lines: dict[str, str]) -> None:
 
 
 def test_each_endpoint_is_described() -> None:
-    app = application(Keys(GatewaySettings()), cast(Upstreams, None), Health("test"))
+    app = application(
+        Keys(GatewaySettings()),
+        cast(Upstreams, None),
+        Health("test"),
+        Dispatcher(operations_of(FEATURES), Services()),
+    )
     described = {
         f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods
     }

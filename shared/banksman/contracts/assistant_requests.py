@@ -97,22 +97,3 @@ class AssistantChanges(Stored):
     since: int
     revision: int
     items: tuple[ChangedField, ...]
-
-
-class ReadRevision(Wire):
-    """Read one revision of the assistant that the subject names."""
-
-    revision: int = Field(ge=1)
-
-
-class CompareRevisions(ReadRevision):
-    """Compare a revision with another one."""
-
-    since: int | None = Field(default=None, ge=1)
-    """The revision to compare with; None for the previous stored one."""
-
-
-class AssistantDeleted(Wire):
-    """An assistant was deleted."""
-
-    id: Token

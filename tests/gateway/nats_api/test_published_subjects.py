@@ -41,6 +41,7 @@ IMPORT: JsonObject = {
     ]
 }
 """The smallest valid import."""
+WEBHOOK: JsonObject = {"url": "https://example.org/hook", "events": ["run.finished"]}
 SERVER: JsonObject = {"transport": {"type": "http", "url": "https://mcp.example.org"}}
 
 
@@ -149,6 +150,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "input reply": {"value": 1},
         "conversation rename": {"title": "t"},
         "conversation import": IMPORT,
+        "conversation search": {"q": "crane"},
         "assistant revision": {"revision": 1},
         "assistant changes": {"revision": 1, "since": 1},
         "assistant restore": {"revision": 1},
@@ -161,6 +163,10 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "schedule create": schedule,
         "schedule update": schedule,
         "secret set": {"value": "a-secret-value"},
+        "key create": {"user": "ann", "rights": ["admin"]},
+        "webhook create": WEBHOOK,
+        "webhook update": WEBHOOK,
+        "step read": {"step_id": "s1"},
         "mcp create": SERVER | {"id": "issues"},
         "mcp update": SERVER,
         "mcp approve": {"digest": "0" * 64},
@@ -179,6 +185,9 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         reply = await documented.request(title, bodies.get(title), **named)
         if misses and named:
             assert reply["code"] == "not_found", (title, reply)
+        elif title == "key create":
+            # The first key of a gateway without keys concerns all tenants.
+            assert reply["code"] == "forbidden"
         else:
             assert reply.get("type") != "error", (title, reply)
         wrong = await documented.request(title, {"unknwon": 1}, **named)
@@ -207,6 +216,9 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert (await documented.request("input list"))["items"] == []
     ended = await documented.request("run read", {"wait_s": 5}, run_id=sent["run_id"])
     calls = await documented.request("run calls", run_id=sent["run_id"])
+    steps = await documented.request("step list", {"limit": 2}, run_id=sent["run_id"])
+    step = await documented.request("step read", {"step_id": request.approval_id}, run_id=sent["run_id"])
+    hits = await documented.request("conversation search", {"q": "done"})
     titled = await documented.request("conversation title", conversation_id=conversation)
     imported = await documented.request("conversation import", IMPORT)
     await documented.request("conversation rename", {"title": "Lifts"}, conversation_id=conversation)
@@ -220,6 +232,9 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert [run["run_id"] for run in runs["items"]] == [sent["run_id"]]
     assert (titled["title"], imported["title"]) == ("Cranes", "Hi")
     assert (ended["status"], ended["content"], calls["total"]) == ("completed", "Done.", 0)
+    assert (len(steps["items"]), steps["next"]) == (2, 2)
+    assert (step["step"]["kind"], step["result"], bool(step["request"]["items"])) == ("approval", None, True)
+    assert [one["snippet"] for one in hits["items"]] == ["Done."]
     assert [one["conversation_id"] for one in found["items"]] == [conversation]
     assert (read["title"], read["head_seq"] > 5, deleted) == ("Lifts", True, {"id": conversation})
     assert [one["title"] for one in left["items"]] == ["Hi"]
@@ -236,8 +251,10 @@ async def test_revisions_of_an_assistant_are_listed_read_compared_and_restored(
     both = {"revision": second["revision"], "since": first["revision"]}
     changes = await documented.request("assistant changes", both, assistant_id="cranes")
     restored = await documented.request("assistant restore", older, assistant_id="cranes")
+    preview = await documented.request("assistant preview", {"system_prompt": "Lift."})
     assert [one["current"] for one in listed["items"]] == [True, False]
     assert (read, restored["name"]) == (first, "Cranes")
+    assert preview["content"].startswith("Lift.")
     assert changes["items"] == [{"field": "name", "before": "Cranes", "after": "Lifts"}]
 
 
@@ -256,6 +273,24 @@ async def test_prompts_are_created_paged_enhanced_and_deleted(documented: Docume
     assert (enhanced["base"], "bash" in enhanced["tools"]) == ("Greet Ada!", True)
     assert [page["items"][0]["id"] for page in (first, second)] == ["default", "mine"]
     assert (second["next"], deleted) == (None, {"id": "mine"})
+
+
+async def test_webhooks_are_administered_and_a_gateway_without_a_provider_lists_none(
+    documented: Documented,
+) -> None:
+    made = await documented.request("webhook create", WEBHOOK)
+    named = {"webhook_id": made["id"]}
+    changed = await documented.request("webhook update", WEBHOOK | {"description": "Cranes"}, **named)
+    queued = await documented.request("webhook test", **named)
+    deliveries = await documented.request("webhook deliveries", **named)
+    read = await documented.request("webhook read", **named)
+    deleted = await documented.request("webhook delete", **named)
+    left = await documented.request("webhook list")
+    providers = await documented.request("identity_provider list")
+    assert made["secret"].startswith("whsec_")
+    assert read == changed and read.keys().isdisjoint({"secret", "tenant", "after_seq"})
+    assert [one["id"] for one in deliveries["items"]] == [queued["id"]]
+    assert (deleted, left["items"], providers["items"]) == ({"id": made["id"]}, [], [])
 
 
 async def test_files_are_written_in_slices_listed_read_and_deleted(documented: Documented) -> None:

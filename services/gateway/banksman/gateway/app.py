@@ -19,9 +19,10 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
-from banksman.gateway.composition import compose
-from banksman.gateway.feature import Foundation
+from banksman.gateway.composition import FEATURES, compose
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import Front, listening_front
+from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.bodies import api_body
 from banksman.gateway.interfaces.nats.replays import Replays
@@ -69,6 +70,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         base = Foundation(
             settings=settings,
             keys=front.keys,
+            background=health.background,
             bus=bus,
             clock=clock,
             damaged=damaged,
@@ -81,7 +83,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         await stack.enter_async_context(damaged)
         sockets = CallerSockets(settings.gateway.max_sockets_per_user)
         connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
-        gateway.api_keys.on_revoked = connections.revoke
+        base.services[ApiKeys].on_revoked = connections.revoke
         asyncapi_document = await _nats_api(front, gateway, stack)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
@@ -101,14 +103,16 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
 
 
 @asynccontextmanager
-async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
+async def serving(
+    settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
+) -> AsyncGenerator[Running]:
     """Listen, connect and serve everything until the context ends.
 
     Raises:
         Unavailable: NATS cannot be reached.
         BadInput, OSError: As `listening_front`.
     """
-    async with listening_front(settings, health) as front, _new_bus(settings, health) as bus:
+    async with listening_front(settings, health, features) as front, _new_bus(settings, health) as bus:
         await bus.open()
         async with joined(front, bus) as running:
             yield running
@@ -125,7 +129,7 @@ async def _nats_api(
     await api.open()
     intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
     replays = Replays(api, gateway)
-    endpoints = api_endpoints(api, front.dispatcher, gateway, replays)
+    endpoints = api_endpoints(api, front.dispatcher, replays)
     control = ControlPlane(
         api,
         endpoints.router,

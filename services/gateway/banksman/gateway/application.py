@@ -10,25 +10,6 @@ from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
-from banksman.gateway.http import (
-    api_keys,
-    assistants,
-    audit,
-    files,
-    identity_providers,
-    mcp_servers,
-    mcp_sign_in,
-    operations,
-    policies,
-    prompts,
-    push,
-    run_steps,
-    search,
-    sign_in,
-    tenant_secrets,
-    tools,
-    webhooks,
-)
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.a2a import routes as a2a
 from banksman.gateway.interfaces.agui import routes as agui
@@ -50,28 +31,11 @@ VERSION = version("banksman")
 PARTS = (
     page,
     chat,
-    files,
-    assistants,
-    policies,
-    prompts,
-    tools,
     passthrough,
-    run_steps,
-    search,
     usable_models,
-    api_keys,
-    identity_providers,
-    sign_in,
-    webhooks,
-    push,
-    tenant_secrets,
-    audit,
-    mcp_servers,
-    mcp_sign_in,
     mcp,
     agui,
     a2a,
-    operations,
 )
 """The modules of endpoints, in the order in which a path is looked up."""
 

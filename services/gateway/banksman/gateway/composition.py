@@ -15,6 +15,7 @@ from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
 from banksman.gateway.identity.feature import FEATURE as IDENTITY
 from banksman.gateway.live.feature import FEATURE as LIVE
 from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
+from banksman.gateway.oidc.feature import FEATURE as OIDC
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.feature import FEATURE as OPERATOR
@@ -30,8 +31,8 @@ from banksman.gateway.workflows.feature import FEATURE as WORKFLOWS
 CORE: Final = (
     QUOTAS,
     QUEUE,
-    FILES,
     LIVE,
+    FILES,
     ASSISTANTS,
     APPROVALS,
     RUNS,
@@ -46,7 +47,7 @@ CORE: Final = (
     HOUSEKEEPING,
 )
 """What every gateway has."""
-OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS)
+OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS, OIDC)
 """What the core does without."""
 FEATURES: Final = CORE + OPTIONAL
 

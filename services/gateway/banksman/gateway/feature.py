@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
 from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.ports import Clock
+from banksman.runtime.background import Background
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
-    """What the services of all features are built from."""
+class Groundwork:
+    """What services are built from before NATS is connected."""
 
     settings: GatewayServiceSettings
     keys: Keys
     """The keys that the HTTP server checks."""
-    bus: Bus
-    """A connection to NATS."""
-    clock: Clock
-    """The broker's clock."""
-    damaged: DamagedLogs
-    """The logs that cannot be read."""
+    background: Background
     dispatcher: Dispatcher
     stack: contextlib.AsyncExitStack
     """Closes the services, the newest first."""
@@ -39,16 +35,34 @@ class Foundation:
         """The services that are built already, to which a feature adds its own."""
         return self.dispatcher.services
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation(Groundwork):
+    """What the services of all features are built from."""
+
+    bus: Bus
+    """A connection to NATS."""
+    clock: Clock
+    """The broker's clock."""
+    damaged: DamagedLogs
+    """The logs that cannot be read."""
+
     @property
     def box(self) -> SecretBox:
         """Encrypts stored secrets."""
         return SecretBox(self.settings.approvals.key())
 
 
+async def _nothing(_base: Groundwork) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A feature: the operations that clients request, and the services that perform them."""
 
-    operations: Operations
-    build: Callable[[Foundation], Awaitable[None]]
+    operations: Iterable[Operation]
+    build: Callable[[Foundation], Awaitable[None]] = _nothing
     """Builds the services and adds them. Raises `Unavailable` if NATS does not respond."""
+    open: Callable[[Groundwork], Awaitable[None]] = _nothing
+    """Builds the services that requests use before NATS is connected."""

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from banksman.gateway.application import application, with_websocket
 from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.feature import Feature
+from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.cors import with_cors
 from banksman.gateway.interfaces.http.perimeter import Perimeter
@@ -67,15 +67,14 @@ async def listening_front(
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
-        if settings.gateway.oidc is not None:
-            from banksman.gateway.oidc.tokens import oidc_tokens
-
-            keys.tokens = await stack.enter_async_context(
-                oidc_tokens(settings.gateway.oidc, health.background)
-            )
         services = Services()
         services.add(keys, upstreams)
         dispatcher = Dispatcher(operations_of(features), services)
+        groundwork = Groundwork(
+            settings=settings, keys=keys, background=health.background, dispatcher=dispatcher, stack=stack
+        )
+        for feature in features:
+            await feature.open(groundwork)
         app = application(keys, upstreams, health, dispatcher)
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())

@@ -9,6 +9,7 @@ from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.operations import operations
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.remembered_operations import operations as remembered_operations
 from banksman.gateway.approvals.set_aside import Asides
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
@@ -39,4 +40,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *remembered_operations), build)

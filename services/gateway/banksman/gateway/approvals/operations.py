@@ -24,11 +24,10 @@ from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.set_aside import Asides
-from banksman.gateway.operation.bodies import MAX_POSITION
 from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, RequestId, StrictBody, provided
 
 MAX_PENDING = 1_000
 """Open requests in one page."""

@@ -22,7 +22,7 @@ from banksman.contracts.work import ForgetDecision
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 
 MAX_REMEMBERED = 500
@@ -84,13 +84,7 @@ class RememberedDecisions:
         await bucket.create(key, RememberedPlace(approval_id=approval_id))
 
     async def list(self, caller: Caller) -> tuple[ListedRemembered, ...]:
-        """Return the remembered decisions of the caller's tenant, newest first.
-
-        Raises:
-            Forbidden: The caller neither chats nor approves.
-        """
-        caller.check("context")
-        caller.need(*READ)
+        """Return the remembered decisions of the caller's tenant, newest first."""
         places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
         reads = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -107,12 +101,9 @@ class RememberedDecisions:
         """Withdraw a remembered decision, and return when the withdrawal is in the log.
 
         Raises:
-            Forbidden: The caller may not approve.
             NotFound: The tenant remembers no such decision.
             NotReady: It is not in the log within 5 seconds; a repeated request continues to wait.
         """
-        caller.check("context")
-        caller.need("approve")
         conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
         if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
             raise NotFound("remembered decision", approval_id)

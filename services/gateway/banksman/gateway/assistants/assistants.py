@@ -21,10 +21,7 @@ from banksman.gateway.runs.idempotency import StoredRequests
 
 
 class Assistants:
-    """The assistants of all tenants, as clients read and change them.
-
-    Every method raises `Forbidden` if the caller's key does not open the context endpoints.
-    """
+    """The assistants of all tenants, as clients read and change them."""
 
     def __init__(
         self,
@@ -40,7 +37,6 @@ class Assistants:
 
     async def list(self, caller: Caller) -> tuple[Assistant, ...]:
         """Return all assistants of a tenant, sorted by id, without the contents of their files."""
-        caller.check("context")
         return tuple(_without_file_contents(one) for one in await self._store.list(caller.tenant))
 
     async def get(self, caller: Caller, assistant_id: str) -> Assistant:
@@ -49,7 +45,6 @@ class Assistants:
         Raises:
             NotFound: No such assistant.
         """
-        caller.check("context")
         return await self._store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
 
     async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
@@ -59,7 +54,7 @@ class Assistants:
             BadInput, NotFound: A model or a system prompt that it names does not exist.
             Conflict: The id is taken, or the request id was used with another body.
         """
-        await self._check(caller, given)
+        await self._check_names(caller, given)
         key = digest(f"{caller.user}\nassistant\n{request_id}".encode())
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
         ids = await self._requests.once(caller.tenant, key, given, mine)
@@ -81,7 +76,7 @@ class Assistants:
             BadInput, NotFound: The assistant, or a model or system prompt that it names, does not exist.
             Conflict: The stored assistant has another revision than the one named.
         """
-        await self._check(caller, given)
+        await self._check_names(caller, given)
         assistant = given.assistant(check_token(assistant_id, "assistant_id"))
         return await self._replace(caller, assistant, given.revision)
 
@@ -91,7 +86,6 @@ class Assistants:
         Raises:
             NotFound: No such assistant.
         """
-        caller.check("context")
         await self._store.delete(caller.tenant, check_token(assistant_id, "assistant_id"))
         await self._histories.delete(caller.tenant, assistant_id)
 
@@ -140,10 +134,6 @@ class Assistants:
         stored = await self._store.replace(caller.tenant, assistant, revision)
         await self._histories.add(caller.tenant, before, stored, caller.user)
         return stored
-
-    async def _check(self, caller: Caller, given: AssistantBody) -> None:
-        caller.check("context")
-        await self._check_names(caller, given)
 
     async def _check_names(self, caller: Caller, given: AssistantBody | Assistant) -> None:
         if given.system_prompt_id is not None:

@@ -88,15 +88,15 @@ class EnhancedPrompts:
             needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
         )
 
-    async def of_assistant(self, tenant: str, assistant: Assistant) -> EnhancedPrompt:
+    async def of_assistant(self, caller: Caller, assistant: Assistant) -> EnhancedPrompt:
         """Return the prompt of a run's first request, with placeholders in place of variables.
 
         Raises:
             NotFound: No such system prompt.
         """
         return enhance(
-            await self._base_prompt(tenant, assistant),
-            await self._available_tools(tenant, assistant.tools),
+            await self._base_prompt(caller.tenant, assistant),
+            await self._available_tools(caller.tenant, assistant.tools),
             protocol(assistant.tools.tool_protocol),
             budget_tokens=self.settings.prompt_budget_tokens,
             max_tools=self.settings.max_offered_tools,
@@ -104,7 +104,7 @@ class EnhancedPrompts:
         )
 
     async def of_run(
-        self, tenant: str, run: Run, history: tuple[Message, ...]
+        self, caller: Caller, run: Run, history: tuple[Message, ...]
     ) -> tuple[str, tuple[ToolDefinition, ...]]:
         """Return the system prompt and the tools of a run's next model request, as they are now.
 
@@ -117,8 +117,8 @@ class EnhancedPrompts:
             service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
         )
         enhanced = enhance(
-            render(await self._base_prompt(tenant, settings), variables),
-            await self._available_tools(tenant, settings.tools),
+            render(await self._base_prompt(caller.tenant, settings), variables),
+            await self._available_tools(caller.tenant, settings.tools),
             settings.tool_protocol,
             budget_tokens=self.settings.prompt_budget_tokens,
             max_tools=self.settings.max_offered_tools,

@@ -7,9 +7,12 @@ from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.assistants.model_catalog import ModelCatalog
 from banksman.gateway.assistants.operations import operations
 from banksman.gateway.assistants.policies import GovernedAssistants, Policies
+from banksman.gateway.assistants.policies import operations as policy_operations
+from banksman.gateway.assistants.prompt_operations import operations as prompt_operations
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.revisions import AssistantHistories
 from banksman.gateway.assistants.tools import ToolCatalog, Tools
+from banksman.gateway.assistants.tools import operations as tool_operations
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
@@ -43,4 +46,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *policy_operations, *prompt_operations, *tool_operations), build)

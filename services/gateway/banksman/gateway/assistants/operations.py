@@ -64,7 +64,7 @@ async def preview_assistant(
     body: StrictBody[NewAssistant], prompts: Enhancing, caller: CallerDep
 ) -> PromptPreview:
     """Show the system prompt with tools and instructions of an assistant that is not stored."""
-    enhanced = await prompts.of_assistant(caller.tenant, body.assistant(body.id or "preview"))
+    enhanced = await prompts.of_assistant(caller, body.assistant(body.id or "preview"))
     return PromptPreview(
         content=enhanced.text,
         tools=tuple(tool.name for tool in enhanced.tools),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,7 +16,9 @@ from banksman.contracts.assistants import (
     Assistant,
 )
 from banksman.gateway.operation.bodies import RequestBody
-from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 from banksman.gateway.quotas.tenant_store import TenantStore
 
 POLICY = ApprovalPolicy().id
@@ -40,24 +43,15 @@ class Policies:
     store: TenantStore[ApprovalPolicy]
 
     async def get(self, caller: Caller) -> ApprovalPolicy:
-        """Return the policy of the caller's tenant.
-
-        Raises:
-            Forbidden: The caller neither chats nor approves.
-        """
-        caller.check("context")
-        caller.need(*READ)
+        """Return the policy of the caller's tenant."""
         return await self.store.get(caller.tenant, POLICY)
 
     async def replace(self, caller: Caller, body: PolicyBody) -> ApprovalPolicy:
         """Replace the policy of the caller's tenant. It applies to runs that start from now on.
 
         Raises:
-            Forbidden: The caller does not administer the tenant.
             Conflict: The stored policy has another revision than the one named.
         """
-        caller.check("context")
-        caller.need("admin", "operator")
         policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals)
         return await self.store.replace(caller.tenant, policy, body.revision)
 
@@ -77,3 +71,28 @@ class GovernedAssistants:
         """
         assistant = await self.assistants.in_use(tenant, assistant_id)
         return (await self.policies.in_use(tenant, POLICY)).applied_to(assistant)
+
+
+Service = Annotated[Policies, provided(Policies)]
+
+operations = Operations("policies")
+
+
+@operations.add("policy.read", "GET /context/policy")
+async def read_policy(policies: Service, caller: CallerDep) -> ApprovalPolicy:
+    """Read the approval policy of the tenant, whose rules come before those of its assistants."""
+    return await policies.get(caller)
+
+
+@operations.add(
+    "policy.update",
+    "PUT /context/policy",
+    right=ADMIN,
+    errors=(CONFLICT,),
+    audit=Audit("policy.changed", ("revision",)),
+)
+async def replace_policy(
+    body: StrictBody[PolicyBody], policies: Service, caller: CallerDep
+) -> ApprovalPolicy:
+    """Replace the approval policy of the tenant. It applies to runs that start from now on."""
+    return await policies.replace(caller, body)

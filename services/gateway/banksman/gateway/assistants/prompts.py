@@ -4,17 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, Stored, Token
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
+from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
-from banksman.gateway.service.bodies import EnhancedPromptBody, NewPrompt, PromptBody
 from banksman.prompting.templates import render, variables_of
+
+
+class PromptBody(RequestBody):
+    """The content of a system prompt."""
+
+    name: str = Field(default="", max_length=200)
+    content: str = Field(max_length=256 * 1024)
+
+
+class NewPrompt(PromptBody):
+    """A system prompt to create."""
+
+    id: Token | None = None
+    """None for a generated id."""
+
+
+class EnhancedPromptBody(Stored):
+    """A system prompt with tools and instructions."""
+
+    id: Token
+    name: str
+    content: str
+    base: str
+    """The rendered prompt without tools and instructions."""
+    tools: tuple[str, ...]
+    dropped_tools: tuple[str, ...]
+    """Tools that did not fit, in the order in which they were dropped."""
+    shortened: bool
+    """Whether descriptions were cut to fit."""
+    estimated_tokens: int
+    protocol: ToolProtocol
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +59,18 @@ class Prompts:
     requests: StoredRequests
     enhancing: EnhancedPrompts
 
-    async def list(self, tenant: str) -> tuple[SystemPrompt, ...]:
-        """Return all prompts of a tenant, sorted by id."""
-        return tuple(await self.store.list(tenant))
+    async def list(self, caller: Caller) -> tuple[SystemPrompt, ...]:
+        """Return all prompts of the caller's tenant, sorted by id."""
+        return tuple(await self.store.list(caller.tenant))
 
-    async def get(self, tenant: str, prompt_id: str) -> SystemPrompt:
+    async def get(self, caller: Caller, prompt_id: str) -> SystemPrompt:
         """Return a prompt.
 
         Raises:
             BadInput: The id is malformed.
             NotFound: No such prompt.
         """
-        return await self.store.get(tenant, check_token(prompt_id, "prompt_id"))
+        return await self.store.get(caller.tenant, check_token(prompt_id, "prompt_id"))
 
     async def create(self, caller: Caller, given: NewPrompt, request_id: str) -> SystemPrompt:
         """Store a new prompt. A repeated request returns the prompt that the first one created.
@@ -57,7 +91,7 @@ class Prompts:
                 raise
             return await self.store.get(caller.tenant, ids["id"])
 
-    async def replace(self, tenant: str, prompt_id: str, given: PromptBody) -> SystemPrompt:
+    async def replace(self, caller: Caller, prompt_id: str, given: PromptBody) -> SystemPrompt:
         """Replace a prompt.
 
         Raises:
@@ -66,17 +100,17 @@ class Prompts:
         """
         variables_of(given.content)
         prompt = _prompt(check_token(prompt_id, "prompt_id"), given)
-        return await self.store.replace(tenant, prompt, rewrite_equal=True)
+        return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
 
-    async def delete(self, tenant: str, prompt_id: str) -> None:
+    async def delete(self, caller: Caller, prompt_id: str) -> None:
         """Delete a prompt.
 
         Raises:
             NotFound: No such prompt.
         """
         # `get` stores the built-in prompt, so deleting it succeeds even before its first use.
-        prompt = await self.get(tenant, prompt_id)
-        await self.store.delete(tenant, prompt.id)
+        prompt = await self.get(caller, prompt_id)
+        await self.store.delete(caller.tenant, prompt.id)
 
     async def enhanced(
         self,
@@ -101,7 +135,7 @@ class Prompts:
         Raises:
             NotFound: No such prompt, assistant or conversation.
         """
-        prompt = await self.get(caller.tenant, prompt_id)
+        prompt = await self.get(caller, prompt_id)
         base = prompt.content if variables is None else render(prompt.content, variables)
         if protocol is None:
             protocol = await self.enhancing.protocol(caller, context)

@@ -1,18 +1,22 @@
-"""The tools that a tenant's models may call, for enhanced prompts and for checks of edited arguments."""
+"""The tools that a tenant's models may call, for enhanced prompts, edited arguments and administrators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, visible_to
-from banksman.contracts.tool_views import ToolView, tool_view
+from banksman.contracts.tool_views import ToolView, ToolViews, tool_view
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
+from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runs.runners.placement import Placements
 
 
@@ -45,26 +49,26 @@ class ToolCatalog:
     enabled: bool
     """False lists nothing: tools are off for the whole system."""
 
-    async def list(self, tenant: str) -> tuple[ToolView, ...]:
-        """Return the tools that a tenant's models may call, the built-in ones first."""
+    async def list(self, caller: Caller) -> tuple[ToolView, ...]:
+        """Return the tools that the models of the caller's tenant may call, the built-in ones first."""
         if not self.enabled:
             return ()
         runs = _runs(self.placements)
         builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
         registered = [
             tool_view(one.definition, one.tenant, available=_is_served(one, self.placements))
-            for one in await self.tools.visible(tenant)
+            for one in await self.tools.visible(caller.tenant)
             if one.definition.name not in WORKSPACE_NAMES
         ]
         return (*builtin, *registered)
 
-    async def get(self, tenant: str, name: str) -> ToolView:
-        """Return a tool that a tenant's models may call.
+    async def get(self, caller: Caller, name: str) -> ToolView:
+        """Return a tool that the models of the caller's tenant may call.
 
         Raises:
             NotFound: The tenant's models may call no tool of this name.
         """
-        found = next((tool for tool in await self.list(tenant) if tool.name == name), None)
+        found = next((tool for tool in await self.list(caller) if tool.name == name), None)
         if found is None:
             raise NotFound("tool", name[:64])
         return found
@@ -87,3 +91,20 @@ def _is_served(one: ToolRegistration, placements: Placements) -> bool:
 
 def _runs(placements: Placements) -> bool:
     return any(lease.workspaces and lease.serving for lease in placements.leases())
+
+
+Catalog = Annotated[ToolCatalog, provided(ToolCatalog)]
+
+operations = Operations("tools", right=ADMIN)
+
+
+@operations.add("tool.list", "GET /context/tools")
+async def list_tools(tools: Catalog, caller: CallerDep) -> ToolViews:
+    """List the tools that the tenant's models may call, the built-in ones first (R43)."""
+    return ToolViews.of(await tools.list(caller))
+
+
+@operations.add("tool.read", "GET /context/tools/{name}", errors=(MISSING,))
+async def read_tool(name: str, tools: Catalog, caller: CallerDep) -> ToolView:
+    """Read a tool that the tenant's models may call (R42)."""
+    return await tools.get(caller, name)

@@ -1,1 +1,1 @@
-"""Audit."""
+"""The audit trail of tenants, in which the dispatcher records operations."""

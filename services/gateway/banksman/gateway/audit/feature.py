@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from banksman.gateway.audit.operations import operations
 from banksman.gateway.audit.trail import Trail
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
 
 
 async def build(base: Foundation) -> None:
@@ -14,4 +14,4 @@ async def build(base: Foundation) -> None:
     base.services.add(trail)
 
 
-FEATURE = Feature(Operations("audit"), build)
+FEATURE = Feature(operations, build)

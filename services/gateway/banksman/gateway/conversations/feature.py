@@ -8,6 +8,7 @@ from banksman.gateway.conversations.conversations import Conversations, CreatedC
 from banksman.gateway.conversations.imports import Imports
 from banksman.gateway.conversations.operations import operations
 from banksman.gateway.conversations.search import Search
+from banksman.gateway.conversations.search_operations import operations as search_operations
 from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
@@ -63,4 +64,4 @@ async def build(base: Foundation) -> None:
     services.add(changes, imports, titles, Search(base.bus, index), over_http)
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *search_operations), build)

@@ -19,6 +19,7 @@ from banksman.contracts.events import Event, MessageCompleted, RunStarted
 from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.operation.caller import Caller
 from banksman.runtime.tracing import trace_id_of
 
 BUDGET_S = 2.0
@@ -63,7 +64,7 @@ class Search:
     conversations: Conversations
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def find(self, tenant: str, text: str, cursor: str | None, limit: int) -> Found:
+    async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> Found:
         """Return messages that contain a text, ignoring case, newest first.
 
         Raises:
@@ -74,12 +75,12 @@ class Search:
         reached: int | None = None
         async with self._turns:
             until = time.monotonic() + BUDGET_S
-            async for message in self._newest_first(tenant, _position(cursor)):
+            async for message in self._newest_first(caller.tenant, _position(cursor)):
                 # All hits of a commit are in one page, so a page may have some more than `limit`.
                 if len(hits) >= limit or time.monotonic() > until:
                     reached = message.stream_seq + 1
                     break
-                hits += await self._hits(tenant, message, wanted)
+                hits += await self._hits(caller.tenant, message, wanted)
         return Found(hits, None if reached is None else str(reached))
 
     async def _newest_first(self, tenant: str, before: int | None) -> AsyncIterator[StoredMessage]:

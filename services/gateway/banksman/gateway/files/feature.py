@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
+from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.files.files import Files
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.files.files import ConversationFiles
+from banksman.gateway.files.operations import operations
+from banksman.gateway.files.slice_operations import operations as slice_operations
+from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
 
 
@@ -14,7 +17,9 @@ async def build(base: Foundation) -> None:
     """Build the files, which runners hold."""
     placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
     await base.stack.enter_async_context(placements)
-    base.services.add(placements, Files(placements, await _outputs(base)))
+    services = base.services
+    files = ConversationFiles(placements, await _outputs(base), services[Conversations], services[Runs])
+    services.add(placements, files)
 
 
 async def _outputs(base: Foundation) -> Bus:
@@ -26,4 +31,4 @@ async def _outputs(base: Foundation) -> Bus:
     return await base.stack.enter_async_context(connection)
 
 
-FEATURE = Feature(Operations("files"), build)
+FEATURE = Feature((*operations, *slice_operations), build)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
@@ -21,110 +22,56 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.wire import Stored
+from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.files.archives import check_size, zipped
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
 
 SLICE_BYTES = 512 * 1024
+MAX_PATH_CHARS = 4_096
 MAX_LISTED = 10_000
 MAX_PAGES = 10
 """Maximum pages of one list. A page has at most 768 KiB: only very long paths need more than two."""
 
 
-class Files:
-    """Reads and writes workspaces through the runners that own them."""
+class StoredFile(Stored):
+    """A file that was uploaded."""
 
-    def __init__(self, placements: Placements, outputs: Bus) -> None:
+    path: str
+    size: int
+    """Bytes."""
+
+
+class ConversationFiles:
+    """Finds the workspaces of conversations, and the complete outputs of their calls."""
+
+    def __init__(
+        self, placements: Placements, outputs: Bus, conversations: Conversations, runs: Runs
+    ) -> None:
         self._placements = placements
         self._outputs = Objects(outputs, OUTPUTS)
+        self._conversations = conversations
+        self._runs = runs
 
-    async def list(self, tenant: str, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
-        return (await self._listed(tenant, conversation_id, path))[0]
-
-    async def page(
-        self, tenant: str, conversation_id: str, path: str, *, after: str, limit: int
-    ) -> tuple[tuple[FileEntry, ...], bool]:
-        """Return the first files below a path that sort after a path, and whether more follow."""
-        request = FileList(path=path, after=after, limit=limit)
-        reply = await self._request(tenant, conversation_id, path, request)
-        # A runner of an older version ignores `after`.
-        return tuple(file for file in reply.items if file.path > after), reply.more
-
-    async def _listed(
-        self, tenant: str, conversation_id: str, path: str
-    ) -> tuple[tuple[FileEntry, ...], bool]:
-        found: list[FileEntry] = []
-        for _ in range(MAX_PAGES):
-            after = found[-1].path if found else ""
-            left = MAX_LISTED - len(found)
-            items, more = await self.page(tenant, conversation_id, path, after=after, limit=left)
-            found += items
-            if not items or not more or len(found) >= MAX_LISTED:
-                return tuple(found), more
-        return tuple(found), True
-
-    async def read(self, tenant: str, conversation_id: str, path: str) -> AsyncIterator[bytes]:
-        """Return a file's bytes in pieces; the first piece is fetched before this returns.
+    async def workspace(self, caller: Caller, conversation_id: str) -> WorkspaceFiles:
+        """Return the workspace of a conversation.
 
         Raises:
-            NotFound: No such file.
-            BadInput: The file cannot be read.
+            NotFound: The caller's tenant has no such conversation.
         """
-        first = await self.slice(tenant, conversation_id, path, 0)
+        record = await self._conversations.get(caller.tenant, conversation_id)
+        return WorkspaceFiles(self._placements, caller.tenant, conversation_id, record.title)
 
-        async def pieces() -> AsyncIterator[bytes]:
-            reply, offset = first, 0
-            while True:
-                data = base64.b64decode(reply.data_base64 or "")
-                if data:
-                    yield data
-                offset += len(data)
-                if not reply.more or not data:
-                    return
-                reply = await self.slice(tenant, conversation_id, path, offset)
-
-        return pieces()
-
-    async def archive(self, tenant: str, conversation_id: str) -> AsyncIterator[bytes]:
-        """Return all files, at most 10,000, as a zip file in pieces.
-
-        Raises:
-            BadInput: There are more than 10,000 files, or they have more than 512 MiB.
-        """
-        files, more = await self._listed(tenant, conversation_id, "")
-        if more:
-            raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
-        check_size(files)
-        return zipped(files, lambda path: self.read(tenant, conversation_id, path))
-
-    async def write(self, tenant: str, conversation_id: str, path: str, source: AsyncIterable[bytes]) -> int:
-        """Store a file, replacing an existing file of the same path, and return its size in bytes."""
-        upload, offset, buffer = new_id("u"), 0, bytearray()
-        async for piece in source:
-            buffer += piece
-            while len(buffer) > SLICE_BYTES:
-                data = bytes(buffer[:SLICE_BYTES])
-                del buffer[:SLICE_BYTES]
-                await self.put_slice(tenant, conversation_id, path, upload, offset, data, last=False)
-                offset += len(data)
-        await self.put_slice(tenant, conversation_id, path, upload, offset, bytes(buffer), last=True)
-        return offset + len(buffer)
-
-    async def delete(self, tenant: str, conversation_id: str, path: str) -> None:
-        """Delete a file.
-
-        Raises:
-            NotFound: No such file.
-        """
-        await self._request(tenant, conversation_id, path, FileDelete(path=path))
-
-    async def output(self, result: ToolResult) -> bytes:
+    async def output(self, caller: Caller, run_id: str, tool_call_id: str) -> bytes:
         """Return the complete output of a call whose result was truncated.
 
         Raises:
-            NotFound: The call has no complete output besides its result.
+            NotFound: The caller's tenant has no such run, the run has no such call, or the call has no
+                complete output besides its result.
         """
+        result = await self._runs.result(caller.tenant, run_id, tool_call_id)
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
         data = await self._outputs.get(result.output_ref)
@@ -135,43 +82,112 @@ class Files:
             raise ObjectBroken(OUTPUTS, result.output_ref)
         return content
 
-    async def slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceFiles:
+    """Reads and writes one workspace through the runner that owns it."""
+
+    placements: Placements
+    tenant: str
+    conversation_id: str
+    title: str
+    """The title of the conversation."""
+
+    async def list(self, path: str) -> tuple[FileEntry, ...]:
+        """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
+        return (await self._listed(path))[0]
+
+    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[FileEntry, ...], bool]:
+        """Return the first files below a path that sort after a path, and whether more follow."""
+        reply = await self._request(path, FileList(path=path, after=after, limit=limit))
+        return reply.items, reply.more
+
+    async def _listed(self, path: str) -> tuple[tuple[FileEntry, ...], bool]:
+        found: list[FileEntry] = []
+        for _ in range(MAX_PAGES):
+            after = found[-1].path if found else ""
+            items, more = await self.page(path, after=after, limit=MAX_LISTED - len(found))
+            found += items
+            if not items or not more or len(found) >= MAX_LISTED:
+                return tuple(found), more
+        return tuple(found), True
+
+    async def read(self, path: str) -> AsyncIterator[bytes]:
+        """Return a file's bytes in pieces; the first piece is fetched before this returns.
+
+        Raises:
+            NotFound: No such file.
+            BadInput: The file cannot be read.
+        """
+        first = await self.slice(path, 0)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            reply, offset = first, 0
+            while True:
+                data = base64.b64decode(reply.data_base64 or "")
+                if data:
+                    yield data
+                offset += len(data)
+                if not reply.more or not data:
+                    return
+                reply = await self.slice(path, offset)
+
+        return pieces()
+
+    async def archive(self) -> AsyncIterator[bytes]:
+        """Return all files, at most 10,000, as a zip file in pieces.
+
+        Raises:
+            BadInput: There are more than 10,000 files, or they have more than 512 MiB.
+        """
+        files, more = await self._listed("")
+        if more:
+            raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
+        check_size(files)
+        return zipped(files, self.read)
+
+    async def write(self, path: str, source: AsyncIterable[bytes]) -> int:
+        """Store a file, replacing an existing file of the same path, and return its size in bytes."""
+        upload, offset, buffer = new_id("u"), 0, bytearray()
+        async for piece in source:
+            buffer += piece
+            while len(buffer) > SLICE_BYTES:
+                data = bytes(buffer[:SLICE_BYTES])
+                del buffer[:SLICE_BYTES]
+                await self.put_slice(path, upload, offset, data, last=False)
+                offset += len(data)
+        await self.put_slice(path, upload, offset, bytes(buffer), last=True)
+        return offset + len(buffer)
+
+    async def delete(self, path: str) -> None:
+        """Delete a file.
+
+        Raises:
+            NotFound: No such file.
+        """
+        await self._request(path, FileDelete(path=path))
+
+    async def slice(self, path: str, offset: int) -> FileReply:
         """Return up to `SLICE_BYTES` of a file's bytes.
 
         Raises:
             NotFound: No such file.
             BadInput: The file cannot be read.
         """
-        request = FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES)
-        return await self._request(tenant, conversation_id, path, request)
+        return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
-    async def put_slice(
-        self,
-        tenant: str,
-        conversation_id: str,
-        path: str,
-        upload: str,
-        offset: int,
-        data: bytes,
-        *,
-        last: bool,
-    ) -> None:
+    async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
         """Store a slice of an upload; the last slice replaces the file.
 
         Raises:
             BadInput: The path is invalid, or the slices before this one are missing.
         """
-        request = FileWrite(
-            path=path,
-            upload=upload,
-            offset=offset,
-            data_base64=base64.b64encode(data).decode(),
-            last=last,
-        )
-        await self._request(tenant, conversation_id, path, request)
+        encoded = base64.b64encode(data).decode()
+        request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
+        await self._request(path, request)
 
-    async def _request(self, tenant: str, conversation_id: str, path: str, request: FileRequest) -> FileReply:
-        reply = await self._placements.files(tenant, conversation_id, request)
+    async def _request(self, path: str, request: FileRequest) -> FileReply:
+        reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply
         # A runner reports an error as text, without a code.
@@ -179,3 +195,10 @@ class Files:
             raise NotFound("file", path)
         # The runner's text is a sentence about the path.
         raise BadInput("path", path, f"is refused: {reply.error.removeprefix(f'{path}: ')}")
+
+
+def check_length(path: str) -> str:
+    """Return a path; raise `ValueError` if it is too long."""
+    if len(path) > MAX_PATH_CHARS:
+        raise ValueError(f"at most {MAX_PATH_CHARS} characters")
+    return path

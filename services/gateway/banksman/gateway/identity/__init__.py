@@ -1,1 +1,1 @@
-"""Identity."""
+"""Who callers are: API keys, tickets for websockets; and the secrets of tenants for their tools."""

@@ -104,7 +104,7 @@ class ApiKeys:
         """Return the keys of the caller's tenant, or of the one that an operator names, oldest first.
 
         Raises:
-            Forbidden: The caller may not administer the tenant.
+            Forbidden: The caller is no operator, and the tenant is another one.
         """
         owner = _tenant(caller, tenant)
         found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
@@ -114,7 +114,7 @@ class ApiKeys:
         """Return a key.
 
         Raises:
-            Forbidden: The caller may not administer the tenant.
+            Forbidden: The caller is no operator, and the tenant is another one.
             NotFound: The tenant has no such key.
         """
         return (await self._entry(caller, key_id, tenant)).value
@@ -128,12 +128,16 @@ class ApiKeys:
         Raises:
             Conflict: The first key lacks the right `admin`, so no further key could be created; the gateway
                 has no file of keys; or the tenant has `MAX_KEYS` keys.
-            Forbidden: The caller may not administer the tenant, or may not grant a right.
+            Forbidden: The caller is no operator, and the tenant is another one, a right is `operator`, or the
+                gateway serves without a key.
         """
         owner = _tenant(caller, tenant)
         if "operator" in asked.rights and "operator" not in caller.rights:
             raise Forbidden("only an operator grants the right operator")
         keyless = self._keys.keyless
+        if keyless:
+            # The first key closes the gateway to requests without a key, which concerns all tenants.
+            caller.need("operator")
         if keyless and "admin" not in asked.rights:
             raise Conflict(
                 "this gateway needs no key yet: the first key needs the right admin, which creates others"
@@ -205,7 +209,6 @@ class ApiKeys:
 
 def _tenant(caller: Caller, named: str | None) -> str:
     if named is None or named == caller.tenant:
-        caller.need("admin", "operator")
         return caller.tenant
     caller.need("operator")
     return check_token(named, "tenant")

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,12 +17,31 @@ from banksman.gateway.operation.caller import ALL_RIGHTS, Caller
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.key_file import Key, update_keys
 
-if TYPE_CHECKING:
-    from banksman.gateway.oidc.tokens import OidcTokens
-
 logger = logging.getLogger(__name__)
 
 _KEYS = TypeAdapter(tuple[ApiKey, ...])
+
+
+class TokenVerifier(Protocol):
+    """Verifies bearer tokens that are no API keys."""
+
+    async def prepare(self, token: str | None) -> None:
+        """Fetch what the verification of a token needs. Never raises an error."""
+        ...
+
+    def known(self, token: str) -> bool:
+        """Return whether a token is valid."""
+        ...
+
+    def caller(self, token: str) -> Caller | None:
+        """Return the caller of a token; None if it is of another kind.
+
+        Raises:
+            Unauthorized: The token is not for this gateway, or has expired.
+            Forbidden: The token names no tenant.
+            Unavailable: Tokens cannot be verified yet.
+        """
+        ...
 
 
 class Keys:
@@ -30,8 +49,7 @@ class Keys:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._configured = {key.sha256: key for key in settings.keys}
-        self.oidc = settings.oidc
-        self.tokens: OidcTokens | None = None
+        self.tokens: TokenVerifier | None = None
         """Verifies the tokens of the OIDC provider; None without one."""
         self._file = settings.keys_file
         self._version: tuple[int, int] | None = None
@@ -103,7 +121,7 @@ class Keys:
             tenant: The tenant of the user.
         """
         if key is None:
-            return self.keyless or self.oidc is not None
+            return self.keyless or self.tokens is not None
         found = self._by_digest(key)
         if found is None or found.tenant != tenant:
             return False

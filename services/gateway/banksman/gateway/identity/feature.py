@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys
+from banksman.gateway.identity.operations import operations
 from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import Tickets
-from banksman.gateway.operation.declaration import Operations
 
 
 async def build(base: Foundation) -> None:
@@ -15,4 +15,4 @@ async def build(base: Foundation) -> None:
     base.services.add(api_keys, Tickets(base.bus, base.clock), SecretStore(base.bus, base.box, base.clock))
 
 
-FEATURE = Feature(Operations("keys"), build)
+FEATURE = Feature(operations, build)

@@ -32,9 +32,9 @@ class SecretStore:
         self._box = box
         self._clock = clock
 
-    async def list(self, tenant: str) -> list[SecretDescription]:
-        """Return the secrets of a tenant without their values, sorted by name."""
-        found = [_described(entry.value) async for entry in self._bucket.entries(tenant)]
+    async def list(self, caller: Caller) -> list[SecretDescription]:
+        """Return the secrets of the caller's tenant without their values, sorted by name."""
+        found = [_described(entry.value) async for entry in self._bucket.entries(caller.tenant)]
         return sorted(found, key=lambda secret: secret.name)
 
     async def set(
@@ -72,13 +72,13 @@ class SecretStore:
         await self._bucket.put(key, secret)
         return _described(secret)
 
-    async def delete(self, tenant: str, name: str) -> None:
+    async def delete(self, caller: Caller, name: str) -> None:
         """Delete a secret. Calls of tools that declare it are then refused.
 
         Raises:
             NotFound: The tenant has no such secret.
         """
-        entry = await self._bucket.get(f"{tenant}.{check_token(name, 'name')}")
+        entry = await self._bucket.get(f"{caller.tenant}.{check_token(name, 'name')}")
         if entry is None:
             raise NotFound("secret", name)
         await self._bucket.delete(entry.key)

@@ -12,7 +12,7 @@ from banksman.contracts.errors import Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity_settings import Mode, Right
-from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
 TICKET_S = 30
@@ -25,21 +25,11 @@ class Ticket(Stored):
     tenant: Token
     user: str
     modes: tuple[Mode, ...]
-    may_approve: bool
-    """Read by earlier versions of gateways instead of `rights`."""
-    rights: tuple[Right, ...] | None = None
-    """None in tickets of earlier versions."""
+    rights: tuple[Right, ...]
     key: str | None = None
     """SHA-256 of the caller's key."""
     caller_expires_at: Timestamp | None
     expires_at: Timestamp
-
-    @property
-    def caller_rights(self) -> frozenset[Right]:
-        """The rights of the caller."""
-        if self.rights is not None:
-            return frozenset(self.rights)
-        return frozenset(READ if self.may_approve else ("chat",))
 
 
 class Tickets:
@@ -56,7 +46,6 @@ class Tickets:
             tenant=caller.tenant,
             user=caller.user,
             modes=tuple(caller.modes),
-            may_approve=caller.may_approve,
             rights=tuple(caller.rights),
             key=caller.key,
             caller_expires_at=caller.expires_at,
@@ -82,7 +71,7 @@ class Tickets:
             ticket.tenant,
             ticket.user,
             frozenset(ticket.modes),
-            ticket.caller_rights,
+            frozenset(ticket.rights),
             ticket.caller_expires_at,
             ticket.key,
         ).unexpired()

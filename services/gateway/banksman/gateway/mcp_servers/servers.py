@@ -33,6 +33,7 @@ from banksman.contracts.mcp import (
 )
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest, replaced
+from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
 
@@ -60,7 +61,7 @@ class LookedAt:
         return hashlib.sha256(digests.encode()).hexdigest() if digests else None
 
 
-class McpServers:
+class ConfiguredServers:
     """The configured servers. Every method raises `Unavailable` if a service does not respond."""
 
     def __init__(self, bus: Bus, placements: Placements, clock: Clock, box: SecretBox) -> None:
@@ -72,25 +73,26 @@ class McpServers:
         self._clock = clock
         self.access = McpAccess(bus, box, clock.now)
 
-    async def list(self, tenant: str) -> list[McpServer]:
-        """Return the servers of a tenant, sorted by id."""
-        found = [entry.value async for entry in self._bucket.entries(tenant)]
+    async def list(self, caller: Caller) -> list[McpServer]:
+        """Return the servers of the caller's tenant, sorted by id."""
+        found = [entry.value async for entry in self._bucket.entries(caller.tenant)]
         return sorted(found, key=lambda server: server.id)
 
-    async def get(self, tenant: str, server_id: str) -> McpServer:
+    async def get(self, caller: Caller, server_id: str) -> McpServer:
         """Return a server.
 
         Raises:
             NotFound: The tenant has no such server.
         """
-        return (await self.entry(tenant, server_id)).value
+        return (await self.entry(caller.tenant, server_id)).value
 
-    async def create(self, tenant: str, user: str, server_id: str, asked: McpServerRequest) -> LookedAt:
+    async def create(self, caller: Caller, server_id: str, asked: McpServerRequest) -> LookedAt:
         """Configure a server and list its tools, which wait for approval.
 
         Raises:
             Conflict: The id is taken, or the tenant has `MAX_SERVERS` servers.
         """
+        tenant = caller.tenant
         if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
             raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
         server = McpServer(
@@ -100,13 +102,13 @@ class McpServers:
             trusted=asked.trusted,
             timeout_s=asked.timeout_s,
             created_at=self._clock.now(),
-            created_by=user,
+            created_by=caller.user,
         )
         if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
             raise Conflict(f"server {server_id!r} exists already")
         return await self.try_look(tenant, server)
 
-    async def replace(self, tenant: str, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
+    async def replace(self, caller: Caller, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
         """Replace the configuration. The approvals remain if the address or program is unchanged.
 
         Raises:
@@ -114,6 +116,7 @@ class McpServers:
             Conflict: The stored configuration has another revision than the one named.
             BadInput: A value to keep is not stored, or is for another address or program.
         """
+        tenant = caller.tenant
         given = sealed_transport(tenant, server_id, asked.transport, self._box)
 
         def changed(server: McpServer) -> McpServer:
@@ -124,18 +127,24 @@ class McpServers:
     async def try_look(self, tenant: str, server: McpServer) -> LookedAt:
         """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
         try:
-            return await self.look(tenant, server.id)
+            return await self._look(tenant, server.id)
         except Unavailable as error:
             return LookedAt(
                 server.model_copy(update={"problem": error.public, "problem_code": "unavailable"})
             )
 
-    async def look(self, tenant: str, server_id: str) -> LookedAt:
-        """List the tools of a server. Changed and removed ones are withdrawn; changed and new ones wait.
+    async def look(self, caller: Caller, server_id: str) -> LookedAt:
+        """List the tools of a server.
+
+        Models are no longer offered a tool that the server has changed or removed. A changed or new tool
+        waits for approval.
 
         Raises:
             NotFound: The tenant has no such server.
         """
+        return await self._look(caller.tenant, server_id)
+
+    async def _look(self, tenant: str, server_id: str) -> LookedAt:
         entry = await self.entry(tenant, server_id)
         try:
             reply = await self._found(tenant, entry)
@@ -174,7 +183,7 @@ class McpServers:
 
         return await self.update(tenant, server_id, changed)
 
-    async def approve(self, tenant: str, server_id: str, digest: str) -> LookedAt:
+    async def approve(self, caller: Caller, server_id: str, digest: str) -> LookedAt:
         """Approve the changes that an administrator has seen, and offer the tools.
 
         Raises:
@@ -188,18 +197,18 @@ class McpServers:
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
             return server.model_copy(update={"tools": tuple(tools.values()), "changes": (), "replaced": ()})
 
-        server = await self.update(tenant, server_id, changed)
-        return LookedAt(server, refused=await self._offer(tenant, server))
+        server = await self.update(caller.tenant, server_id, changed)
+        return LookedAt(server, refused=await self._offer(caller.tenant, server))
 
-    async def delete(self, tenant: str, server_id: str) -> None:
+    async def delete(self, caller: Caller, server_id: str) -> None:
         """Delete a server and withdraw its tools.
 
         Raises:
             NotFound: The tenant has no such server.
         """
-        entry = await self.entry(tenant, server_id)
+        entry = await self.entry(caller.tenant, server_id)
         # Withdrawn before the entry is deleted, so that a repeat after a failure finds the server again.
-        await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
+        await self._offer(caller.tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
     async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:

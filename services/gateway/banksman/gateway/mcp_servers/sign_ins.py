@@ -35,7 +35,8 @@ from banksman.contracts.mcp_sign_in import (
 )
 from banksman.gateway.mcp_servers.authorization import Returned, authorization_url, check_issuer, exchange
 from banksman.gateway.mcp_servers.configuration import place_of
-from banksman.gateway.mcp_servers.servers import LookedAt, McpServers
+from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
+from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
 CALLBACK: Final = "/context/mcp-sign-in"
@@ -78,18 +79,17 @@ class SignInEnded(Conflict):
 class McpSignIns:
     """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
 
-    def __init__(self, servers: McpServers, clock: Clock) -> None:
+    def __init__(self, servers: ConfiguredServers, clock: Clock) -> None:
         self._servers = servers
         self._clock = clock
 
     async def begin(
-        self, tenant: str, user: str, server_id: str, redirect_uri: str, client: OAuthClient | None
+        self, caller: Caller, server_id: str, redirect_uri: str, client: OAuthClient | None
     ) -> Begun:
         """Begin a sign-in, which replaces an earlier one that has not been finished.
 
         Args:
-            tenant: The tenant of the server.
-            user: Who signs in.
+            caller: Who signs in.
             server_id: The server.
             redirect_uri: The address to which the authorization server redirects the user.
             client: The client that the authorization server knows; None uses the client of the last sign-in,
@@ -99,7 +99,8 @@ class McpSignIns:
             NotFound: The tenant has no such server.
             Conflict: The server is a program, or offers no sign-in.
         """
-        server = await self._servers.get(tenant, server_id)
+        tenant = caller.tenant
+        server = await self._servers.get(caller, server_id)
         if not isinstance(server.transport, HttpServer):
             raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
         request = DiscoverSignIn(
@@ -110,7 +111,7 @@ class McpSignIns:
         kept = PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
         pending = PendingSignIn(
             state=_digest(proof),
-            user=user,
+            user=caller.user,
             browser=_digest(browser),
             expires_at=self._clock.now() + SIGN_IN_TIME,
             sealed=self._servers.access.sealed(tenant, server_id, kept),
@@ -142,21 +143,21 @@ class McpSignIns:
         user, _ = await self._finish(tenant, server_id, returned, check)
         return Finished(tenant, server_id, user)
 
-    async def finish_for(self, tenant: str, user: str, server_id: str, url: str) -> LookedAt:
+    async def finish_for(self, caller: Caller, server_id: str, url: str) -> LookedAt:
         """Finish the sign-in of a user of the API with the address to which a browser was redirected.
 
         Raises:
             NotFound: The tenant has no such server.
             Conflict: As `finish_in_browser`, or the state belongs to another user or server.
         """
-        await self._servers.get(tenant, server_id)
+        await self._servers.get(caller, server_id)
         returned = Returned.at(url)
 
         def check(pending: PendingSignIn) -> None:
-            if pending.user != user:
+            if pending.user != caller.user:
                 raise Conflict(REFUSED)
 
-        _, looked_at = await self._finish(tenant, server_id, returned, check)
+        _, looked_at = await self._finish(caller.tenant, server_id, returned, check)
         return looked_at
 
     async def _finish(
@@ -193,7 +194,7 @@ class McpSignIns:
 
         return await self._servers.update(tenant, server.id, changed)
 
-    async def forget(self, tenant: str, server_id: str) -> None:
+    async def forget(self, caller: Caller, server_id: str) -> None:
         """Delete the tokens of a server: its tools cannot be called before an administrator signs in again.
 
         Raises:
@@ -206,7 +207,7 @@ class McpSignIns:
             needs = server.needs_sign_in or server.signed_in is not None
             return server.model_copy(update={"signed_in": None, "pending": None, "needs_sign_in": needs})
 
-        await self._servers.update(tenant, server_id, changed)
+        await self._servers.update(caller.tenant, server_id, changed)
 
     def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
         """Return the client of the last sign-in at a server; None if it is missing or cannot be decrypted."""

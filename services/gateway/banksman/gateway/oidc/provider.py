@@ -26,7 +26,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class ProviderEndpoints:
     """The addresses that the provider's discovery document lists."""
 
     authorization: str
@@ -55,7 +55,7 @@ class OidcProvider:
         self._settings = settings
         self._session = session
 
-    async def endpoints(self) -> Endpoints:
+    async def endpoints(self) -> ProviderEndpoints:
         """Return the provider's endpoints.
 
         Raises:
@@ -69,9 +69,9 @@ class OidcProvider:
         if not all(isinstance(url, str) and is_secure_url(url) for url in urls):
             raise _unavailable("an endpoint is missing or not https")
         methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        return Endpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
+        return ProviderEndpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
 
-    async def key_set(self, endpoints: Endpoints) -> Document:
+    async def key_set(self, endpoints: ProviderEndpoints) -> Document:
         """Return the provider's public keys, a JSON Web Key Set.
 
         Raises:
@@ -79,7 +79,7 @@ class OidcProvider:
         """
         return await self._get(endpoints.keys)
 
-    async def exchange(self, endpoints: Endpoints, code: Code) -> str:
+    async def exchange(self, endpoints: ProviderEndpoints, code: Code) -> str:
         """Return the token that the provider gives for a code.
 
         Raises:

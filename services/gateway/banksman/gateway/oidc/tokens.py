@@ -19,7 +19,7 @@ import jwt
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
 from banksman.gateway.identity_settings import OidcSettings, Right
-from banksman.gateway.oidc.provider import RETRY_AFTER_S, Code, Endpoints, OidcProvider
+from banksman.gateway.oidc.provider import RETRY_AFTER_S, Code, OidcProvider, ProviderEndpoints
 from banksman.gateway.operation.caller import Caller
 from banksman.runtime.background import Background
 
@@ -47,7 +47,7 @@ class OidcTokens:
     def __init__(self, settings: OidcSettings, provider: OidcProvider) -> None:
         self._settings = settings
         self._provider = provider
-        self._endpoints: Endpoints | None = None
+        self._endpoints: ProviderEndpoints | None = None
         self._keys: tuple[jwt.PyJWK, ...] = ()
         self._verified: OrderedDict[str, Caller] = OrderedDict()
         self._refreshing = asyncio.Lock()
@@ -131,7 +131,7 @@ class OidcTokens:
             raise Unauthorized(f"the provider's {self._settings.token} is no JSON Web Token")
         return token, caller
 
-    async def _known_endpoints(self) -> Endpoints:
+    async def _known_endpoints(self) -> ProviderEndpoints:
         if self._endpoints is None:
             async with self._refreshing:
                 await self.refresh()

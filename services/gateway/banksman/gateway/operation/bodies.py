@@ -8,9 +8,6 @@ from banksman.contracts.wire import Stored, Wire
 
 T = TypeVar("T")
 
-MAX_POSITION = 2**63 - 2
-"""Maximum position that a page may follow."""
-
 
 class RequestBody(Wire):
     """The body of a request."""

@@ -15,6 +15,7 @@ from banksman.gateway.operation.caller import CHAT, PUBLIC, READ, Caller, Rights
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
+FORBIDDEN = ErrorCode.FORBIDDEN
 """The errors that operations declare besides those that every request may get."""
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
@@ -67,6 +68,11 @@ class Operation:
         if self.right != PUBLIC:
             caller.check("context")
             caller.need(*self.right)
+
+    @property
+    def path_parameters(self) -> tuple[str, ...]:
+        """The parameters of the path over HTTP, the outermost first."""
+        return tuple(_PARAMETER.findall(self.path))
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -163,6 +169,7 @@ class Operations:
         right: Rights = READ,
         errors: tuple[ErrorCode, ...] = (),
         audit: Audit | None = None,
+        confidential: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over NATS alone, and state why.
 
@@ -179,6 +186,7 @@ class Operations:
                 audit=audit,
                 named=named,
                 not_over_http=not_over_http,
+                confidential=confidential,
             )
             self._declared.append(operation)
             return handler

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from banksman.contracts.audit import AuditInterface
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit, Operation
-from banksman.gateway.operation.parameters import Services, parameters_of
+from banksman.gateway.operation.parameters import Services, parameters_of, reply_types
 
 
 class AuditTrail(Protocol):
@@ -76,9 +76,14 @@ class Dispatcher:
     async def call(
         self, operation: Operation, caller: Caller, request_id: str, arguments: Mapping[str, Any]
     ) -> Any:
-        """Call the function of an operation with the arguments of a request; raises as `handle`."""
+        """Call the function of an operation with the arguments of a request; raises as `handle`.
+
+        The reply has the fields of its declared type alone, as over HTTP: a function may return the stored
+        object, whose other fields are secret.
+        """
         operation.check(caller)
-        return await operation.handler(**arguments, **self._context(operation, caller, request_id))
+        reply = await operation.handler(**arguments, **self._context(operation, caller, request_id))
+        return _as_declared(reply, reply_types(operation))
 
     async def record(
         self,
@@ -140,3 +145,11 @@ def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
         if twice := {name for name in named if named.count(name) > 1}:
             raise ValueError(f"operations with the same name over {interface}: {', '.join(sorted(twice))}")
     return found
+
+
+def _as_declared(reply: Any, kinds: tuple[type[Any], ...]) -> Any:
+    """Return a reply without the fields of a subclass of its declared types."""
+    if not isinstance(reply, BaseModel) or type(reply) in kinds:
+        return reply
+    kind = next(kind for kind in kinds if isinstance(reply, kind))
+    return kind.model_construct(**{name: getattr(reply, name) for name in kind.model_fields})

@@ -31,6 +31,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
+MAX_POSITION: Final = 2**63 - 2
+"""Maximum position in a stream after which a page may begin."""
 UNREPEATED: Final = new_id("own-")
 """Prefix of the ids that this process gives to requests without an id. Clients cannot guess it."""
 
@@ -50,8 +52,16 @@ class Services:
         """Add services under their own types."""
         self._by_type.update({type(service): service for service in services})
 
+    def provide(self, kind: type[T], service: T) -> None:
+        """Add a service under the type that others know: a protocol."""
+        self._by_type[kind] = service
+
     def __getitem__(self, kind: type[T]) -> T:
         return cast(T, self._by_type[kind])
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return a service; None if no feature provides it."""
+        return cast(T | None, self._by_type.get(kind))
 
     def connected(self, kind: type[T]) -> T:
         """Return a service for a request.
@@ -186,6 +196,13 @@ def parameters_of(operation: Operation) -> Parameters:
         fields=fields,
         others=tuple(others),
     )
+
+
+@cache
+def reply_types(operation: Operation) -> tuple[type[Any], ...]:
+    """Return the type of the operation's reply, or the types of a union."""
+    returned = get_type_hints(operation.handler)["return"]
+    return get_args(returned) or (returned,)
 
 
 def _dependency(annotation: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations as Declared
 from banksman.gateway.operator.dead_letters import DeadLetters
 from banksman.gateway.operator.open_runs import OpenRuns
-from banksman.gateway.operator.overview import Operations
+from banksman.gateway.operator.operations import operations
+from banksman.gateway.operator.overview import OverviewReader
 from banksman.gateway.operator.processes import Processes
 from banksman.gateway.operator.tenants import Tenants
 from banksman.gateway.usage.reports import UsageReports
@@ -19,10 +19,10 @@ async def build(base: Foundation) -> None:
     services.add(
         DeadLetters(bus),
         OpenRuns(bus, services[ApprovalSlots]),
-        Operations(bus),
+        OverviewReader(bus),
         Processes(bus),
         Tenants(bus, base.keys, services[UsageReports], base.settings.tenants),
     )
 
 
-FEATURE = Feature(Declared("operations"), build)
+FEATURE = Feature(operations, build)

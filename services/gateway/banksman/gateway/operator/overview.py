@@ -115,7 +115,7 @@ class Overview(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
+class OverviewReader:
     """Reads the state of the broker."""
 
     bus: Bus

@@ -109,8 +109,4 @@ CallerDep = Annotated[Caller, Depends(context_caller)]
 ReaderDep = Annotated[Caller, _with(*READ)]
 """A caller who may chat or approve."""
 ApproverDep = Annotated[Caller, _with("approve")]
-AdminDep = Annotated[Caller, _with("admin", "operator")]
-"""A caller who may administer a tenant."""
-OperatorDep = Annotated[Caller, _with("operator")]
-"""A caller who may see all tenants."""
 RequestId = Annotated[str, Depends(request_id)]

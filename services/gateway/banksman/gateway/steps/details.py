@@ -20,6 +20,7 @@ from banksman.contracts.events import (
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.run_steps import MODEL_STEP, RunStep, steps_of
 from banksman.runs.fold import apply_commit, apply_events
@@ -50,47 +51,47 @@ class StepDetails:
     views: Views
     prompts: EnhancedPrompts
 
-    async def list(self, tenant: str, run_id: str) -> list[RunStep]:
+    async def list(self, caller: Caller, run_id: str) -> list[RunStep]:
         """Return the steps of a run in the order in which they began.
 
         Raises:
             NotFound: This tenant has no such run.
         """
-        return steps_of(await self.runs.events(tenant, run_id), run_id)
+        return steps_of(await self.runs.events(caller.tenant, run_id), run_id)
 
-    async def get(self, tenant: str, run_id: str, step_id: str) -> StepDetail:
+    async def get(self, caller: Caller, run_id: str, step_id: str) -> StepDetail:
         """Return one step with its request and its result.
 
         Raises:
             NotFound: This tenant has no such run, or the run no such step.
         """
-        events = await self.runs.events(tenant, run_id)
+        events = await self.runs.events(caller.tenant, run_id)
         step = next((one for one in steps_of(events, run_id) if one.step_id == step_id), None)
         if step is None:
             raise NotFound("step", step_id[:64])
         own = [event for event in events if event.run_id == run_id]
         match step.kind:
             case "model":
-                return await self._model_step(tenant, run_id, step, own)
+                return await self._model_step(caller, run_id, step, own)
             case "tool":
                 return StepDetail(step=step, request=_call(own, step_id), result=_ended(own, step_id))
             case _:
                 return StepDetail(step=step, request=_began(own, step_id), result=_ended(own, step_id))
 
     async def _model_step(
-        self, tenant: str, run_id: str, step: RunStep, events: Sequence[Event]
+        self, caller: Caller, run_id: str, step: RunStep, events: Sequence[Event]
     ) -> StepDetail:
-        state = await self._before(tenant, run_id, step)
+        state = await self._before(caller.tenant, run_id, step)
         result = _ended(events, step.step_id)
         run = state.run
         if run is None:
             return StepDetail(step=step, request=None, result=result)
-        request = _model_request(run, state) | await self._prompt(tenant, run, state)
+        request = _model_request(run, state) | await self._prompt(caller, run, state)
         return StepDetail(step=step, request=request, result=result)
 
-    async def _prompt(self, tenant: str, run: Run, state: Conversation) -> JsonObject:
+    async def _prompt(self, caller: Caller, run: Run, state: Conversation) -> JsonObject:
         try:
-            system, tools = await self.prompts.of_run(tenant, run, state.history)
+            system, tools = await self.prompts.of_run(caller, run, state.history)
         except BanksmanError as error:
             return {"system": None, "tools": [], "problem": str(error)}
         return {

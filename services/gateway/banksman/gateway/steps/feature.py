@@ -5,9 +5,9 @@ from __future__ import annotations
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.details import StepDetails
+from banksman.gateway.steps.operations import operations
 
 
 async def build(base: Foundation) -> None:
@@ -16,4 +16,4 @@ async def build(base: Foundation) -> None:
     services.add(StepDetails(services[Runs], services[Views], services[EnhancedPrompts]))
 
 
-FEATURE = Feature(Operations("runs"), build)
+FEATURE = Feature(operations, build)

@@ -1,1 +1,1 @@
-"""Usage."""
+"""Counts what tenants consume."""

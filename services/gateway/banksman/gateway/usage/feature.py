@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.usage.operations import operations
 from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.gateway.usage.reports import UsageReports
 
@@ -17,4 +17,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(Operations("usage"), build)
+FEATURE = Feature(operations, build)

@@ -17,6 +17,7 @@ from banksman.contracts.usage import (
     passthrough_key,
     usage_key,
 )
+from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
@@ -29,9 +30,9 @@ class UsageReports:
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._settings = settings
 
-    async def of(self, tenant: str) -> UsageReport:
-        """Return the usage of a tenant today and this month (UTC), with its limits."""
-        return self.report(tenant, await self.totals(tenant))
+    async def of(self, caller: Caller) -> UsageReport:
+        """Return the usage of the caller's tenant today and this month (UTC), with its limits."""
+        return self.report(caller.tenant, await self.totals(caller.tenant))
 
     async def totals(self, tenant: str) -> UsageTotals:
         """Return the stored usage of a tenant.

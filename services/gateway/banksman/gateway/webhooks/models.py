@@ -99,8 +99,8 @@ class Webhook(WebhookDescription):
     format: StoredFormat = "standard"
     page_url: str = ""
     after_seq: int | None = Field(default=None, exclude_if=lambda seq: seq is None)
-    """The last stream sequence of EVENTS at its creation: it receives later commits. None for devices, and
-    for receivers of older gateways, which receive events since `created_at`."""
+    """The last stream sequence of EVENTS at its creation: it receives later commits. None for devices,
+    which receive events since `created_at`."""
     device: Device | None = Field(default=None, exclude_if=lambda device: device is None)
     """The device, for the format `push`; `created_by` is its user."""
     task: Task | None = Field(default=None, exclude_if=lambda task: task is None)

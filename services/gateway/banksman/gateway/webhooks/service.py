@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.secrets.sealing import SecretBox
-from banksman.gateway.conversations.views import StoredEvents
+from banksman.gateway.conversations.views import Views
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.settings import GatewaySettings
@@ -20,7 +19,7 @@ from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.webhooks.sending import Sender, secret_of
 from banksman.gateway.webhooks.store import WebhookStore
-from banksman.gateway.webhooks.task_receivers import TaskReceiver, TaskReceivers
+from banksman.gateway.webhooks.task_receivers import TaskReceivers
 from banksman.runs.ports import Clock
 
 
@@ -28,7 +27,13 @@ class Webhooks:
     """Webhooks of all tenants. As a context manager it delivers."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, signing_key: bytes, keys: Keys, settings: GatewaySettings
+        self,
+        bus: Bus,
+        clock: Clock,
+        signing_key: bytes,
+        keys: Keys,
+        views: Views,
+        settings: GatewaySettings,
     ) -> None:
         """Create the service.
 
@@ -37,6 +42,7 @@ class Webhooks:
             clock: The broker's clock.
             signing_key: The system's signing key, from which secrets are derived.
             keys: The keys of callers: devices of users with a revoked key receive nothing.
+            views: The conversations, whose events tasks report.
             settings: The addresses that webhooks may reach although they are not public, and the mail server.
         """
         self._bus = bus
@@ -48,7 +54,7 @@ class Webhooks:
         mailer = Mailer(settings.smtp)
         self._sender = Sender(signing_key, settings.webhook_addresses, mailer, push_signer)
         self.devices = Devices(self._store, self._sender, push_signer, keys, clock)
-        self.tasks = TaskReceivers(self._store, self._sender, SecretBox(signing_key), clock)
+        self.tasks = TaskReceivers(self._store, self._sender, self._queue, views, signing_key, clock)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -116,20 +122,6 @@ class Webhooks:
         device = await self.devices.register(caller, asked)
         await self._queue.follow()
         return device
-
-    async def notify_of_task(self, caller: Caller, asked: TaskReceiver) -> tuple[str, Webhook]:
-        """Store a receiver of a task; return the secret of its signatures and the receiver.
-
-        Raises:
-            BadInput, Conflict: As `TaskReceivers.put`.
-        """
-        receiver = await self.tasks.put(caller, asked)
-        await self._queue.follow()
-        return secret_of(self._key, receiver.tenant, receiver.id), receiver
-
-    async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
-        """Queue the newest event that a receiver selects among the events before its creation."""
-        await self._queue.catch_up(receiver, conversation_id, events)
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
         """Queue a test message; return its id.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 
 from banksman.bus.names import EVENTS
 from banksman.bus.secrets.sealing import SecretBox
 from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
+from banksman.gateway.a2a_tasks import TaskReceiver
+from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.webhooks.models import Task, Webhook
-from banksman.gateway.webhooks.sending import Sender
+from banksman.gateway.webhooks.queueing import WebhookQueue
+from banksman.gateway.webhooks.sending import Sender, secret_of
 from banksman.gateway.webhooks.store import WebhookStore
 from banksman.runs.ports import Clock
 
@@ -21,41 +23,42 @@ MAX_PER_TENANT = 200
 """Maximum receivers of one task, and of all open tasks of a tenant."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReceiver:
-    """A receiver to store."""
-
-    run_id: str
-    config_id: str
-    """The client's id: another receiver of the task with this id is replaced."""
-    url: str
-    headers: dict[str, str] = field(repr=False)
-    """Headers that each message to the client contains. Values are secrets."""
-
-
 class TaskReceivers:
-    """Stores receivers. A receiver is removed after it has confirmed the end of its run."""
+    """Stores receivers, for `TaskNotifications`. One is removed after it has confirmed the end of its run."""
 
-    def __init__(self, store: WebhookStore, sender: Sender, box: SecretBox, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: WebhookStore,
+        sender: Sender,
+        queue: WebhookQueue,
+        views: Views,
+        signing_key: bytes,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._sender = sender
-        self._box = box
+        self._queue = queue
+        self._views = views
+        self._key = signing_key
+        self._box = SecretBox(signing_key)
         self._clock = clock
 
-    async def put(self, caller: Caller, asked: TaskReceiver) -> Webhook:
-        """Store a receiver, which receives the events of the run from now on.
+    async def add(self, caller: Caller, asked: TaskReceiver, conversation_id: str, *, after_seq: int) -> str:
+        """Store a receiver, and return the secret of its signatures."""
+        receiver = await self._put(caller, asked)
+        await self._queue.follow()
+        events = await self._views.events(caller.tenant, conversation_id, after_seq=after_seq)
+        await self._queue.catch_up(receiver, conversation_id, events)
+        return secret_of(self._key, receiver.tenant, receiver.id)
 
-        Raises:
-            BadInput: The address is not allowed.
-            Conflict: The task or the tenant has too many receivers.
-        """
+    async def _put(self, caller: Caller, asked: TaskReceiver) -> Webhook:
         self._sender.check("a2a", asked.url)
         # A new id, because with the id of a replaced receiver its messages would count as repeats.
         receiver_id = new_id("task-")
         found = await self._of_tenant(caller.tenant)
-        replaced = [one for one in found if _is_named(one, asked.run_id, asked.config_id)]
-        others = [one for one in found if one not in replaced]
-        of_task = [one for one in others if one.task is not None and one.task.run_id == asked.run_id]
+        replaced = [one for one, task in found if _is_named(task, asked.run_id, asked.config_id)]
+        others = [(one, task) for one, task in found if one not in replaced]
+        of_task = [one for one, task in others if task.run_id == asked.run_id]
         if len(of_task) >= MAX_PER_TASK or len(others) >= MAX_PER_TENANT:
             raise Conflict(f"at most {MAX_PER_TASK} receivers of a task and {MAX_PER_TENANT} of a tenant")
         sealed = self._box.seal(json.dumps(asked.headers), f"{caller.tenant}.{receiver_id}")
@@ -75,32 +78,35 @@ class TaskReceivers:
             await self._store.bucket.delete(f"{caller.tenant}.{one.id}")
         return receiver
 
-    async def list(self, tenant: str, run_id: str) -> list[Webhook]:
+    async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
         """Return the receivers of a task, oldest first."""
-        found = await self._of_tenant(tenant)
-        return [one for one in found if one.task is not None and one.task.run_id == run_id]
+        found = await self._of_tenant(caller.tenant)
+        return tuple(_described(one, task) for one, task in found if task.run_id == run_id)
 
-    async def get(self, tenant: str, run_id: str, config_id: str) -> Webhook:
+    async def get(self, caller: Caller, run_id: str, config_id: str) -> TaskReceiver:
         """Return a receiver.
 
         Raises:
             NotFound: The task has none with this id.
         """
-        found = [one for one in await self._of_tenant(tenant) if _is_named(one, run_id, config_id)]
+        found = [one for one in await self.list(caller, run_id) if one.config_id == config_id]
         if not found:
             raise NotFound("push notification configuration", config_id)
         return found[-1]
 
-    async def delete(self, tenant: str, run_id: str, config_id: str) -> None:
+    async def delete(self, caller: Caller, run_id: str, config_id: str) -> None:
         """Delete a receiver, if there is one; pending messages to it are dropped."""
-        for one in await self._of_tenant(tenant):
-            if _is_named(one, run_id, config_id):
-                await self._store.bucket.delete(f"{tenant}.{one.id}")
+        for one, task in await self._of_tenant(caller.tenant):
+            if _is_named(task, run_id, config_id):
+                await self._store.bucket.delete(f"{caller.tenant}.{one.id}")
 
-    async def _of_tenant(self, tenant: str) -> list[Webhook]:
-        return [one for one in await self._store.receivers(tenant) if one.task is not None]
+    async def _of_tenant(self, tenant: str) -> list[tuple[Webhook, Task]]:
+        return [(one, one.task) for one in await self._store.receivers(tenant) if one.task is not None]
 
 
-def _is_named(receiver: Webhook, run_id: str, config_id: str) -> bool:
-    task = receiver.task
-    return task is not None and (task.run_id, task.config_id) == (run_id, config_id)
+def _is_named(task: Task, run_id: str, config_id: str) -> bool:
+    return (task.run_id, task.config_id) == (run_id, config_id)
+
+
+def _described(receiver: Webhook, task: Task) -> TaskReceiver:
+    return TaskReceiver(run_id=task.run_id, config_id=task.config_id, url=receiver.url)

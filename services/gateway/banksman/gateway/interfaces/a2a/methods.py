@@ -11,11 +11,11 @@ from typing import Any
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
+from banksman.gateway.a2a_tasks import STATES, JsonDict
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
 from banksman.gateway.interfaces.a2a.models import ListTasks, NamedTask, SentMessage
-from banksman.gateway.interfaces.a2a.task_states import STATES, JsonDict
 from banksman.gateway.interfaces.a2a.tasks import OWN, task
 from banksman.gateway.interfaces.a2a.updates import TaskUpdates
 from banksman.gateway.live.followed_runs import FollowedRun

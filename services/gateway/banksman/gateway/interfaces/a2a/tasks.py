@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, RunQueued, RunStarted
 from banksman.contracts.messages import Content, text_of
+from banksman.gateway.a2a_tasks import JsonDict, status
 from banksman.gateway.conversations.view import ConversationView, RunView
-from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
 
 OWN = "banksman"
 """The key of Banksman's own fields in metadata."""

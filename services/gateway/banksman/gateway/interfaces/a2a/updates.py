@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
-from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
+from banksman.gateway.a2a_tasks import JsonDict, status
 from banksman.gateway.interfaces.a2a.tasks import (
     OWN,
     agent_message,

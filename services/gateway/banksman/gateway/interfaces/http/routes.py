@@ -15,6 +15,7 @@ from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
+from banksman.gateway.operation.parameters import parameters_of
 from banksman.gateway.service.dependencies import BEARER
 
 
@@ -91,7 +92,7 @@ async def _record(request: Request, operation: Operation, caller: Caller, respon
     dispatcher: Dispatcher = request.app.state.dispatcher
     reply = cast(dict[str, Any], json.loads(bytes(response.body))) if response.body else {}
     parameters = {name: str(value) for name, value in request.path_params.items()}
-    if tenant := request.query_params.get("tenant"):
+    if "tenant" in parameters_of(operation).fields and (tenant := request.query_params.get("tenant")):
         parameters.setdefault("tenant", tenant)
     request_id = request.headers.get("idempotency-key")
     await dispatcher.record(operation, caller, "http", parameters, reply, request_id)

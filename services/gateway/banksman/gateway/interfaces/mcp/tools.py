@@ -24,7 +24,6 @@ from banksman.gateway.interfaces.mcp.following import Report, followed
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.runs.bodies import run_body
-from banksman.gateway.service import resources
 from banksman.gateway.service.gateway import Gateway
 
 A = TypeVar("A", bound=Wire)
@@ -98,8 +97,9 @@ async def cancel_run(request: Request[args.CancelRun]) -> JsonObject:
 
 async def list_approvals(request: Request[args.Page]) -> JsonObject:
     """List open approval requests."""
-    page = await resources.list_approvals(
-        request.gateway, request.caller, limit=args.MAX_PAGE, after=request.arguments.after
+    caller = request.caller
+    page = await request.gateway.approvals.page(
+        caller.tenant, caller.user, limit=args.MAX_PAGE, after=request.arguments.after
     )
     return _json(page)
 
@@ -121,8 +121,8 @@ async def decide_approval(request: Request[args.DecideApproval]) -> JsonObject:
 
 async def list_inputs(request: Request[args.Page]) -> JsonObject:
     """List the values that workflows wait for."""
-    page = await resources.list_inputs(
-        request.gateway, request.caller.tenant, limit=args.MAX_PAGE, after=request.arguments.after
+    page = await request.gateway.approvals.inputs(
+        request.caller.tenant, limit=args.MAX_PAGE, after=request.arguments.after
     )
     return _json(page)
 

@@ -154,7 +154,7 @@ def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awai
         }
         reply: BaseModel | None = await dispatcher.call(operation, caller, request_id_of(message), arguments)
         if deletes:
-            reply = Deleted(id=named_by(message))
+            reply = Deleted(id=str(arguments[operation.path_parameters[-1]]))
         if reply is not None and operation.audit is not None:
             described = reply.model_dump(mode="json", by_alias=True)
             request_id = message.headers.get(REQUEST_ID)

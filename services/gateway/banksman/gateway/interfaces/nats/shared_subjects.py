@@ -46,12 +46,14 @@ PARAMETERS = {
     "approval_id": "The approval request.",
     "request_id": "The request for a value.",
     "workflow": "The name of the workflow.",
-    "name": "The name of the tool.",
+    "tool": "The name of the tool.",
     "prompt_id": "The system prompt.",
     "assistant_id": "The assistant.",
     "schedule_id": "The schedule.",
     "secret": "The name of the secret.",
-    "server": "The id of the MCP server.",
+    "key_id": "The API key.",
+    "webhook_id": "The webhook.",
+    "server_id": "The id of the MCP server.",
 }
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (

@@ -205,5 +205,5 @@ async def _with_named_prompt(
 ) -> bytes:
     if gateway is None:
         raise Unavailable(NOT_CONNECTED)
-    prompt = await gateway.prompts.get(caller.tenant, str(given[PROMPT_ID]))
+    prompt = await gateway.prompts.get(caller, str(given[PROMPT_ID]))
     return with_prompt(given, prompt.content, dialect)

@@ -1,0 +1,111 @@
+"""Files of a conversation's workspace, and complete outputs of tool calls, as HTTP clients transfer them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from pydantic import AfterValidator
+
+from banksman.contracts.calls import FileEntry
+from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.operation.streaming import Stream
+
+Service = Annotated[ConversationFiles, provided(ConversationFiles)]
+FilePath = Annotated[str, AfterValidator(check_length)]
+BYTES = "application/octet-stream"
+BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+DOWNLOADED: dict[int | str, dict[str, Any]] = {200: {"content": BINARY}}
+IN_SLICES = "a message has a limited size: `slice_operations` declares the same for slices"
+
+operations = Operations("files")
+
+
+@operations.add("file.list", "GET /context/conversations/{conversation_id}/files", not_over_nats=IN_SLICES)
+async def list_files(
+    conversation_id: str, files: Service, caller: CallerDep, path: FilePath = ""
+) -> Listing[FileEntry]:
+    """List the files below a path, at most 10,000."""
+    workspace = await files.workspace(caller, conversation_id)
+    return Listing[FileEntry](items=await workspace.list(path))
+
+
+@operations.add(
+    "file.archive",
+    "GET /context/conversations/{conversation_id}/archive",
+    not_over_nats="`file.read` reads the files one by one",
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def download_archive(conversation_id: str, files: Service, caller: CallerDep) -> Stream:
+    """Download all files of the workspace as a zip file: at most 10,000 files of 512 MiB together."""
+    workspace = await files.workspace(caller, conversation_id)
+    return Stream(await workspace.archive(), headers=_download(f"{workspace.title or 'workspace'}.zip"))
+
+
+@operations.add(
+    "file.read",
+    "GET /context/conversations/{conversation_id}/files/{path:path}",
+    not_over_nats=IN_SLICES,
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def download_file(conversation_id: str, path: FilePath, files: Service, caller: CallerDep) -> Stream:
+    """Download a file."""
+    workspace = await files.workspace(caller, conversation_id)
+    return Stream(await workspace.read(path), headers=_download(path))
+
+
+@operations.add(
+    "file.write",
+    "PUT /context/conversations/{conversation_id}/files/{path:path}",
+    status=201,
+    not_over_nats=IN_SLICES,
+    uploads=True,
+    openapi_extra={"requestBody": {"required": True, "content": BINARY}},
+)
+async def upload_file(
+    conversation_id: str, path: FilePath, request: Request, files: Service, caller: CallerDep
+) -> StoredFile:
+    """Upload a file, replacing an existing file of the same path."""
+    workspace = await files.workspace(caller, conversation_id)
+    return StoredFile(path=path, size=await workspace.write(path, request.stream()))
+
+
+@operations.add(
+    "file.delete",
+    "DELETE /context/conversations/{conversation_id}/files/{path:path}",
+    status=204,
+    errors=(MISSING,),
+)
+async def delete_file(conversation_id: str, path: FilePath, files: Service, caller: CallerDep) -> None:
+    """Delete a file."""
+    workspace = await files.workspace(caller, conversation_id)
+    await workspace.delete(path)
+
+
+@operations.add(
+    "output.read",
+    "GET /context/runs/{run_id}/tool-calls/{tool_call_id}/output",
+    not_over_nats=IN_SLICES,
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def read_output(run_id: str, tool_call_id: str, files: Service, caller: CallerDep) -> Response:
+    """Download the complete output of a call whose result was truncated."""
+    output = await files.output(caller, run_id, tool_call_id)
+    return Response(output, headers=_download(f"{tool_call_id}.txt"))
+
+
+def _download(path: str) -> dict[str, str]:
+    # A model may have written an HTML page: a browser must not show it in our origin.
+    name = quote(path.rpartition("/")[2])
+    return {
+        "content-type": BYTES,
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }

@@ -1,1 +1,0 @@
-"""The HTTP interface: context endpoints and API documents."""
