@@ -32,11 +32,11 @@ CORE: Final = (
     QUOTAS,
     QUEUE,
     LIVE,
-    FILES,
     ASSISTANTS,
     APPROVALS,
     RUNS,
     CONVERSATIONS,
+    FILES,
     WORKFLOWS,
     # Keys are loaded before webhooks start: a device receives nothing while its key is unknown.
     IDENTITY,

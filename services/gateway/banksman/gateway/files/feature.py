@@ -15,11 +15,8 @@ from banksman.runs.runners.placement import Placements
 
 async def build(base: Foundation) -> None:
     """Build the files, which runners hold."""
-    placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
-    await base.stack.enter_async_context(placements)
-    services = base.services
-    files = ConversationFiles(placements, await _outputs(base), services[Conversations], services[Runs])
-    services.add(placements, files)
+    services, outputs = base.services, await _outputs(base)
+    services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))
 
 
 async def _outputs(base: Foundation) -> Bus:

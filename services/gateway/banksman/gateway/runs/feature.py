@@ -18,12 +18,15 @@ from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import operations
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunCancels, RunStarts
+from banksman.runs.runners.placement import Placements
 
 
 async def build_queue(base: Foundation) -> None:
-    """Build the queue of work for agents, and the record of accepted requests."""
+    """Build the queue of work for agents, the placements of runners, and the record of accepted requests."""
+    placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
     bucket = SharedBucket(base.bus, IDEMPOTENCY, RequestRecord, "accepted requests")
-    base.services.add(RunQueue(base.bus), StoredRequests(bucket))
+    await base.stack.enter_async_context(placements)
+    base.services.add(RunQueue(base.bus), StoredRequests(bucket), placements)
 
 
 async def build(base: Foundation) -> None:
