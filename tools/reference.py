@@ -20,7 +20,6 @@ from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS
-from banksman.gateway.interfaces.nats.replays import Replays
 from banksman.gateway.interfaces.nats.router import api_endpoints
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
@@ -67,7 +66,7 @@ def nats_document() -> Schema:
     bus = Bus.create(NatsSettings(), name="reference")
     gateway = cast(Gateway, None)
     dispatcher = Dispatcher(operations_of(FEATURES), Services())
-    endpoints = api_endpoints(bus, dispatcher, gateway, Replays(bus, gateway))
+    endpoints = api_endpoints(bus, dispatcher, gateway)
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
 
 

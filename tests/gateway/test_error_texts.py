@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import Wire, parse
-from banksman.gateway import application
+from banksman.gateway import application, composition
 from banksman.gateway.interfaces.nats import router
 
 OF_LIBRARIES = re.compile(
@@ -30,7 +30,7 @@ NATURAL = re.compile(r"^[\w.\[\]~/ -]+(:| must | is )")
 
 def requests(base: type[BaseModel] = Wire) -> Iterator[type[BaseModel]]:
     """Yield the models of all requests of clients: bodies, frames and nested models."""
-    assert application and router
+    assert application and composition and router
     for model in base.__subclasses__():
         if not model.__pydantic_generic_metadata__["parameters"]:
             yield model

@@ -20,9 +20,12 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
-from banksman.gateway.composition import compose
-from banksman.gateway.feature import Foundation
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.composition import FEATURES, compose
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import Front, listening_front
+from banksman.gateway.identity.api_keys import ApiKeys
+from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.bodies import api_body
 from banksman.gateway.interfaces.nats.replays import Replays
@@ -30,6 +33,7 @@ from banksman.gateway.interfaces.nats.router import api_endpoints
 from banksman.gateway.interfaces.websocket.connection import ConnectionContext
 from banksman.gateway.interfaces.websocket.connections import Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import GatewayServiceSettings
@@ -67,23 +71,25 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
     async with contextlib.AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
         damaged = DamagedLogs(bus)
+        api = await stack.enter_async_context(_new_bus(settings, health))
+        await api.open()
         base = Foundation(
             settings=settings,
             keys=front.keys,
             bus=bus,
+            api=api,
             clock=clock,
             damaged=damaged,
             dispatcher=front.dispatcher,
             stack=stack,
         )
         await compose(base, front.features)
-        gateway = Gateway.of(settings.gateway, front.keys, base.services)
         backlog = base.services[Backlog]
         await stack.enter_async_context(damaged)
-        sockets = CallerSockets(settings.gateway.max_sockets_per_user)
-        connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
-        gateway.api_keys.on_revoked = connections.revoke
-        asyncapi_document = await _nats_api(front, gateway, stack)
+        connections = Connections(_connection_context(base))
+        base.services[ApiKeys].on_revoked = connections.revoke
+        gateway = Gateway.of(base.services)
+        asyncapi_document = await _nats_api(base, health, gateway)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
@@ -102,44 +108,53 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
 
 
 @asynccontextmanager
-async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
+async def serving(
+    settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
+) -> AsyncGenerator[Running]:
     """Listen, connect and serve everything until the context ends.
 
     Raises:
         Unavailable: NATS cannot be reached.
         BadInput, OSError: As `listening_front`.
     """
-    async with listening_front(settings, health) as front, _new_bus(settings, health) as bus:
+    async with listening_front(settings, health, features) as front, _new_bus(settings, health) as bus:
         await bus.open()
         async with joined(front, bus) as running:
             yield running
 
 
-async def _nats_api(
-    front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack
-) -> Callable[[], Mapping[str, Any]]:
-    """Serve the NATS API, and return a function that builds its AsyncAPI document.
+def _connection_context(base: Foundation) -> ConnectionContext:
+    services, settings = base.services, base.settings
+    return ConnectionContext(
+        settings=settings.gateway,
+        keys=base.keys,
+        tickets=services[Tickets],
+        dispatcher=base.dispatcher,
+        feeds=services[Feeds],
+        pending=services[PendingApprovals],
+        sockets=CallerSockets(settings.gateway.max_sockets_per_user),
+        version=VERSION,
+        notices=_notices(settings),
+    )
 
-    The API has its own connection, because nats-server closes a connection that a flood makes too slow.
-    """
-    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
-    await api.open()
-    intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
-    replays = Replays(api, gateway)
-    endpoints = api_endpoints(api, front.dispatcher, gateway, replays)
+
+async def _nats_api(base: Foundation, health: Health, gateway: Gateway) -> Callable[[], Mapping[str, Any]]:
+    """Serve the NATS API, and return a function that builds its AsyncAPI document."""
+    intake = await base.stack.enter_async_context(Intake(base.api, base.settings.gateway.tenant_rate))
+    endpoints = api_endpoints(base.api, base.dispatcher, gateway)
     control = ControlPlane(
-        api,
+        base.api,
         endpoints.router,
         title="Banksman",
         version=VERSION,
         description="The NATS API.",
-        body=api_body(front.dispatcher.operations),
+        body=api_body(base.dispatcher.operations),
         intake=intake,
     )
-    front.health.checks["nats_api"] = api.problem
-    await stack.enter_async_context(control)
+    health.checks["nats_api"] = base.api.problem
+    await base.stack.enter_async_context(control)
     # The control plane ends after all requests: replays that follow conversations must end first.
-    stack.callback(replays.end)
+    base.stack.callback(base.services[Replays].end)
     # Building the document takes most of a second, so it is built once and on request.
     return cache(lambda: asyncapi(control.asyncapi(), endpoints))
 

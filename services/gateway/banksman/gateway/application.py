@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any
 
 from fastapi import FastAPI, WebSocket
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
@@ -30,35 +30,21 @@ from banksman.gateway.http import (
     webhooks,
 )
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.a2a import routes as a2a
-from banksman.gateway.interfaces.agui import routes as agui
-from banksman.gateway.interfaces.chat_formats import chat
-from banksman.gateway.interfaces.http.documents import documents_router
-from banksman.gateway.interfaces.http.routes import operation_routes
-from banksman.gateway.interfaces.mcp import routes as mcp
-from banksman.gateway.interfaces.page import routes as page
-from banksman.gateway.interfaces.passthrough import models as usable_models
-from banksman.gateway.interfaces.passthrough import routes as passthrough
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connections import Connections
 from banksman.gateway.operation import errors
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.service.dependencies import NOT_CONNECTED
+from banksman.gateway.operation.parameters import NOT_CONNECTED
 from banksman.runtime.health import Health
 
 VERSION = version("banksman")
 PARTS = (
-    page,
-    chat,
     files,
     assistants,
     policies,
     prompts,
     tools,
-    passthrough,
     run_steps,
     search,
-    usable_models,
     api_keys,
     identity_providers,
     sign_in,
@@ -68,18 +54,16 @@ PARTS = (
     audit,
     mcp_servers,
     mcp_sign_in,
-    mcp,
-    agui,
-    a2a,
     operations,
 )
-"""The modules of endpoints, in the order in which a path is looked up."""
+"""The modules of endpoints that are not declared as operations."""
 
 
-def application(keys: Keys, upstreams: Upstreams, health: Health, dispatcher: Dispatcher) -> FastAPI:
+def application(health: Health, dispatcher: Dispatcher, routes: Iterable[BaseRoute]) -> FastAPI:
     """Return the application without the websocket.
 
-    What needs NATS responds with 503 until its state has `gateway`, `connections` and `asyncapi`.
+    What needs NATS responds with 503 until its state has `connections` and `asyncapi`, and the dispatcher's
+    services are complete.
     """
     app = FastAPI(
         title="Banksman",
@@ -89,16 +73,15 @@ def application(keys: Keys, upstreams: Upstreams, health: Health, dispatcher: Di
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.keys, app.state.upstreams = keys, upstreams
     app.state.dispatcher, app.state.services = dispatcher, dispatcher.services
+    app.state.keys = dispatcher.services.find(Keys)
     app.state.gateway = app.state.connections = app.state.asyncapi = None
     errors.install(app)
     app.router.routes.extend(health.routes())
-    app.router.routes.extend(operation_routes(dispatcher.operations))
+    # `include_router` would keep the routes of each router apart, build them again, and search twice.
+    app.router.routes.extend(routes)
     for part in PARTS:
-        # `include_router` would keep the routes of each router apart, build them again, and search twice.
         app.router.routes.extend(part.routes.routes)
-    app.router.routes.extend(documents_router(lambda: _asyncapi(app)).routes)
     return app
 
 
@@ -117,9 +100,3 @@ def with_websocket(app: FastAPI) -> ASGIApp:
         await connections.serve(socket)
 
     return serve
-
-
-def _asyncapi(app: FastAPI) -> Mapping[str, Any]:
-    if app.state.asyncapi is None:
-        raise Unavailable(NOT_CONNECTED)
-    return app.state.asyncapi()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+
+from starlette.routing import BaseRoute
 
 from banksman.bus.connection import Bus
 from banksman.bus.sealing import SecretBox
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
 from banksman.gateway.settings import GatewayServiceSettings
@@ -26,6 +28,8 @@ class Foundation:
     """The keys that the HTTP server checks."""
     bus: Bus
     """A connection to NATS."""
+    api: Bus
+    """The connection of the NATS API, on which floods of requests arrive."""
     clock: Clock
     """The broker's clock."""
     damaged: DamagedLogs
@@ -45,10 +49,16 @@ class Foundation:
         return SecretBox(self.settings.approvals.key())
 
 
-@dataclass(frozen=True, slots=True)
+async def _nothing(_base: Foundation) -> None:
+    """Build no service."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Feature:
     """A feature: the operations that clients request, and the services that perform them."""
 
-    operations: Operations
-    build: Callable[[Foundation], Awaitable[None]]
+    operations: Iterable[Operation] = ()
+    build: Callable[[Foundation], Awaitable[None]] = _nothing
     """Builds the services and adds them. Raises `Unavailable` if NATS does not respond."""
+    routes: tuple[BaseRoute, ...] = ()
+    """Routes that are no operations of Banksman: files of the page, and requests that are forwarded."""

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from banksman.gateway.application import application, with_websocket
-from banksman.gateway.composition import FEATURES, operations_of
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.cors import with_cors
@@ -74,7 +74,7 @@ async def listening_front(
         services = Services()
         services.add(keys, upstreams)
         dispatcher = Dispatcher(operations_of(features), services)
-        app = application(keys, upstreams, health, dispatcher)
+        app = application(health, dispatcher, routes_of(features))
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
         perimeter = with_cors(Perimeter(with_websocket(app), settings.gateway, keys), settings.gateway)

@@ -10,7 +10,7 @@ from typing import Any
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.view import PARKED
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.live.feed import Feed
 from banksman.gateway.live.feeds import Feeds
@@ -54,6 +54,12 @@ class FollowedRun:
         if not self.feed.ended.is_set():
             await self.runs.cancel_abandoned(self.caller, self.run_id)
 
+    async def waits(self) -> bool:
+        """Return whether the run waits for a user."""
+        view = await self.runs.views.read(self.caller.tenant, self.conversation_id)
+        found = view.runs.get(self.run_id)
+        return found is not None and found.status in PARKED
+
     def stream(self, events: AsyncIterator[bytes]) -> Stream:
         """Return the response that sends events of this run. A client that disconnects cancels the run."""
         headers = {**SSE_HEADERS, **run_headers(self.conversation_id, self.run_id)}
@@ -83,7 +89,6 @@ class FollowedRuns:
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
-    conversations: Conversations
 
     async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
         """Cancel a run whose client has disconnected."""
@@ -93,8 +98,9 @@ class FollowedRuns:
     async def start(self, caller: Caller, request: ChatSend, detail: Detail, **known: Any) -> FollowedRun:
         """Start a run and follow its events from the first one; `known` is as for `Dispatcher.handle`."""
         outbox = Outbox()
-        await self.conversations.get(caller.tenant, request.conversation_id)
-        early = await self._feed(caller, request.conversation_id, None, detail, outbox)
+        early = await self.feeds.open(
+            caller, request.conversation_id, after_seq=None, detail=detail, sink=outbox
+        )
         # Before the start: an agent may send the first deltas before the start is acknowledged.
         await early.listen()
         try:
@@ -117,7 +123,7 @@ class FollowedRuns:
         Live output is buffered from here on. A caller that does not return the stream closes the feed.
         """
         outbox = Outbox()
-        feed = await self._feed(caller, conversation_id, after_seq, detail, outbox)
+        feed = await self.feeds.open(caller, conversation_id, after_seq=after_seq, detail=detail, sink=outbox)
         feed.only(run_id)
         await feed.listen()
         return FollowedRun(self, caller, conversation_id, run_id, feed, outbox)
@@ -130,11 +136,6 @@ class FollowedRuns:
         run = view.runs.get(run_id)
         if run is None or run.first_seq > early.head.head_seq:
             return early
-        return await self._feed(caller, early.conversation_id, run.first_seq - 1, detail, outbox)
-
-    async def _feed(
-        self, caller: Caller, conversation_id: str, after_seq: int | None, detail: Detail, outbox: Outbox
-    ) -> Feed:
         return await self.feeds.open(
-            caller.tenant, conversation_id, after_seq=after_seq, log_epoch=None, detail=detail, sink=outbox
+            caller, early.conversation_id, after_seq=run.first_seq - 1, detail=detail, sink=outbox
         )

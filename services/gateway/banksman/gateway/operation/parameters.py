@@ -63,6 +63,10 @@ class Services:
             raise Unavailable(NOT_CONNECTED)
         return self[kind]
 
+    def find(self, kind: type[T]) -> T | None:
+        """Return a service; None before the gateway has connected to NATS."""
+        return self._by_type.get(kind)
+
     def has(self, kind: type[Any]) -> bool:
         """Return whether a service of this type was added."""
         return kind in self._by_type
@@ -106,6 +110,11 @@ async def request_id(
 def unrepeated_id() -> str:
     """Return an id for a request without one, which no client can repeat."""
     return new_id(f"{UNREPEATED}-")
+
+
+def creation_id(request_id: str) -> str:
+    """Return the id of the request that creates a conversation for another request, stable across repeats."""
+    return f"{request_id}:conversation"[-128:]
 
 
 CallerDep = Annotated[Caller, Depends(current_caller)]

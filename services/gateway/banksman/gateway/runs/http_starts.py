@@ -10,9 +10,10 @@ from fastapi import Request, Response
 
 from banksman.contracts.frames import ChatSend, Detail
 from banksman.gateway.conversations.changes import ConversationChanges
-from banksman.gateway.conversations.operations import creation, creation_id
+from banksman.gateway.conversations.operations import creation
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import creation_id
 from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, NewChat, Run, run_body
 from banksman.gateway.runs.idempotency import StoredRequests

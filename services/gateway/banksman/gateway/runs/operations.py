@@ -34,6 +34,7 @@ MAX_CALLS = 50
 """Calls in one page. A call has up to 256 KiB, usually a few KiB."""
 
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
+OrParked = Annotated[bool, Query(description="Whether the wait also ends when the run waits for a user.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
 Started = EndedRun | Run | AcceptedRun
 STARTED: dict[int | str, dict[str, Any]] = {
@@ -157,10 +158,12 @@ async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> L
 
 
 @operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run, errors=(MISSING,))
-async def read_run(run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0) -> EndedRun | Run:
+async def read_run(
+    run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0, or_parked: OrParked = False
+) -> EndedRun | Run:
     """Read a run, once it has ended or after `wait_s`."""
     if wait_s:
-        return run_body(await runs.wait(caller.tenant, run_id, wait_s))
+        return run_body(await runs.wait(caller.tenant, run_id, wait_s, or_parked=or_parked))
     return run_body(await runs.get(caller.tenant, run_id))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.webhooks.service import Webhooks
+from banksman.gateway.webhooks.task_operations import operations
 
 
 async def build(base: Foundation) -> None:
@@ -14,4 +14,4 @@ async def build(base: Foundation) -> None:
     base.services.add(await base.stack.enter_async_context(webhooks))
 
 
-FEATURE = Feature(Operations("webhooks"), build)
+FEATURE = Feature(operations, build)

@@ -11,6 +11,7 @@ from banksman.bus.sealing import SecretBox
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices, PushSubscription
@@ -20,7 +21,7 @@ from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.webhooks.sending import Sender, secret_of
 from banksman.gateway.webhooks.store import WebhookStore
-from banksman.gateway.webhooks.task_receivers import TaskReceiver, TaskReceivers
+from banksman.gateway.webhooks.task_receivers import TaskReceivers
 from banksman.runs.ports import Clock
 
 

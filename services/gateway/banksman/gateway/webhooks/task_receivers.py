@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 
 from banksman.bus.names import EVENTS
 from banksman.bus.sealing import SecretBox
@@ -11,6 +10,7 @@ from banksman.bus.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.webhooks.models import Task, Webhook
 from banksman.gateway.webhooks.sending import Sender
 from banksman.gateway.webhooks.store import WebhookStore
@@ -19,18 +19,6 @@ from banksman.runs.ports import Clock
 MAX_PER_TASK = 10
 MAX_PER_TENANT = 200
 """Maximum receivers of one task, and of all open tasks of a tenant."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReceiver:
-    """A receiver to store."""
-
-    run_id: str
-    config_id: str
-    """The client's id: another receiver of the task with this id is replaced."""
-    url: str
-    headers: dict[str, str] = field(repr=False)
-    """Headers that each message to the client contains. Values are secrets."""
 
 
 class TaskReceivers:

@@ -12,12 +12,13 @@ PROTOCOL_VERSION = "1.0"
 CARD_PATH = "/.well-known/agent-card.json"
 
 
-def agent_card(base_url: str, *, keyless: bool) -> dict[str, Any]:
+def agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
     """Return the card.
 
     Args:
         base_url: The URL of the gateway as the client wrote it, without a trailing slash.
         keyless: Whether the gateway serves requests without a key.
+        push: Whether it notifies receivers of a task's updates.
     """
     card: dict[str, Any] = {
         "name": "Banksman",
@@ -26,7 +27,7 @@ def agent_card(base_url: str, *, keyless: bool) -> dict[str, Any]:
         "supportedInterfaces": [
             {"url": f"{base_url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": PROTOCOL_VERSION}
         ],
-        "capabilities": {"streaming": True, "pushNotifications": True, "extendedAgentCard": False},
+        "capabilities": {"streaming": True, "pushNotifications": push, "extendedAgentCard": False},
         "defaultInputModes": ["text/plain", "application/json", "image/*"],
         "defaultOutputModes": ["text/plain"],
         "skills": [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.wire import parse
+from banksman.gateway.feature import Feature
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.a2a.card import CARD_PATH, agent_card
 from banksman.gateway.interfaces.a2a.errors import (
     INTERNAL,
@@ -32,7 +34,12 @@ from banksman.gateway.interfaces.a2a.models import (
     RpcRequest,
     SendMessage,
 )
-from banksman.gateway.interfaces.a2a.push import PushConfigs
+from banksman.gateway.interfaces.a2a.push import PushConfigs, supports_push
+from banksman.gateway.live.followed_runs import FollowedRuns
+from banksman.gateway.operation.caller import READ
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     SSE_HEADERS,
@@ -41,8 +48,6 @@ from banksman.gateway.operation.streaming import (
     sse_event,
     unless_disconnected,
 )
-from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
-from banksman.gateway.service.routing import LazyRouter, router
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -64,22 +69,33 @@ REPLIES: dict[int | str, dict[str, Any]] = {
 }
 FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows the task again"
 
-routes = LazyRouter(tags=["a2a"])
-endpoint = router("a2a")
+public = APIRouter(tags=["a2a"], generate_unique_id_function=lambda route: route.name)
+operations = Operations("a2a", right=READ)
 
 
-@routes.get(CARD_PATH)
-async def read_agent_card(request: Request) -> dict[str, Any]:
+@public.get(CARD_PATH)
+async def read_agent_card(
+    request: Request,
+    keys: Annotated[Keys, provided(Keys)],
+    dispatcher: Annotated[Dispatcher, provided(Dispatcher)],
+) -> dict[str, Any]:
     """Return the agent card of A2A 1.0. It needs no key and contains no data of a tenant."""
     base_url = str(request.base_url).rstrip("/")
-    return agent_card(base_url, keyless=request.app.state.keys.keyless)
+    return agent_card(base_url, keyless=keys.keyless, push=supports_push(dispatcher))
 
 
-@endpoint.post("/a2a", response_class=Response, responses=REPLIES, openapi_extra=RPC)
+@operations.add(
+    "a2a.call",
+    "POST /a2a",
+    not_over_nats="A2A is a protocol over HTTP",
+    response_class=Response,
+    responses=REPLIES,
+    openapi_extra=RPC,
+)
 async def call_a2a(
     request: Request,
-    gateway: ServiceDep,
-    caller: ReaderDep,
+    followed: Annotated[FollowedRuns, provided(FollowedRuns)],
+    caller: CallerDep,
     a2a_version: Annotated[str, Header(description="1.0, which is also assumed without it.")] = "1.0",
 ) -> Response:
     """Call a method of A2A 1.0, whose tasks are runs (R26).
@@ -91,7 +107,7 @@ async def call_a2a(
         rpc = _parsed(await request.body())
         if a2a_version.split(".")[0] != "1":
             raise RpcError(VERSION_NOT_SUPPORTED, f"version {a2a_version!r} is not supported: use 1.0")
-        return await _call(rpc, Methods(gateway, caller), request)
+        return await _call(rpc, Methods(followed, caller), request)
     except BanksmanError as error:
         return _json(rpc, error=rpc_error(error).body())
     except RpcError as error:
@@ -106,7 +122,7 @@ def _parsed(body: bytes) -> RpcRequest:
 
 
 async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
-    configs = PushConfigs(methods.gateway, methods.caller)
+    configs = PushConfigs(methods.dispatcher, methods.caller)
     match rpc.method:
         case "SendMessage":
             return await _send(rpc, methods, request)
@@ -156,7 +172,7 @@ async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
     followed = await methods.send(params.message)
     if params.configuration.push is not None:
         try:
-            configs = PushConfigs(methods.gateway, methods.caller)
+            configs = PushConfigs(methods.dispatcher, methods.caller)
             await configs.create(followed.first["id"], params.configuration.push)
         except BaseException:
             if followed.run is not None:
@@ -196,4 +212,4 @@ def _params(model: type[P], rpc: RpcRequest) -> P:
     return parse(model, rpc.params, what="params")
 
 
-routes.routes += endpoint.routes
+FEATURE = Feature(operations, routes=tuple(public.routes))

@@ -18,17 +18,20 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Content, text_of
 from banksman.gateway.conversations.view import ConversationView, RunView
-from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
+from banksman.gateway.runs.bodies import Run
+from banksman.gateway.runs.task_states import JsonDict, status
 
 OWN = "banksman"
 """The key of Banksman's own fields in metadata."""
 
 
-def task(run: RunView, view: ConversationView, events: Iterable[Event], conversation_id: str) -> JsonDict:
+def task(
+    run: Run | RunView, view: ConversationView, events: Iterable[Event], conversation_id: str
+) -> JsonDict:
     """Return a task with its artifacts and history.
 
     Args:
-        run: The run.
+        run: The run, as its log shows it, or as a body if its log has no event yet.
         view: Its conversation.
         events: Stored events, including those of the run.
         conversation_id: The conversation.
@@ -86,7 +89,7 @@ def artifact(id: str, text: str) -> JsonDict:
     return {"artifactId": id, "parts": [text_part(text)]}
 
 
-def _waiting(run: RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
+def _waiting(run: Run | RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
     asked = (*view.approvals.values(), *view.inputs.values())
     return next((one.requested for one in asked if one.run_id == run.run_id), None)
 

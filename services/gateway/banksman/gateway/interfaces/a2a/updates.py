@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.events import ApprovalRequested, InputRequested
-from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
 from banksman.gateway.interfaces.a2a.tasks import (
     OWN,
     agent_message,
@@ -20,6 +19,7 @@ from banksman.gateway.interfaces.a2a.tasks import (
 )
 from banksman.gateway.live.growing_text import GrowingText
 from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.runs.task_states import JsonDict, status
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.service.dependencies import BEARER
+from banksman.gateway.operation.parameters import BEARER
 
 
 class _RawRequest(Request):

@@ -20,7 +20,7 @@ WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
 RunId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class _Change(Wire):
+class _ChangeArguments(Wire):
     """The `id` of a request that changes state; every such request has one."""
 
     request_id: FrameId = Field(default_factory=unrepeated_id)
@@ -28,7 +28,7 @@ class _Change(Wire):
     nothing again. Leave it out for a new request."""
 
 
-class StartRun(_Change):
+class StartRunArguments(_ChangeArguments):
     """Arguments of `start_run`."""
 
     message: str = Field(min_length=1, max_length=200_000)
@@ -43,7 +43,7 @@ class StartRun(_Change):
     """Seconds to wait for the outcome. A longer run continues: follow it with `read_run`."""
 
 
-class ReadRun(Wire):
+class ReadRunArguments(Wire):
     """Arguments of `read_run`."""
 
     run_id: RunId
@@ -51,21 +51,21 @@ class ReadRun(Wire):
     """Seconds to wait until the run ends or needs a decision."""
 
 
-class CancelRun(_Change):
+class CancelRunArguments(_ChangeArguments):
     """Arguments of `cancel_run`."""
 
     run_id: RunId
     reason: str | None = Field(default=None, max_length=2000)
 
 
-class Page(Wire):
+class PageArguments(Wire):
     """Arguments of `list_approvals` and `list_inputs`."""
 
     after: int = Field(default=0, ge=0, le=2**63 - 2)
     """`next` of the previous page."""
 
 
-class DecideApproval(_Change):
+class DecideApprovalArguments(_ChangeArguments):
     """Arguments of `decide_approval`."""
 
     approval_id: Token
@@ -77,7 +77,7 @@ class DecideApproval(_Change):
     """The digests of the calls as they were shown; a request with other calls is then refused."""
 
 
-class ProvideInput(_Change):
+class ProvideInputArguments(_ChangeArguments):
     """Arguments of `provide_input`."""
 
     input_id: Token
@@ -90,7 +90,7 @@ class NoArguments(Wire):
     """A tool without arguments."""
 
 
-class StartWorkflow(_Change):
+class StartWorkflowArguments(_ChangeArguments):
     """Arguments of `start_workflow`."""
 
     workflow: Token

@@ -9,19 +9,17 @@ from banksman.gateway.interfaces.nats.endpoints import Endpoints
 from banksman.gateway.interfaces.nats.files import add_files
 from banksman.gateway.interfaces.nats.mcp_servers import add_mcp_servers
 from banksman.gateway.interfaces.nats.policies import add_policies
-from banksman.gateway.interfaces.nats.replays import Replays, add_replays
 from banksman.gateway.interfaces.nats.tenant_secrets import add_secrets
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.service.gateway import Gateway
 
 
-def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway, replays: Replays) -> Endpoints:
+def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway) -> Endpoints:
     """Return the handlers of the NATS API.
 
     Only requests use the gateway, so that its documents can be written without one.
     """
     api = Endpoints(bus, dispatcher)
-    add_replays(api, replays)
     add_files(api, gateway)
     for add in (
         add_prompts,

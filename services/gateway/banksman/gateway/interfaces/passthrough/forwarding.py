@@ -12,10 +12,11 @@ from typing import Any, cast
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.errors import BadInput
 from banksman.contracts.usage import CommitUsage
 from banksman.contracts.wire import json_fault
-from banksman.gateway.interfaces.passthrough.metering import Meter
+from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
 from banksman.gateway.interfaces.passthrough.prompts import PROMPT_ID, with_prompt
 from banksman.gateway.interfaces.passthrough.sse import (
@@ -34,6 +35,7 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
 )
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     KEEP_ALIVE_S,
@@ -43,9 +45,8 @@ from banksman.gateway.operation.streaming import (
     disconnected,
     kept_alive,
 )
-from banksman.gateway.service.dependencies import NOT_CONNECTED
-from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import Dialect
+from banksman.gateway.usage.passthrough import PassthroughUsage
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +64,16 @@ async def forward(
         NotFound: The tenant does not have the prompt that the request names.
     """
     here = request.url.path
-    gateway: Gateway | None = request.app.state.gateway
+    services: Services = request.app.state.services
+    usage = services.find(PassthroughUsage)
     body = await request.body()
     given = _parsed(body)
     model, streams = _model_of(given), given.get("stream") is True
-    if gateway is not None:
-        await gateway.passthrough.check(caller.tenant)
+    if usage is not None:
+        await usage.check(caller.tenant)
     if PROMPT_ID in given:
-        body = await _with_named_prompt(given, gateway, caller, dialect)
+        prompt = await services.connected(Prompts).get(caller.tenant, str(given[PROMPT_ID]))
+        body = with_prompt(given, prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
     except UnknownModel as error:
@@ -81,7 +84,7 @@ async def forward(
     opening = upstreams.open(candidates, path, request.url.query, body, request.headers, dialect)
     if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
         return Response(status_code=CLIENT_CLOSED)
-    meter = Meter(dialect, len(body), partial(_count, gateway, caller.tenant))
+    meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant))
     if not opening.done():
         return Stream(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
     try:
@@ -118,13 +121,14 @@ async def _opened(
         await asyncio.wait((leaving,))
 
 
-def _count(gateway: Gateway | None, tenant: str, usage: CommitUsage) -> None:
-    if gateway is not None:
-        gateway.passthrough.add(tenant, usage)
+def _count(usage: PassthroughUsage | None, tenant: str, consumed: CommitUsage) -> None:
+    """Count the usage of a request; one before the gateway has connected to NATS is not counted."""
+    if usage is not None:
+        usage.add(tenant, consumed)
 
 
 async def _late_events(
-    opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: Meter
+    opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: UsageMeter
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a slow upstream. The status was already sent, so errors become error events."""
     try:
@@ -144,7 +148,7 @@ async def _late_events(
 
 
 async def _events(
-    response: UpstreamResponse, dialect: Dialect, model: str, meter: Meter
+    response: UpstreamResponse, dialect: Dialect, model: str, meter: UsageMeter
 ) -> AsyncGenerator[bytes]:
     """Yield an event stream in complete events, so that an error event never follows a partial one."""
     normalise = response.upstream.normalise and dialect == "openai"
@@ -169,7 +173,7 @@ async def _events(
         await response.body.aclose()
 
 
-async def _body(response: UpstreamResponse, dialect: Dialect, meter: Meter) -> AsyncGenerator[bytes]:
+async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter) -> AsyncGenerator[bytes]:
     """Yield a body that is not an event stream."""
     repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
     try:
@@ -198,12 +202,3 @@ def _model_of(given: dict[str, Any]) -> str:
     if not isinstance(model, str) or not model:
         raise BadInput("model", model, "the name of a model")
     return model
-
-
-async def _with_named_prompt(
-    given: dict[str, Any], gateway: Gateway | None, caller: Caller, dialect: Dialect
-) -> bytes:
-    if gateway is None:
-        raise Unavailable(NOT_CONNECTED)
-    prompt = await gateway.prompts.get(caller.tenant, str(given[PROMPT_ID]))
-    return with_prompt(given, prompt.content, dialect)

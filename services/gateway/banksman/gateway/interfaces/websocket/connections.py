@@ -55,12 +55,11 @@ class Connections:
 
     async def _upgrade_caller(self, websocket: WebSocket) -> Caller | None:
         """Return the caller whose ticket or token came with the upgrade; None if it came with neither."""
-        gateway = self.context.gateway
         ticket = websocket.query_params.get("ticket")
         if ticket is not None:
-            return await gateway.tickets.redeem(ticket)
+            return await self.context.tickets.redeem(ticket)
         token = bearer(websocket.headers.get("authorization"))
-        return None if token is None else gateway.keys.caller(token)
+        return None if token is None else self.context.keys.caller(token)
 
     def revoke(self, key: str) -> None:
         """Close the websockets of the key with this SHA-256."""

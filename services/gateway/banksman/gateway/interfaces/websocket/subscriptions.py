@@ -17,11 +17,11 @@ from banksman.contracts.frames import (
     Subscribe,
     error_frame,
 )
+from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.live.feed import Feed
-from banksman.gateway.live.feeds import PositionUnavailable
+from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class Subscriptions:
 
     def __init__(
         self,
-        gateway: Gateway,
+        feeds: Feeds,
+        pending: PendingApprovals,
         outbox: Outbox,
         *,
         send: Callable[[BaseModel], None],
@@ -42,12 +43,14 @@ class Subscriptions:
         """Begin without subscriptions.
 
         Args:
-            gateway: The service.
+            feeds: Opens the feeds.
+            pending: The open approval requests.
             outbox: The receiver of events.
             send: Queues a control frame.
             spawn: Runs a task for as long as the websocket is open.
         """
-        self._gateway = gateway
+        self._opener = feeds
+        self._pending = pending
         self._outbox = outbox
         self._send = send
         self._spawn = spawn
@@ -82,9 +85,8 @@ class Subscriptions:
             raise BadInput(
                 "conversation_id", wanted.conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions"
             )
-        await self._gateway.conversations.get(caller.tenant, wanted.conversation_id)
-        return await self._gateway.feeds.open(
-            caller.tenant,
+        return await self._opener.open(
+            caller,
             wanted.conversation_id,
             after_seq=wanted.after_seq,
             log_epoch=wanted.log_epoch,
@@ -117,7 +119,7 @@ class Subscriptions:
         self._feeds[feed.conversation_id] = feed
         if not quiet:
             self._send(feed.head.model_copy(update={"reply_to": reply_to}))
-        if damage := self._gateway.views.damage(feed.tenant, feed.conversation_id):
+        if damage := self._opener.damage(feed):
             self._send(error_frame(damage))
         self._spawn(self._follow(feed, quiet))
 
@@ -130,7 +132,7 @@ class Subscriptions:
         """Send `approvals.changed` whenever the open approval requests of the tenant may have changed."""
         if self._approvals_of is None:
             self._approvals_of = caller.tenant
-            await self._gateway.approvals.follow(caller.tenant, self._approvals_changed)
+            await self._pending.follow(caller.tenant, self._approvals_changed)
 
     def _approvals_changed(self) -> None:
         self._send(ApprovalsChanged())
@@ -138,7 +140,7 @@ class Subscriptions:
     async def close(self) -> None:
         """Close all feeds."""
         if self._approvals_of is not None:
-            await self._gateway.approvals.leave(self._approvals_of, self._approvals_changed)
+            await self._pending.leave(self._approvals_of, self._approvals_changed)
         for feed in self._feeds.values():
             await feed.close()
 
