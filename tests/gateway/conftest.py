@@ -46,6 +46,7 @@ from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
+from banksman.gateway.composition import FEATURES
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
 from banksman.runs.approval_policy import approval_requested
@@ -142,6 +143,7 @@ class Socket:
 async def gateway_on(server: Broker, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
     more = {name: gateway.pop(name) for name in ("models", "nats", "tenants") if name in gateway}
     more.setdefault("nats", settings_of(server))
+    features = gateway.pop("features", FEATURES)
     settings = GatewayServiceSettings(
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
         gateway=GatewaySettings(
@@ -151,7 +153,7 @@ async def gateway_on(server: Broker, bus: Bus, tenant: str, **gateway: Any) -> A
         **more,
     )
     health = Health("gateway", started=True)
-    async with serving(settings, health) as running:
+    async with serving(settings, health, features) as running:
         yield Served(running, health, bus, tenant, {})
 
 
