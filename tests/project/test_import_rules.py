@@ -19,7 +19,13 @@ TREE = {
         "gateway",
         *(
             f"gateway/{part}"
-            for part in ("a2a", "agui", "asgi", "http", "mcp", "nats_api", "page", "passthrough", "websocket")
+            for part in (
+                *("approvals", "assistants", "audit", "conversations", "files"),
+                *("housekeeping", "identity", "live", "mcp_servers", "oidc", "operation", "operator"),
+                *("quotas", "runs", "schedules", "steps", "usage", "webhooks", "workflows"),
+                *("interfaces", "interfaces/a2a", "interfaces/agui", "interfaces/mcp", "interfaces/page"),
+                *("interfaces/passthrough", "interfaces/websocket"),
+            )
         ),
     ],
     "services/agent": ["agent", "agent/providers"],
@@ -28,6 +34,15 @@ TREE = {
 }
 
 VALID = {
+    "services/gateway/banksman/gateway/composition.py": "from banksman.gateway import schedules, webhooks",
+    **{
+        f"services/gateway/banksman/gateway/{name}.py": "from banksman.gateway import interfaces"
+        for name in ("app", "application", "front")
+    },
+    "services/gateway/banksman/gateway/feature.py": "from banksman.gateway import operation",
+    "services/gateway/banksman/gateway/runs/operations.py": "from banksman.gateway import operation",
+    "services/gateway/banksman/gateway/schedules/store.py": "",
+    "services/gateway/banksman/gateway/webhooks/service.py": "from banksman.gateway import runs",
     "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
     "shared/banksman/runs/log.py": "from banksman.bus import connection",
     "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
@@ -70,14 +85,29 @@ INVALID = [
         "No code of the product imports tests",
     ),
     (
-        "services/gateway/banksman/gateway/http/runs.py",
-        "from banksman.gateway import websocket",
-        "The gateway's interfaces build on its service",
+        "services/gateway/banksman/gateway/runs/starts.py",
+        "import banksman.gateway.schedules.store",
+        "Optional features of the gateway",
+    ),
+    (
+        "services/gateway/banksman/gateway/interfaces/a2a/push.py",
+        "import banksman.gateway.webhooks.service",
+        "Optional features of the gateway",
     ),
     (
         "services/gateway/banksman/gateway/interfaces/websocket/connection.py",
-        "import banksman.bus.connection",
-        "The gateway's interfaces use the bus through its service only",
+        "import banksman.gateway.runs.operations",
+        "The gateway's interfaces request operations",
+    ),
+    (
+        "services/gateway/banksman/gateway/files/files.py",
+        "import banksman.gateway.interfaces.websocket",
+        "The gateway's features import no interface",
+    ),
+    (
+        "services/gateway/banksman/gateway/operation/dispatch.py",
+        "import banksman.gateway.quotas",
+        "Operations know no feature",
     ),
     (
         "cli/banksman/cli/local/app.py",
