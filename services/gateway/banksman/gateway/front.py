@@ -18,8 +18,7 @@ from banksman.gateway.application import application, with_websocket
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.http.cors import with_cors
-from banksman.gateway.interfaces.http.perimeter import Perimeter
+from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
 from banksman.gateway.interfaces.websocket.pings import Pings
@@ -85,7 +84,7 @@ async def listening_front(
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:
-    # uvicorn logs this if `Stream` closes a connection early; passthrough already logs the reason.
+    # uvicorn logs this if `StreamedResponse` closes a connection early; passthrough already logs the reason.
     return record.msg != "ASGI callable returned without completing response."
 
 

@@ -17,7 +17,7 @@ from banksman.gateway.audit.trail import (
     AuditPage,
     ExportFormat,
 )
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.service.dependencies import AdminDep, ServiceDep
 from banksman.gateway.service.resources import MAX_POSITION
 from banksman.gateway.service.routing import router
@@ -75,10 +75,12 @@ async def list_audit(
     response_class=Response,
     responses={200: {"content": {media_type.partition(";")[0]: {} for media_type in MEDIA_TYPES.values()}}},
 )
-async def export_audit(gateway: ServiceDep, wanted: Requested, format: ExportFormat = "jsonl") -> Stream:
+async def export_audit(
+    gateway: ServiceDep, wanted: Requested, format: ExportFormat = "jsonl"
+) -> StreamedResponse:
     """Download all entries, oldest first, as JSON lines or as CSV."""
     headers = {
         "content-type": MEDIA_TYPES[format],
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
-    return Stream(await gateway.trail.export(wanted, format), headers=headers)
+    return StreamedResponse(await gateway.trail.export(wanted, format), headers=headers)

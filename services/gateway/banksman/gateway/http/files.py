@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from banksman.contracts.calls import FileEntry
 from banksman.gateway.operation.bodies import Listing
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.service.bodies import StoredFile
 from banksman.gateway.service.dependencies import CallerDep, ServiceDep
 from banksman.gateway.service.routing import router
@@ -35,11 +35,11 @@ async def list_files(
     response_class=Response,
     responses=DOWNLOADED,
 )
-async def download_archive(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Stream:
+async def download_archive(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> StreamedResponse:
     """Download all files of the workspace as a zip file: at most 10,000 files of 512 MiB together."""
     record = await gateway.conversations.get(caller.tenant, conversation_id)
     pieces = await gateway.files.archive(caller.tenant, conversation_id)
-    return Stream(pieces, headers=_download(f"{record.title or 'workspace'}.zip"))
+    return StreamedResponse(pieces, headers=_download(f"{record.title or 'workspace'}.zip"))
 
 
 @routes.get(
@@ -47,11 +47,13 @@ async def download_archive(conversation_id: str, gateway: ServiceDep, caller: Ca
     response_class=Response,
     responses=DOWNLOADED,
 )
-async def download_file(conversation_id: str, path: str, gateway: ServiceDep, caller: CallerDep) -> Stream:
+async def download_file(
+    conversation_id: str, path: str, gateway: ServiceDep, caller: CallerDep
+) -> StreamedResponse:
     """Download a file."""
     await gateway.conversations.get(caller.tenant, conversation_id)
     pieces = await gateway.files.read(caller.tenant, conversation_id, path)
-    return Stream(pieces, headers=_download(path))
+    return StreamedResponse(pieces, headers=_download(path))
 
 
 @routes.put(

@@ -9,7 +9,7 @@ from banksman.contracts.frames import Detail
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.live.feed import Feed, Sink
+from banksman.gateway.live.feed import ConversationFeed, Sink
 from banksman.gateway.live.live_output import LiveChannels
 from banksman.gateway.operation.caller import Caller
 
@@ -42,7 +42,7 @@ class Feeds:
         log_epoch: str | None = None,
         detail: Detail,
         sink: Sink,
-    ) -> Feed:
+    ) -> ConversationFeed:
         """Return a feed, which sends frames once its `follow` is called.
 
         Args:
@@ -61,7 +61,7 @@ class Feeds:
         await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
         _check_position(conversation_id, view, after_seq, log_epoch)
-        return Feed(
+        return ConversationFeed(
             self._hub,
             self._channels,
             tenant,
@@ -72,7 +72,7 @@ class Feeds:
             sink=sink,
         )
 
-    def damage(self, feed: Feed) -> BanksmanError | None:
+    def damage(self, feed: ConversationFeed) -> BanksmanError | None:
         """Return why the log of a feed cannot be read; None if it can."""
         return self._views.damage(feed.tenant, feed.conversation_id)
 

@@ -12,7 +12,7 @@ from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.bodies import (
     AcceptedRequest,
     AcceptedRun,
@@ -92,7 +92,7 @@ async def start_run(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run. A client that disconnects from the event stream cancels the run that it started."""
     frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **dict(body))
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -115,7 +115,7 @@ async def chat(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
     frame = await starts.first_message(caller, request_id, body)
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -138,7 +138,7 @@ async def context_chat(
     request_id: RequestId,
     wait_s: Wait = MAX_WAIT_S,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run in a new conversation or in `conversation_id`, and wait for its outcome (R26).
 
     The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.

@@ -12,13 +12,17 @@ from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
-from banksman.gateway.interfaces.a2a.models import ListTasks, NamedTask, SentMessage
-from banksman.gateway.interfaces.a2a.tasks import OWN, task
-from banksman.gateway.interfaces.a2a.updates import TaskUpdates
-from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.interfaces.a2a.models import (
+    TASK_NOT_CANCELABLE,
+    UNSUPPORTED_OPERATION,
+    A2aMessage,
+    ListTasks,
+    NamedTask,
+    RpcError,
+)
+from banksman.gateway.interfaces.a2a.tasks import OWN, TaskUpdates, task
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -63,7 +67,7 @@ class Methods:
         """Performs the operations that the methods are made of."""
         return self.followed.dispatcher
 
-    async def send(self, message: SentMessage) -> FollowedTask:
+    async def send(self, message: A2aMessage) -> FollowedTask:
         """Start a run, or pass a message, a decision or a value to an open one."""
         return await (self._continue(message) if message.task_id else self._start(message))
 
@@ -109,7 +113,7 @@ class Methods:
             "totalSize": len(of_state),
         }
 
-    async def _start(self, message: SentMessage) -> FollowedTask:
+    async def _start(self, message: A2aMessage) -> FollowedTask:
         content = content_of(message)
         conversation_id = message.context_id
         if not conversation_id:
@@ -127,7 +131,7 @@ class Methods:
         updates.run_id = run.run_id
         return FollowedTask(_submitted(run), updates, run)
 
-    async def _continue(self, message: SentMessage) -> FollowedTask:
+    async def _continue(self, message: A2aMessage) -> FollowedTask:
         found = await self._found(message.task_id)
         if message.context_id not in ("", found.conversation_id):
             raise BadInput("message.contextId", message.context_id, "the context of the task")
@@ -212,7 +216,7 @@ def _submitted(run: FollowedRun) -> JsonDict:
     }
 
 
-def _assistant(message: SentMessage) -> str:
+def _assistant(message: A2aMessage) -> str:
     own = message.metadata.get(OWN)
     named = own.get("assistant", "default") if isinstance(own, dict) else "default"
     return check_token(str(named), "message.metadata.banksman.assistant")

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.ids import new_id
-from banksman.gateway.interfaces.a2a.errors import PUSH_NOT_SUPPORTED, RpcError
-from banksman.gateway.interfaces.a2a.models import ListConfigs, NamedConfig, PushTarget
+from banksman.gateway.interfaces.a2a.models import (
+    PUSH_NOT_SUPPORTED,
+    ListConfigs,
+    NamedConfig,
+    PushTarget,
+    RpcError,
+)
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.task_states import JsonDict, TaskReceiver

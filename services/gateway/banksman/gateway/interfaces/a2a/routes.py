@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Request, Response
@@ -13,26 +14,23 @@ from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.wire import parse
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.a2a.card import CARD_PATH, agent_card
-from banksman.gateway.interfaces.a2a.errors import (
+from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
+from banksman.gateway.interfaces.a2a.models import (
     INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NO_EXTENDED_CARD,
     PARSE_ERROR,
     VERSION_NOT_SUPPORTED,
-    RpcError,
-    rpc_error,
-)
-from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
-from banksman.gateway.interfaces.a2a.models import (
     ListConfigs,
     ListTasks,
     NamedConfig,
     NamedTask,
     PushConfig,
+    RpcError,
     RpcRequest,
     SendMessage,
+    rpc_error,
 )
 from banksman.gateway.interfaces.a2a.push import PushConfigs, supports_push
 from banksman.gateway.live.followed_runs import FollowedRuns
@@ -43,7 +41,7 @@ from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     SSE_HEADERS,
-    Stream,
+    StreamedResponse,
     kept_alive,
     sse_event,
     unless_disconnected,
@@ -71,6 +69,8 @@ FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows 
 
 public = APIRouter(tags=["a2a"], generate_unique_id_function=lambda route: route.name)
 operations = Operations("a2a", right=READ)
+PROTOCOL_VERSION = "1.0"
+CARD_PATH = "/.well-known/agent-card.json"
 
 
 @public.get(CARD_PATH)
@@ -81,7 +81,43 @@ async def read_agent_card(
 ) -> dict[str, Any]:
     """Return the agent card of A2A 1.0. It needs no key and contains no data of a tenant."""
     base_url = str(request.base_url).rstrip("/")
-    return agent_card(base_url, keyless=keys.keyless, push=supports_push(dispatcher))
+    return _agent_card(base_url, keyless=keys.keyless, push=supports_push(dispatcher))
+
+
+def _agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
+    """Return the agent card, by which clients discover this server. It names no assistant and no tool.
+
+    https://a2a-protocol.org/latest/specification/#441-agentcard
+
+    Args:
+        base_url: The URL of the gateway as the client wrote it, without a trailing slash.
+        keyless: Whether the gateway serves requests without a key.
+        push: Whether it notifies receivers of a task's updates.
+    """
+    card: dict[str, Any] = {
+        "name": "Banksman",
+        "description": "Runs LLM agents with tools in sandboxes. Some calls wait for a decision.",
+        "version": version("banksman"),
+        "supportedInterfaces": [
+            {"url": f"{base_url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": PROTOCOL_VERSION}
+        ],
+        "capabilities": {"streaming": True, "pushNotifications": push, "extendedAgentCard": False},
+        "defaultInputModes": ["text/plain", "application/json", "image/*"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [
+            {
+                "id": "run",
+                "name": "Do a task",
+                "description": "Does a task written in plain language, with the tools of an assistant. "
+                "`metadata.banksman.assistant` of a message names another assistant than `default`.",
+                "tags": ["agent", "tools", "files", "commands", "approval"],
+            }
+        ],
+    }
+    if not keyless:
+        card["securitySchemes"] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+        card["securityRequirements"] = [{"schemes": {"bearer": {"list": []}}}]
+    return card
 
 
 @operations.add(
@@ -188,9 +224,9 @@ async def _finished(followed: FollowedTask) -> bool:
     return True
 
 
-def _stream(rpc: RpcRequest, followed: FollowedTask) -> Stream:
+def _stream(rpc: RpcRequest, followed: FollowedTask) -> StreamedResponse:
     on_end = None if followed.run is None else followed.run.feed.close
-    return Stream(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
+    return StreamedResponse(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
 
 
 async def _encoded(rpc: RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:

@@ -25,8 +25,7 @@ from banksman.gateway.interfaces.agui.events import (
     whole_message,
 )
 from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
-from banksman.gateway.live.growing_text import GrowingText
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """Outcomes whose content is a reply."""

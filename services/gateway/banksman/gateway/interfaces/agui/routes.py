@@ -20,7 +20,7 @@ from banksman.gateway.live.followed_runs import FollowedRuns, run_headers
 from banksman.gateway.operation.caller import READ
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
-from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
+from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive, sse_event
 
 TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -49,7 +49,7 @@ async def run_agent(
     detail: Annotated[
         Literal["steps", "full"], Query(description="`full` also sends reasoning and running output.")
     ] = "steps",
-) -> Stream:
+) -> StreamedResponse:
     """Run the agent by the Agent User Interaction protocol, AG-UI 1.0 (R26).
 
     Each interrupt is one call that waits for a decision; the response is `{approved, arguments?, reason?}`. A
@@ -59,7 +59,7 @@ async def run_agent(
     found = await Threads(followed, conversations, caller, body, assistant, detail).open()
     ids = found.mapper.ids
     named = {} if ids.run_id is None else run_headers(ids.conversation_id, ids.run_id)
-    return Stream(
+    return StreamedResponse(
         kept_alive(_encoded(found)),
         headers={**SSE_HEADERS, **named},
         on_disconnect=found.cancel_abandoned,

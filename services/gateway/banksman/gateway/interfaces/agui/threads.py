@@ -16,13 +16,17 @@ from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCr
 from banksman.contracts.ids import digest, is_token
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.agui.history import AguiMessage, messages_of
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
 from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
+from banksman.gateway.interfaces.agui.messages import (
+    AguiMessage,
+    UserTurn,
+    content_of,
+    messages_of,
+    user_turn,
+)
 from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_sent
-from banksman.gateway.interfaces.agui.reading import UserTurn, content_of, user_turn
-from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import DerivedIds
 

@@ -22,7 +22,7 @@ from banksman.gateway.interfaces.chat_formats.replies import (
 )
 from banksman.gateway.interfaces.chat_formats.requests import (
     ChatCompletionRequest,
-    ChatRequest,
+    ChatFrames,
     MessagesRequest,
     read_chat,
 )
@@ -118,7 +118,7 @@ async def _reply(
     followed: FollowedRuns,
     caller: Caller,
     request: Request,
-    chat: ChatRequest,
+    chat: ChatFrames,
     writer: NewWriter,
     *,
     stream: bool,

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.gateway.feature import Feature
-from banksman.gateway.live.frame_schemas import event_schema
+from banksman.gateway.live.event_frames import event_schema
 from banksman.gateway.operation.parameters import NOT_CONNECTED
 
 STYLE = """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.ids import conversation_of
-from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -73,7 +73,7 @@ class RunReader:
             await feed.close()
 
 
-async def _report(feed: Feed, steps: _Steps, report: StepReport) -> None:
+async def _report(feed: ConversationFeed, steps: _Steps, report: StepReport) -> None:
     await feed.follow(quiet=True)
     while True:
         count, text = await steps.next()

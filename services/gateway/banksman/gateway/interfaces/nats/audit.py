@@ -13,7 +13,7 @@ from banksman.gateway.audit.trail import (
     AuditFilter,
     AuditPage,
 )
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, tenant_of
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.resources import MAX_POSITION
 
@@ -31,7 +31,7 @@ class ListAudit(Wire):
     until: Timestamp | None = None
 
 
-def add_audit(api: Endpoints, gateway: Gateway) -> None:
+def add_audit(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve the audit trail."""
 
     @api.serve("audit", "list")

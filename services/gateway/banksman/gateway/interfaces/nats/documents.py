@@ -9,8 +9,8 @@ from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
 from banksman.gateway.interfaces.nats.endpoints import (
+    ApiEndpoints,
     Deleted,
-    Endpoints,
     caller_of,
     named_by,
     request_id_of,
@@ -28,7 +28,7 @@ from banksman.gateway.service.gateway import Gateway
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
 
 
-def add_prompts(api: Endpoints, gateway: Gateway) -> None:
+def add_prompts(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve system prompts."""
 
     @api.serve("prompt", "list")
@@ -73,7 +73,7 @@ def add_prompts(api: Endpoints, gateway: Gateway) -> None:
         )
 
 
-def add_tools(api: Endpoints, gateway: Gateway) -> None:
+def add_tools(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve tools and usage."""
 
     @api.serve("tool", "list")

@@ -23,7 +23,7 @@ from banksman.contracts.frames import Ack
 from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
-from banksman.gateway.interfaces.nats.failures import Failures
+from banksman.gateway.interfaces.nats.failures import RequestFailures
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -99,7 +99,7 @@ class Endpoint:
 
 
 @dataclass
-class Endpoints:
+class ApiEndpoints:
     """The endpoints of the API."""
 
     bus: Bus
@@ -108,7 +108,7 @@ class Endpoints:
     router: NatsRouter = field(init=False)
 
     def __post_init__(self) -> None:
-        failures = Failures(
+        failures = RequestFailures(
             self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
         )
 
@@ -180,7 +180,7 @@ def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awai
 class _Replies(BaseMiddleware[Any, Any]):
     """Encodes replies, and reports the failure of a request without a reply subject."""
 
-    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: Failures) -> None:
+    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: RequestFailures) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
         self._failures = failures

@@ -9,7 +9,7 @@ from banksman.bus.control import Received
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.gateway.files.files import SLICE_BYTES
-from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, Deleted, named_by, tenant_of
 from banksman.gateway.interfaces.nats.messages import (
     DeleteFile,
     FilePage,
@@ -25,7 +25,7 @@ from banksman.gateway.service.gateway import Gateway
 MISSING = ErrorCode.NOT_FOUND
 
 
-def add_files(api: Endpoints, gateway: Gateway) -> None:
+def add_files(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve files."""
 
     @api.serve("file", "list", "{conversation_id}", errors=(MISSING,))

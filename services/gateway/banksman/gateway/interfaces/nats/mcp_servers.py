@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
-from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, Deleted, caller_of, named_by, tenant_of
 from banksman.gateway.interfaces.nats.messages import BeginMcpSignIn
 from banksman.gateway.mcp_servers.bodies import (
     Approval,
@@ -27,7 +27,7 @@ from banksman.gateway.service.gateway import Gateway
 MISSING, CONFLICT = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT
 
 
-def add_mcp_servers(api: Endpoints, gateway: Gateway) -> None:
+def add_mcp_servers(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve MCP servers. No subject returns a secret or a token."""
 
     @api.serve("mcp", "list")

@@ -7,12 +7,12 @@ from banksman.contracts.assistants import ApprovalPolicy
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.approvals.remembered import ListedRemembered
 from banksman.gateway.assistants.policies import PolicyBody
-from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, Deleted, caller_of, named_by
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.gateway import Gateway
 
 
-def add_policies(api: Endpoints, gateway: Gateway) -> None:
+def add_policies(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve the policy and the remembered decisions."""
 
     @api.serve("policy", "read")

@@ -18,7 +18,7 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.event_frames import encoded_event
-from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
@@ -95,7 +95,9 @@ class Replays:
         finally:
             self._following[caller.tenant] -= 1
 
-    async def _publish_feed(self, feed: Feed, outbox: Outbox, reply: str, follow_s: float) -> None:
+    async def _publish_feed(
+        self, feed: ConversationFeed, outbox: Outbox, reply: str, follow_s: float
+    ) -> None:
         """Publish the frames of a feed until `follow_s` ends, the process stops or the queue overflows."""
 
         async def publish() -> None:

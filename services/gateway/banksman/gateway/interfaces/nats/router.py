@@ -5,7 +5,7 @@ from __future__ import annotations
 from banksman.bus.connection import Bus
 from banksman.gateway.interfaces.nats.audit import add_audit
 from banksman.gateway.interfaces.nats.documents import add_prompts, add_tools
-from banksman.gateway.interfaces.nats.endpoints import Endpoints
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints
 from banksman.gateway.interfaces.nats.files import add_files
 from banksman.gateway.interfaces.nats.mcp_servers import add_mcp_servers
 from banksman.gateway.interfaces.nats.policies import add_policies
@@ -14,12 +14,12 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.service.gateway import Gateway
 
 
-def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway) -> Endpoints:
+def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway) -> ApiEndpoints:
     """Return the handlers of the NATS API.
 
     Only requests use the gateway, so that its documents can be written without one.
     """
-    api = Endpoints(bus, dispatcher)
+    api = ApiEndpoints(bus, dispatcher)
     add_files(api, gateway)
     for add in (
         add_prompts,

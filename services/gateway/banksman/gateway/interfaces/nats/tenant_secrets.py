@@ -5,13 +5,13 @@ from __future__ import annotations
 from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.tenant_secrets import SecretDescription
-from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, Deleted, caller_of, named_by, tenant_of
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.bodies import SecretBody
 from banksman.gateway.service.gateway import Gateway
 
 
-def add_secrets(api: Endpoints, gateway: Gateway) -> None:
+def add_secrets(api: ApiEndpoints, gateway: Gateway) -> None:
     """Serve secrets. No subject returns a value."""
 
     @api.serve("secret", "list")

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
@@ -18,7 +18,6 @@ from banksman.contracts.wire import json_fault
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
-from banksman.gateway.interfaces.passthrough.prompts import PROMPT_ID, with_prompt
 from banksman.gateway.interfaces.passthrough.sse import (
     EventReader,
     UnfinishedStream,
@@ -40,8 +39,8 @@ from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     KEEP_ALIVE_S,
     SSE_HEADERS,
-    Cut,
-    Stream,
+    BodyCut,
+    StreamedResponse,
     disconnected,
     kept_alive,
 )
@@ -51,6 +50,7 @@ from banksman.gateway.usage.passthrough import PassthroughUsage
 logger = logging.getLogger(__name__)
 
 UPSTREAM_ERROR = "upstream_error"
+PROMPT_ID = "prompt_id"
 
 
 async def forward(
@@ -86,7 +86,7 @@ async def forward(
         return Response(status_code=CLIENT_CLOSED)
     meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant))
     if not opening.done():
-        return Stream(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
+        return StreamedResponse(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
     try:
         response = opening.result()
     except UpstreamUnavailable as error:
@@ -94,8 +94,10 @@ async def forward(
         return JSONResponse(error_body(here, error.status, UPSTREAM_ERROR, str(error)), error.status, headers)
     if response.is_event_stream:
         headers = {**response.headers, **SSE_HEADERS}
-        return Stream(kept_alive(_events(response, dialect, model, meter)), response.status, headers)
-    return Stream(_body(response, dialect, meter), response.status, response.headers)
+        return StreamedResponse(
+            kept_alive(_events(response, dialect, model, meter)), response.status, headers
+        )
+    return StreamedResponse(_body(response, dialect, meter), response.status, response.headers)
 
 
 async def _opened(
@@ -135,7 +137,7 @@ async def _late_events(
         response = await opening
     except UpstreamUnavailable as error:
         yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
-        raise Cut from error
+        raise BodyCut from error
     finally:
         opening.cancel()
     if response.is_event_stream:
@@ -144,7 +146,7 @@ async def _late_events(
         return
     body = b"".join([piece async for piece in _body(response, dialect, meter)])
     yield refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
-    raise Cut
+    raise BodyCut
 
 
 async def _events(
@@ -167,7 +169,7 @@ async def _events(
         logger.warning("upstream %s: a stream ended before its reply was finished", response.upstream.name)
         status = error.status if isinstance(error, UpstreamUnavailable) else 502
         yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
-        raise Cut from error
+        raise BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status)
         await response.body.aclose()
@@ -182,7 +184,7 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter)
             # The body of an error arrives in one piece.
             yield normalised_error(piece) if repairs else piece
     except UpstreamUnavailable as error:
-        raise Cut from error
+        raise BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status)
         await response.body.aclose()
@@ -202,3 +204,34 @@ def _model_of(given: dict[str, Any]) -> str:
     if not isinstance(model, str) or not model:
         raise BadInput("model", model, "the name of a model")
     return model
+
+
+def with_prompt(body: dict[str, Any], prompt: str, dialect: Dialect) -> bytes:
+    """Return the body of a request with a system prompt before its own, and without `prompt_id`.
+
+    Raises:
+        BadInput: The body has no place for a prompt.
+    """
+    rest = {name: value for name, value in body.items() if name != PROMPT_ID}
+    match dialect:
+        case "openai":
+            messages = rest.get("messages")
+            if not isinstance(messages, list):
+                raise BadInput("messages", messages, "a list of messages")
+            system = {"role": "system", "content": prompt}
+            rest["messages"] = [system, *cast(list[Any], messages)]
+        case "anthropic":
+            own = rest.get("system")
+            if isinstance(own, list):
+                rest["system"] = [{"type": "text", "text": prompt}, *cast(list[Any], own)]
+            else:
+                rest["system"] = _before(prompt, own)
+        case "responses":
+            rest["instructions"] = _before(prompt, rest.get("instructions"))
+        case _:
+            assert_never(dialect)
+    return json.dumps(rest, ensure_ascii=False).encode()
+
+
+def _before(prompt: str, own: object) -> str:
+    return f"{prompt}\n\n{own}" if isinstance(own, str) and own else prompt

@@ -39,16 +39,19 @@ from banksman.contracts.ids import new_id
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity.tickets import Tickets
-from banksman.gateway.interfaces.websocket.frames import SHORT_CHARS, FrameRefused, id_in, parse_frame
-from banksman.gateway.interfaces.websocket.session import CallerSockets, Session
-from banksman.gateway.interfaces.websocket.subscriptions import Subscriptions
+from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
+from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions
 from banksman.gateway.interfaces.websocket.transport import (
     INTERNAL_ERROR,
     RATE_LIMITED,
     SECOND_HELLO,
+    SHORT_CHARS,
     TIMED_OUT,
     CloseFrame,
-    Transport,
+    FrameRefused,
+    SocketTransport,
+    id_in,
+    parse_frame,
 )
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
@@ -82,16 +85,16 @@ class ConnectionContext:
     """Sentences that every page shows."""
 
 
-class Connection:
+class WebsocketConnection:
     """One client. Its requests are handled in order, except decisions, which may wait for their request."""
 
     def __init__(self, context: ConnectionContext, websocket: WebSocket, caller: Caller | None) -> None:
         self.id = new_id("ws")
         self._context = context
         self._settings = context.settings
-        self._transport = Transport(websocket)
-        self._session = Session(context.keys, context.sockets, caller, self.end)
-        self._subscriptions = Subscriptions(
+        self._transport = SocketTransport(websocket)
+        self._session = CallerSession(context.keys, context.sockets, caller, self.end)
+        self._subscriptions = SocketSubscriptions(
             context.feeds, context.pending, self._transport.outbox, send=self.send, spawn=self._spawn
         )
         # A list, and a task only while requests wait: a queue and a task per idle websocket would take 7 KB.

@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import SUBPROTOCOL, Draining
-from banksman.gateway.interfaces.websocket.connection import Connection, ConnectionContext
+from banksman.gateway.interfaces.websocket.connection import ConnectionContext, WebsocketConnection
 from banksman.gateway.interfaces.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
 from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.errors import error_response
@@ -24,7 +24,7 @@ class Connections:
     """The open websockets."""
 
     context: ConnectionContext
-    open: set[Connection] = field(default_factory=lambda: set[Connection]())
+    open: set[WebsocketConnection] = field(default_factory=lambda: set[WebsocketConnection]())
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class Connections:
         if offered and chosen is None:
             await websocket.close(UNSUPPORTED_PROTOCOL, f"this server supports {SUBPROTOCOL} only")
             return
-        connection = Connection(self.context, websocket, caller)
+        connection = WebsocketConnection(self.context, websocket, caller)
         self.open.add(connection)
         self._idle.clear()
         try:

@@ -41,7 +41,7 @@ class CallerSockets:
             del self._open[caller.tenant, caller.user]
 
 
-class Session:
+class CallerSession:
     """The caller of one websocket. A failed authentication closes the websocket."""
 
     __slots__ = ("_counted", "_end", "_expiry", "_keys", "_sockets", "_upgrade_caller", "caller")

@@ -18,7 +18,7 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 MAX_SUBSCRIPTIONS = 200
 
 
-class Subscriptions:
+class SocketSubscriptions:
     """The feeds of one websocket, one for each conversation."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Subscriptions:
         self._outbox = outbox
         self._send = send
         self._spawn = spawn
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ConversationFeed] = {}
         self._approvals_of: str | None = None
         """The tenant whose approval requests are followed; None if they are not followed."""
 
@@ -73,7 +73,7 @@ class Subscriptions:
             return
         await self.start(feed, frame.id)
 
-    async def open(self, caller: Caller, wanted: Subscribe | Resume) -> Feed:
+    async def open(self, caller: Caller, wanted: Subscribe | Resume) -> ConversationFeed:
         """Return a feed that is not started yet.
 
         Raises:
@@ -96,9 +96,9 @@ class Subscriptions:
 
     async def resume(
         self, caller: Caller, positions: Iterable[Resume]
-    ) -> tuple[list[Feed], tuple[NotResumed, ...]]:
+    ) -> tuple[list[ConversationFeed], tuple[NotResumed, ...]]:
         """Return the feeds from the given positions, not started yet, and the positions without a feed."""
-        feeds: list[Feed] = []
+        feeds: list[ConversationFeed] = []
         not_resumed: list[NotResumed] = []
         for position in positions:
             try:
@@ -107,7 +107,7 @@ class Subscriptions:
                 not_resumed.append(NotResumed(conversation_id=position.conversation_id, reason=str(error)))
         return feeds, tuple(not_resumed)
 
-    async def start(self, feed: Feed, reply_to: str | None, *, quiet: bool = False) -> None:
+    async def start(self, feed: ConversationFeed, reply_to: str | None, *, quiet: bool = False) -> None:
         """Send the events of a feed, in place of an earlier feed of its conversation.
 
         Args:
@@ -144,7 +144,7 @@ class Subscriptions:
         for feed in self._feeds.values():
             await feed.close()
 
-    async def _follow(self, feed: Feed, quiet: bool) -> None:
+    async def _follow(self, feed: ConversationFeed, quiet: bool) -> None:
         try:
             await feed.follow(quiet=quiet)
         except BanksmanError as error:
