@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from banksman.gateway.application import application
-from banksman.gateway.composition import FEATURES, ROUTES, operations_of
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
@@ -28,7 +28,7 @@ def test_each_line_names_a_test_that_exists(lines: dict[str, str]) -> None:
 
 
 def test_each_endpoint_is_described() -> None:
-    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), ROUTES)
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
     described = {
         f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods
     }

@@ -11,7 +11,7 @@ from tools.reference import nats_document
 
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.application import application
-from banksman.gateway.composition import FEATURES, ROUTES, operations_of
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -76,7 +76,7 @@ def quoted(name: str) -> re.Pattern[str]:
 
 
 def paths() -> Iterator[tuple[str, re.Pattern[str]]]:
-    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), ROUTES)
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
     for path in app.openapi()["paths"]:
         parts = [PARAMETER if part.startswith("{") else re.escape(part) for part in path.split("/")]
         yield path, re.compile(rf"""{"/".join(parts)}(?:["'?]|$)""", re.MULTILINE)

@@ -67,35 +67,17 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
     Raises:
         Unavailable: NATS does not respond.
     """
-    settings, health = front.settings, front.health
+    health = front.health
     async with contextlib.AsyncExitStack() as stack:
-        clock = await stack.enter_async_context(BrokerClock(bus))
-        damaged = DamagedLogs(bus)
-        api = await stack.enter_async_context(_new_bus(settings, health))
-        await api.open()
-        base = Foundation(
-            settings=settings,
-            keys=front.keys,
-            bus=bus,
-            api=api,
-            clock=clock,
-            damaged=damaged,
-            dispatcher=front.dispatcher,
-            stack=stack,
-        )
+        base = await _foundation(front, bus, stack)
         await compose(base, front.features)
-        backlog = base.services[Backlog]
-        await stack.enter_async_context(damaged)
+        await stack.enter_async_context(base.damaged)
         connections = Connections(_connection_context(base))
         base.services[ApiKeys].on_revoked = connections.revoke
         gateway = Gateway.of(base.services)
         asyncapi_document = await _nats_api(base, health, gateway)
-        _add_checks(health, settings, bus)
-        health.checks["logs"] = damaged.unready
-        health.warnings["logs"] = damaged.warning
-        health.warnings["storage"] = backlog.logs.storage.warning
-        health.measures["runs"] = backlog.measure
-        health.used = lambda: len(connections.open)
+        _add_checks(health, front.settings, bus)
+        _add_measures(health, base, connections)
         await stack.enter_async_context(reported_state(bus, health))
         state = front.app.state
         state.gateway, state.connections, state.asyncapi = gateway, connections, asyncapi_document
@@ -105,6 +87,23 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
             health.draining = True
             await connections.drain(RECONNECT_AFTER_S)
             await front.http.aclose()
+
+
+async def _foundation(front: Front, bus: Bus, stack: contextlib.AsyncExitStack) -> Foundation:
+    clock = await stack.enter_async_context(BrokerClock(bus))
+    # nats-server closes a connection that a flood of requests makes too slow, so the API has its own.
+    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
+    await api.open()
+    return Foundation(
+        settings=front.settings,
+        keys=front.keys,
+        bus=bus,
+        api=api,
+        clock=clock,
+        damaged=DamagedLogs(bus),
+        dispatcher=front.dispatcher,
+        stack=stack,
+    )
 
 
 @asynccontextmanager
@@ -178,6 +177,15 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
     health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         health.checks["streams"] = Durability.of_app(bus).problem
+
+
+def _add_measures(health: Health, base: Foundation, connections: Connections) -> None:
+    backlog = base.services[Backlog]
+    health.checks["logs"] = base.damaged.unready
+    health.warnings["logs"] = base.damaged.warning
+    health.warnings["storage"] = backlog.logs.storage.warning
+    health.measures["runs"] = backlog.measure
+    health.used = lambda: len(connections.open)
 
 
 async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:

@@ -92,4 +92,4 @@ def routes_of(features: tuple[Feature, ...]) -> tuple[BaseRoute, ...]:
 
 # FastAPI builds validators for each route. `make up` forks gateways from a process that has imported this
 # module, so that they share the routes.
-ROUTES: Final = routes_of(FEATURES)
+routes_of(FEATURES)

@@ -29,7 +29,7 @@ class Foundation:
     bus: Bus
     """A connection to NATS."""
     api: Bus
-    """The connection of the NATS API, on which floods of requests arrive."""
+    """The connection of the NATS API, which a flood of requests may close."""
     clock: Clock
     """The broker's clock."""
     damaged: DamagedLogs
