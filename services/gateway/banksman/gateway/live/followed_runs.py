@@ -55,7 +55,6 @@ class FollowedRun:
             await self.runs.cancel_abandoned(self.caller, self.run_id)
 
     async def waits(self) -> bool:
-        """Return whether the run waits for a user."""
         view = await self.runs.views.read(self.caller.tenant, self.conversation_id)
         found = view.runs.get(self.run_id)
         return found is not None and found.status in PARKED

@@ -1,6 +1,6 @@
 """Dependencies of endpoints: the service, the authenticated caller, the idempotency key.
 
-`BEARER` and `API_KEY` only describe the keys in OpenAPI; `caller_of` reads them.
+`BEARER` only describes the key in OpenAPI; `caller_of` reads it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request
-from fastapi.security import APIKeyHeader, HTTPBearer
+from fastapi.security import HTTPBearer
 
 from banksman.contracts.errors import Unavailable
 from banksman.gateway.identity.auth import Keys
@@ -21,12 +21,6 @@ NOT_CONNECTED = "the gateway is connecting to NATS"
 
 BEARER = HTTPBearer(
     scheme_name="bearer", description="An API key. A gateway in keyless mode needs none.", auto_error=False
-)
-API_KEY = APIKeyHeader(
-    name="x-api-key",
-    scheme_name="x-api-key",
-    description="An API key, as Anthropic's clients send it.",
-    auto_error=False,
 )
 
 
@@ -82,13 +76,6 @@ def _with(*rights: Right) -> Any:
 def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
     caller = caller_of(request, "context")
     caller.need(*rights)
-    return caller
-
-
-async def passthrough_caller(request: Request) -> Caller:
-    """Return the caller of a passthrough endpoint, who needs the right `chat`; raises as `context_caller`."""
-    caller = caller_of(request, "passthrough")
-    caller.need("chat")
     return caller
 
 

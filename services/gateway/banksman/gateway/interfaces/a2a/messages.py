@@ -18,7 +18,6 @@ DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 
 
 def request_id(message: A2aMessage) -> str:
-    """Return the request id that stands for a message."""
     return f"a2a-{digest(message.message_id.encode())}"
 
 

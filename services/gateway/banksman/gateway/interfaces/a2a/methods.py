@@ -64,7 +64,6 @@ class Methods:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """Performs the operations that the methods are made of."""
         return self.followed.dispatcher
 
     async def send(self, message: A2aMessage) -> FollowedTask:

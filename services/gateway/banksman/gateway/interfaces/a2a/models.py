@@ -58,8 +58,6 @@ class A2aPart(Stored):
 
 
 class A2aMessage(Stored):
-    """A message of a client."""
-
     message_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="messageId")
     """Identifies the message for 24 hours: a repeated message has no further effect."""
     context_id: Id = Field(default="", alias="contextId")
@@ -145,7 +143,6 @@ class RpcError(Exception):
         super().__init__(message)
 
     def body(self) -> dict[str, Any]:
-        """Return the error object."""
         code, reason = self.kind
         info = {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",

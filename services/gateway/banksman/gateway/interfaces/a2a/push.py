@@ -25,7 +25,6 @@ SIGNATURE = "standard-webhooks"
 
 
 def supports_push(dispatcher: Dispatcher) -> bool:
-    """Return whether this gateway notifies receivers."""
     return dispatcher.has("task_receiver.create")
 
 
@@ -52,7 +51,6 @@ class PushConfigs:
         return _config(await self._request("task_receiver.read", run_id=named.task_id, config_id=named.id))
 
     async def list(self, wanted: ListConfigs) -> JsonDict:
-        """Return the configurations of a task."""
         found: list[TaskReceiver] = await self._request("task_receiver.list", run_id=wanted.task_id)
         return {"configs": [_config(one) for one in found]}
 

@@ -80,17 +80,14 @@ def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conv
 
 
 def agent_message(id: str, parts: list[JsonDict], run_id: str, conversation_id: str) -> JsonDict:
-    """Return a message of the agent."""
     return {**_message(id, "ROLE_AGENT", parts), "taskId": run_id, "contextId": conversation_id}
 
 
 def text_part(text: str) -> JsonDict:
-    """Return a part with text."""
     return {"text": text}
 
 
 def artifact(id: str, text: str) -> JsonDict:
-    """Return an artifact with text."""
     return {"artifactId": id, "parts": [text_part(text)]}
 
 

@@ -57,7 +57,6 @@ class Extension:
     run_id: str
 
     def of(self, outcome: Ended) -> dict[str, Any]:
-        """Return the field."""
         return {
             "conversation_id": self.conversation_id,
             "run_id": self.run_id,
@@ -77,18 +76,15 @@ class ChatCompletionWriter:
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
     def body(self, outcome: Ended) -> dict[str, Any]:
-        """Return the body of the response."""
         message = {"role": "assistant", "content": outcome.content, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": _finish(outcome), "logprobs": None}
         more = {"usage": _openai_usage(outcome), "banksman": self.extension.of(outcome)}
         return self._object("chat.completion", [choice]) | more
 
     def begin(self) -> bytes:
-        """Return the first chunk."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def text(self, piece: str) -> bytes:
-        """Return a chunk of text."""
         return self._chunk({"content": piece})
 
     def end(self, outcome: Ended) -> bytes:
@@ -121,23 +117,19 @@ class MessagesWriter:
     model: str
 
     def body(self, outcome: Ended) -> dict[str, Any]:
-        """Return the body of the response."""
         content = [{"type": "text", "text": outcome.content}] if outcome.content else []
         more = {"stop_reason": _stop(outcome), "usage": _anthropic_usage(outcome)}
         return self._message(content) | more | {"banksman": self.extension.of(outcome)}
 
     def begin(self) -> bytes:
-        """Return the start of the message and of its only block."""
         block = {"type": "text", "text": ""}
         start = _event("message_start", message=self._message([]))
         return start + _event("content_block_start", index=0, content_block=block)
 
     def text(self, piece: str) -> bytes:
-        """Return a delta."""
         return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
 
     def end(self, outcome: Ended) -> bytes:
-        """Return the end of the block and of the message."""
         delta = {"stop_reason": _stop(outcome), "stop_sequence": None}
         extension = self.extension.of(outcome)
         return (
@@ -147,7 +139,6 @@ class MessagesWriter:
         )
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the error."""
         return _event("error", error={"type": "api_error", "message": f"{code}: {message}"})
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:

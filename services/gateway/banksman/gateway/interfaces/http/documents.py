@@ -43,37 +43,31 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/openapi.json")
 def openapi_json(request: Request) -> Response:
-    """Return the OpenAPI document."""
     return _json(request.app.openapi())
 
 
 @router.get("/docs")
 def openapi_page(request: Request) -> Response:
-    """Return the page of the HTTP API."""
     return _page("HTTP API", "openapi.json", _http_sections(request.app.openapi()))
 
 
 @router.get("/asyncapi.json")
 def asyncapi_json(request: Request) -> Response:
-    """Return the AsyncAPI document of the NATS API."""
     return _json(_asyncapi(request))
 
 
 @router.get("/asyncapi")
 def asyncapi_page(request: Request) -> Response:
-    """Return the page of the NATS API."""
     return _page("NATS API", "asyncapi.json", _nats_sections(_asyncapi(request)))
 
 
 @router.get("/docs.css")
 async def style() -> Response:
-    """Return the style of both pages."""
     return Response(STYLE, media_type="text/css")
 
 
 @router.get("/v1/schemas/ws.json")
 def websocket_schemas() -> Response:
-    """Return the JSON Schemas of the websocket's frames."""
     return _json(websocket_schema())
 
 

@@ -34,7 +34,6 @@ class OperationRoute(APIRoute):
     operation: ClassVar[Operation]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of the route."""
         handle = super().get_route_handler()
         operation = self.operation
 

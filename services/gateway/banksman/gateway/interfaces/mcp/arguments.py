@@ -29,8 +29,6 @@ class _ChangeArguments(Wire):
 
 
 class StartRunArguments(_ChangeArguments):
-    """Arguments of `start_run`."""
-
     message: str = Field(min_length=1, max_length=200_000)
     """The task for the agent."""
     conversation_id: Token | None = None
@@ -44,16 +42,12 @@ class StartRunArguments(_ChangeArguments):
 
 
 class ReadRunArguments(Wire):
-    """Arguments of `read_run`."""
-
     run_id: RunId
     wait_s: WaitS = 0
     """Seconds to wait until the run ends or needs a decision."""
 
 
 class CancelRunArguments(_ChangeArguments):
-    """Arguments of `cancel_run`."""
-
     run_id: RunId
     reason: str | None = Field(default=None, max_length=2000)
 
@@ -66,8 +60,6 @@ class PageArguments(Wire):
 
 
 class DecideApprovalArguments(_ChangeArguments):
-    """Arguments of `decide_approval`."""
-
     approval_id: Token
     decision: Literal["approve", "reject"] | None = None
     """The decision on all calls of the request; leave it out if `decisions` is given."""
@@ -78,8 +70,6 @@ class DecideApprovalArguments(_ChangeArguments):
 
 
 class ProvideInputArguments(_ChangeArguments):
-    """Arguments of `provide_input`."""
-
     input_id: Token
     """`request_id` of the open request, as `list_inputs` shows it."""
     value: JsonValue
@@ -91,8 +81,6 @@ class NoArguments(Wire):
 
 
 class StartWorkflowArguments(_ChangeArguments):
-    """Arguments of `start_workflow`."""
-
     workflow: Token
     """The name, as `list_workflows` shows it."""
     parameters: JsonObject = Field(default_factory=dict)

@@ -49,7 +49,6 @@ class _McpResponse(Response):
         self._version = version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
         from banksman.gateway.interfaces.mcp.server import serve
         from banksman.gateway.interfaces.mcp.tools import Platform
 

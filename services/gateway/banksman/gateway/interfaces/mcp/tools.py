@@ -80,7 +80,6 @@ class ServerTool(Generic[A]):
 
 
 async def start_run(request: ToolCallRequest[args.StartRunArguments]) -> JsonObject:
-    """Start a run and wait for it."""
     given, platform = request.arguments, request.platform
     conversation_id = given.conversation_id
     if conversation_id is None:
@@ -100,12 +99,10 @@ async def start_run(request: ToolCallRequest[args.StartRunArguments]) -> JsonObj
 
 
 async def read_run(request: ToolCallRequest[args.ReadRunArguments]) -> JsonObject:
-    """Read a run."""
     return await _state(request, request.arguments.run_id, request.arguments.wait_s)
 
 
 async def cancel_run(request: ToolCallRequest[args.CancelRunArguments]) -> JsonObject:
-    """Cancel a run."""
     given = request.arguments
     frame = RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
     await request.platform.handle(frame)
@@ -113,7 +110,6 @@ async def cancel_run(request: ToolCallRequest[args.CancelRunArguments]) -> JsonO
 
 
 async def list_approvals(request: ToolCallRequest[args.PageArguments]) -> JsonObject:
-    """List open approval requests."""
     after = request.arguments.after
     return _json(await request.platform.request("approval.list", limit=args.MAX_PAGE, after=after))
 
@@ -134,7 +130,6 @@ async def decide_approval(request: ToolCallRequest[args.DecideApprovalArguments]
 
 
 async def list_inputs(request: ToolCallRequest[args.PageArguments]) -> JsonObject:
-    """List the values that workflows wait for."""
     after = request.arguments.after
     return _json(await request.platform.request("input.list", limit=args.MAX_PAGE, after=after))
 
@@ -148,12 +143,10 @@ async def provide_input(request: ToolCallRequest[args.ProvideInputArguments]) ->
 
 
 async def list_workflows(request: ToolCallRequest[args.NoArguments]) -> JsonObject:
-    """List workflows."""
     return _json(await request.platform.request("workflow.list"))
 
 
 async def start_workflow(request: ToolCallRequest[args.StartWorkflowArguments]) -> JsonObject:
-    """Start a workflow and wait for it."""
     given = request.arguments
     frame = WorkflowStart(
         type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters

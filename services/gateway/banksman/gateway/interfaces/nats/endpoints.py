@@ -89,7 +89,6 @@ class Endpoint:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters of the subject."""
         return tuple(_PARAMETER.findall(self.address))
 
     @property
@@ -100,8 +99,6 @@ class Endpoint:
 
 @dataclass
 class ApiEndpoints:
-    """The endpoints of the API."""
-
     bus: Bus
     dispatcher: Dispatcher
     by_title: dict[str, Endpoint] = field(default_factory=dict[str, Endpoint])
@@ -213,7 +210,6 @@ def caller_of(message: Message) -> Caller:
 
 
 def tenant_of(message: Message) -> str:
-    """Return the tenant of a request."""
     return message.subject.split(".")[1]
 
 

@@ -35,7 +35,6 @@ routes = APIRouter(include_in_schema=False)
 
 @routes.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
-    """Return the page."""
     page = assets.page()
     return _respond(request, page, _headers(page, page_policy(page.body.decode()), "no-cache"))
 

@@ -129,7 +129,6 @@ class WebsocketConnection:
                 await self._transport.close(*ending)
 
     def send(self, frame: BaseModel) -> None:
-        """Queue a control frame."""
         self._transport.send(frame)
 
     def end(self, code: int, reason: str) -> None:

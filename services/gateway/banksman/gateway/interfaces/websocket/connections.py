@@ -21,8 +21,6 @@ DRAIN_S = 5.0
 
 @dataclass
 class Connections:
-    """The open websockets."""
-
     context: ConnectionContext
     open: set[WebsocketConnection] = field(default_factory=lambda: set[WebsocketConnection]())
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -31,7 +29,6 @@ class Connections:
         self._idle.set()
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one websocket until it closes."""
         offered = websocket.scope.get("subprotocols", [])
         try:
             caller = await self._upgrade_caller(websocket)

@@ -35,7 +35,6 @@ class CallerSockets:
         return True
 
     def remove(self, caller: Caller) -> None:
-        """Remove a websocket from the count."""
         self._open[caller.tenant, caller.user] -= 1
         if not self._open[caller.tenant, caller.user]:
             del self._open[caller.tenant, caller.user]

@@ -138,7 +138,6 @@ class SocketSubscriptions:
         self._send(ApprovalsChanged())
 
     async def close(self) -> None:
-        """Close all feeds."""
         if self._approvals_of is not None:
             await self._pending.leave(self._approvals_of, self._approvals_changed)
         for feed in self._feeds.values():
