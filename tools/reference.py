@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
@@ -19,12 +19,9 @@ from banksman.contracts import errors, subjects
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
-from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS
-from banksman.gateway.interfaces.nats.replays import Replays
-from banksman.gateway.interfaces.nats.router import api_endpoints
+from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
-from banksman.gateway.service.gateway import Gateway
 
 Schema = Mapping[str, Any]
 
@@ -65,9 +62,8 @@ def nats_document() -> Schema:
     """Return the AsyncAPI document that a gateway serves."""
     # Nothing is called, so nothing is connected.
     bus = Bus(NatsSettings(), name="reference")
-    gateway = cast(Gateway, None)
     dispatcher = Dispatcher(operations_of(FEATURES), Services())
-    endpoints = api_endpoints(bus, dispatcher, Replays(bus, gateway))
+    endpoints = ApiEndpoints(bus, dispatcher)
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
 
 

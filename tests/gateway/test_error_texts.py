@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import Wire, parse
-from banksman.gateway import application
-from banksman.gateway.interfaces.nats import router
+from banksman.gateway import application, composition
+from banksman.gateway.interfaces.nats import endpoints
 
 OF_LIBRARIES = re.compile(
     r"\b[Ii]nput\b(?! value)|should|Value error|pydantic|Expecting|[Dd]iscriminator|[Dd]ictionary|valid dict"
@@ -30,7 +30,7 @@ NATURAL = re.compile(r"^[\w.\[\]~/ -]+(:| must | is )")
 
 def requests(base: type[BaseModel] = Wire) -> Iterator[type[BaseModel]]:
     """Yield the models of all requests of clients: bodies, frames and nested models."""
-    assert application and router
+    assert application and composition and endpoints
     for model in base.__subclasses__():
         if not model.__pydantic_generic_metadata__["parameters"]:
             yield model

@@ -32,14 +32,11 @@ TREE = {
         *(
             f"gateway/{part}"
             for part in (
-                "interfaces",
-                "interfaces/page",
-                "interfaces/passthrough",
-                "interfaces/websocket",
-                "mcp_servers",
-                "oidc",
-                "schedules",
-                "webhooks",
+                *("approvals", "assistants", "audit", "conversations", "files"),
+                *("housekeeping", "identity", "live", "mcp_servers", "oidc", "operation", "operator"),
+                *("quotas", "runs", "schedules", "steps", "usage", "webhooks", "workflows"),
+                *("interfaces", "interfaces/a2a", "interfaces/agui", "interfaces/mcp", "interfaces/page"),
+                *("interfaces/passthrough", "interfaces/websocket"),
             )
         ),
     ],
@@ -51,6 +48,15 @@ TREE = {
 }
 
 VALID = {
+    "services/gateway/banksman/gateway/composition.py": "from banksman.gateway import schedules, webhooks",
+    **{
+        f"services/gateway/banksman/gateway/{name}.py": "from banksman.gateway import interfaces"
+        for name in ("app", "application", "front")
+    },
+    "services/gateway/banksman/gateway/feature.py": "from banksman.gateway import operation",
+    "services/gateway/banksman/gateway/runs/operations.py": "from banksman.gateway import operation",
+    "services/gateway/banksman/gateway/schedules/store.py": "",
+    "services/gateway/banksman/gateway/webhooks/service.py": "from banksman.gateway import runs",
     "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
     "shared/banksman/runs/log.py": "from banksman.bus import connection",
     "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
@@ -67,7 +73,6 @@ VALID = {
     RUNNER + "sandbox/backends.py": "import banksman.tool_runner.sandbox.docker",
     RUNNER + "sandbox/docker/engine.py": "import docker",
     "services/workflows/banksman/workflows/worker.py": "import nats",
-    "services/gateway/banksman/gateway/composition.py": "from banksman.gateway import oidc, webhooks",
 }
 
 INVALID = [
@@ -131,6 +136,31 @@ INVALID = [
         "services/agent/banksman/agent/app.py",
         "from tests import support",
         "No code of the product imports tests",
+    ),
+    (
+        "services/gateway/banksman/gateway/runs/starts.py",
+        "import banksman.gateway.schedules.store",
+        "Optional features of the gateway",
+    ),
+    (
+        "services/gateway/banksman/gateway/interfaces/a2a/push.py",
+        "import banksman.gateway.webhooks.service",
+        "Optional features of the gateway",
+    ),
+    (
+        "services/gateway/banksman/gateway/interfaces/websocket/connection.py",
+        "import banksman.gateway.runs.operations",
+        "The gateway's interfaces request operations",
+    ),
+    (
+        "services/gateway/banksman/gateway/files/files.py",
+        "import banksman.gateway.interfaces.websocket",
+        "The gateway's features import no interface",
+    ),
+    (
+        "services/gateway/banksman/gateway/operation/dispatch.py",
+        "import banksman.gateway.quotas",
+        "Operations know no feature",
     ),
     (
         "cli/banksman/cli/local/app.py",

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import cast
 
 import pytest
 
 from banksman.gateway.application import application
-from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.identity.auth import Keys
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
-from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 from tests.project.behaviour_lines import OTHERS
 from tests.project.interface_lines import ENDPOINTS, FRAMES, NOT_IN_THE_TABLES
@@ -32,12 +28,7 @@ def test_each_line_names_a_test_that_exists(lines: dict[str, str]) -> None:
 
 
 def test_each_endpoint_is_described() -> None:
-    app = application(
-        Keys(GatewaySettings()),
-        cast(Upstreams, None),
-        Health("test"),
-        Dispatcher(operations_of(FEATURES), Services()),
-    )
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
     described = {
         f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods
     }

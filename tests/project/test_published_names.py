@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from tools.reference import nats_document
 
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.application import application
-from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.identity.auth import Keys
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
-from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 from tests.support.paths import ROOT
 
@@ -79,12 +76,7 @@ def quoted(name: str) -> re.Pattern[str]:
 
 
 def paths() -> Iterator[tuple[str, re.Pattern[str]]]:
-    app = application(
-        Keys(GatewaySettings()),
-        cast(Upstreams, None),
-        Health("test"),
-        Dispatcher(operations_of(FEATURES), Services()),
-    )
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
     for path in app.openapi()["paths"]:
         parts = [PARAMETER if part.startswith("{") else re.escape(part) for part in path.split("/")]
         yield path, re.compile(rf"""{"/".join(parts)}(?:["'?]|$)""", re.MULTILINE)

@@ -3,6 +3,8 @@
 from typing import Final
 
 ROUTES: Final[dict[str, tuple[str, str]]] = {
+    "a2a.call": ("POST", "/a2a"),
+    "agui.run": ("POST", "/agui"),
     "approval.aside": ("POST", "/context/approvals/{approval_id}/aside"),
     "approval.list": ("GET", "/context/approvals"),
     "approval.reply": ("POST", "/context/approvals/{approval_id}"),
@@ -18,8 +20,11 @@ ROUTES: Final[dict[str, tuple[str, str]]] = {
     "assistant.update": ("PUT", "/context/assistants/{assistant_id}"),
     "audit.export": ("GET", "/v1/audit/export"),
     "audit.list": ("GET", "/v1/audit"),
+    "chat.anthropic": ("POST", "/context/chat/messages"),
+    "chat.anthropic_sdk": ("POST", "/context/chat/v1/messages"),
     "chat.complete": ("POST", "/context/chat"),
     "chat.new": ("POST", "/v1/chat"),
+    "chat.openai": ("POST", "/context/chat/completions"),
     "chat.send": ("POST", "/context/conversations/{conversation_id}/runs"),
     "conversation.create": ("POST", "/context/conversations"),
     "conversation.delete": ("DELETE", "/context/conversations/{conversation_id}"),
@@ -57,9 +62,11 @@ ROUTES: Final[dict[str, tuple[str, str]]] = {
     "mcp.list": ("GET", "/context/mcp-servers"),
     "mcp.look": ("POST", "/context/mcp-servers/{server_id}/look"),
     "mcp.read": ("GET", "/context/mcp-servers/{server_id}"),
+    "mcp.serve": ("POST", "/mcp"),
     "mcp.sign_in": ("POST", "/context/mcp-servers/{server_id}/sign-in"),
     "mcp.sign_out": ("DELETE", "/context/mcp-servers/{server_id}/sign-in"),
     "mcp.update": ("PUT", "/context/mcp-servers/{server_id}"),
+    "model.list": ("GET", "/context/models"),
     "operator.cancel": ("POST", "/operator/runs/{tenant}/{run_id}/cancel"),
     "operator.overview": ("GET", "/operator/overview"),
     "operator.runs": ("GET", "/operator/runs"),

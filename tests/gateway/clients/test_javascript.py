@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import cast
 
 from tests.contracts.messages.samples import BODIES, TS
 from tests.gateway.clients.drivers import CLIENT
@@ -15,12 +14,9 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.contracts.event_frames import LEVELS
 from banksman.contracts.events import Event
 from banksman.gateway.application import application
-from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
-from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 
 UNDESCRIBED = {("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")}
@@ -74,7 +70,7 @@ def test_the_client_knows_the_level_of_every_event() -> None:
 def test_every_route_of_the_client_is_in_the_api_document() -> None:
     routes = re.findall(r'"([a-z_.]+)": \["([A-Z]+)", "(.+)"\]', (CLIENT / "routes.mjs").read_text("utf-8"))
     dispatcher = Dispatcher(operations_of(FEATURES), Services())
-    app = application(Keys(GatewaySettings()), cast(Upstreams, None), Health("test"), dispatcher)
+    app = application(Health("test"), dispatcher, routes_of(FEATURES))
     described = {(method.upper(), path) for path, found in app.openapi()["paths"].items() for method in found}
     assert {(method, path) for _, method, path in routes} <= described | UNDESCRIBED
     names = [name for name, _, _ in routes]

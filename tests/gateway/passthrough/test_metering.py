@@ -15,7 +15,7 @@ from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, passthrough_key
-from banksman.gateway.interfaces.passthrough.metering import Meter
+from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.settings import ModelSettings
 from banksman.model_server.script import ScriptedReply, ScriptedUsage
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -63,7 +63,7 @@ async def test_passthrough_counts_for_its_tenant(
 
 def test_usage_that_the_upstream_does_not_report_is_estimated() -> None:
     found: list[Any] = []
-    meter = Meter("openai", 400, found.append)
+    meter = UsageMeter("openai", 400, found.append)
     for _ in range(7):
         meter.note_events(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
     meter.end("u", 200)

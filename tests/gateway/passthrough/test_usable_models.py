@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.gateway.conftest import GatewayFactory
 from tests.support.model_server import ModelServer
 
+from banksman.bus.connection import Bus
+from banksman.contracts import subjects
 from banksman.gateway.assistants.model_catalog import ModelCatalog
 from banksman.gateway.settings import Upstream
 from banksman.runs.pricing import Price
@@ -29,13 +33,15 @@ async def test_models_have_provider_price_and_context() -> None:
 
 
 async def test_the_models_of_the_upstreams_are_listed(
-    start_gateway: GatewayFactory, upstream: ModelServer
+    start_gateway: GatewayFactory, upstream: ModelServer, bus: Bus
 ) -> None:
     server = Upstream(name="demo", base_url=upstream.openai_url, dialects=("openai",))
     async with start_gateway(upstreams=(server,)) as gateway, gateway.http as http:
         items = (await http.get("/context/models")).json()["items"]
+        over_nats = json.loads(await bus.request(subjects.api(gateway.tenant, "model", "list"), b"{}", 10))
     assert {"id": "demo:demo", "default": True, "input_usd": 0}.items() <= items[0].items()
     assert {one["provider"] for one in items} == {"demo"}
+    assert over_nats["items"] == items
 
 
 async def test_a_demo_model_that_is_named_without_provider_is_listed_once() -> None:

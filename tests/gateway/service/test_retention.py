@@ -24,7 +24,8 @@ from banksman.contracts.events import ConversationUpdated, Event
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.conversations.changes import ConversationChanges
-from banksman.gateway.conversations.conversations import new_record
+from banksman.gateway.conversations.conversations import Conversations, new_record
+from banksman.gateway.conversations.views import Views
 from banksman.gateway.housekeeping.retention import Retention
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
@@ -45,13 +46,13 @@ class LaterClock:
 
 def retention(gateway: Served, default: TenantLimits | None = None, **named: TenantLimits) -> Retention:
     """The retention of a gateway, as it acts in eight days."""
-    served = gateway.running.connections.context.gateway
+    services = gateway.running.connections.context.dispatcher.services
     tenants = TenantSettings(default=default or TenantLimits(), named=named)
     return Retention(
         gateway.bus,
-        served.conversations,
-        served.views,
-        served.dispatcher.services[ConversationChanges],
+        services[Conversations],
+        services[Views],
+        services[ConversationChanges],
         LaterClock(),
         tenants,
         pause_s=0,
@@ -172,7 +173,7 @@ async def test_each_tenant_has_its_own_retention_days(own_nats: Broker, own_bus:
     long_ago = datetime.now(UTC) - timedelta(days=30)
     nine, never = TenantLimits(retention_days=9), TenantLimits(retention_days=0)
     async with gateway_on(own_nats, own_bus, "plain") as gateway:
-        conversations = gateway.running.connections.context.gateway.conversations
+        conversations = gateway.running.connections.context.dispatcher.services[Conversations]
         for tenant in ("plain", "never", "short", "long"):
             record = new_record("c1", "", "default", ConversationSettings(), by="ada", now=long_ago)
             await conversations.create(tenant, record)

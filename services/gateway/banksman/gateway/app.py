@@ -19,19 +19,21 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
+from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.composition import FEATURES, compose
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
+from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.bodies import api_body
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints
 from banksman.gateway.interfaces.nats.replays import Replays
-from banksman.gateway.interfaces.nats.router import api_endpoints
 from banksman.gateway.interfaces.websocket.connection import ConnectionContext
 from banksman.gateway.interfaces.websocket.connections import Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runtime.health import Health
@@ -63,43 +65,43 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
     Raises:
         Unavailable: NATS does not respond.
     """
-    settings, health = front.settings, front.health
+    health = front.health
     async with contextlib.AsyncExitStack() as stack:
-        clock = await stack.enter_async_context(BrokerClock(bus))
-        damaged = DamagedLogs(bus)
-        base = Foundation(
-            settings=settings,
-            keys=front.keys,
-            background=health.background,
-            bus=bus,
-            clock=clock,
-            damaged=damaged,
-            dispatcher=front.dispatcher,
-            stack=stack,
-        )
+        base = await _foundation(front, bus, stack)
         await compose(base, front.features)
-        gateway = Gateway.of(settings.gateway, front.keys, base.services)
-        backlog = base.services[Backlog]
-        await stack.enter_async_context(damaged)
-        sockets = CallerSockets(settings.gateway.max_sockets_per_user)
-        connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
+        await stack.enter_async_context(base.damaged)
+        connections = Connections(_connection_context(base))
         base.services[ApiKeys].on_revoked = connections.revoke
-        asyncapi_document = await _nats_api(front, gateway, stack)
-        _add_checks(health, settings, bus)
-        health.checks["logs"] = damaged.unready
-        health.warnings["logs"] = damaged.warning
-        health.warnings["storage"] = backlog.logs.storage.warning
-        health.measures["runs"] = backlog.measure
-        health.used = lambda: len(connections.open)
+        asyncapi_document = await _nats_api(base, health)
+        _add_checks(health, front.settings, bus)
+        _add_measures(health, base, connections)
         await stack.enter_async_context(reported_state(bus, health))
         state = front.app.state
-        state.gateway, state.connections, state.asyncapi = gateway, connections, asyncapi_document
+        state.connections, state.asyncapi = connections, asyncapi_document
         try:
             yield Running(front.port, connections)
         finally:
             health.draining = True
             await connections.drain(RECONNECT_AFTER_S)
             await front.http.aclose()
+
+
+async def _foundation(front: Front, bus: Bus, stack: contextlib.AsyncExitStack) -> Foundation:
+    clock = await stack.enter_async_context(BrokerClock(bus))
+    # nats-server closes a connection that a flood of requests makes too slow, so the API has its own.
+    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
+    await api.open()
+    return Foundation(
+        settings=front.settings,
+        keys=front.keys,
+        background=front.health.background,
+        bus=bus,
+        api=api,
+        clock=clock,
+        damaged=DamagedLogs(bus),
+        dispatcher=front.dispatcher,
+        stack=stack,
+    )
 
 
 @asynccontextmanager
@@ -118,31 +120,38 @@ async def serving(
             yield running
 
 
-async def _nats_api(
-    front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack
-) -> Callable[[], Mapping[str, Any]]:
-    """Serve the NATS API, and return a function that builds its AsyncAPI document.
+def _connection_context(base: Foundation) -> ConnectionContext:
+    services, settings = base.services, base.settings
+    return ConnectionContext(
+        settings=settings.gateway,
+        keys=base.keys,
+        tickets=services[Tickets],
+        dispatcher=base.dispatcher,
+        feeds=services[Feeds],
+        pending=services[PendingApprovals],
+        sockets=CallerSockets(settings.gateway.max_sockets_per_user),
+        version=VERSION,
+        notices=_notices(settings),
+    )
 
-    The API has its own connection, because nats-server closes a connection that a flood makes too slow.
-    """
-    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
-    await api.open()
-    intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
-    replays = Replays(api, gateway)
-    endpoints = api_endpoints(api, front.dispatcher, replays)
+
+async def _nats_api(base: Foundation, health: Health) -> Callable[[], Mapping[str, Any]]:
+    """Serve the NATS API, and return a function that builds its AsyncAPI document."""
+    intake = await base.stack.enter_async_context(Intake(base.api, base.settings.gateway.tenant_rate))
+    endpoints = ApiEndpoints(base.api, base.dispatcher)
     control = ControlPlane(
-        api,
+        base.api,
         endpoints.router,
         title="Banksman",
         version=VERSION,
         description="The NATS API.",
-        body=api_body(front.dispatcher.operations),
+        body=api_body(base.dispatcher.operations),
         intake=intake,
     )
-    front.health.checks["nats_api"] = api.problem
-    await stack.enter_async_context(control)
+    health.checks["nats_api"] = base.api.problem
+    await base.stack.enter_async_context(control)
     # The control plane ends after all requests: replays that follow conversations must end first.
-    stack.callback(replays.end)
+    base.stack.callback(base.services[Replays].end)
     # Building the document takes most of a second, so it is built once and on request.
     return cache(lambda: asyncapi(control.asyncapi(), endpoints))
 
@@ -166,6 +175,15 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
     health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         health.checks["streams"] = Durability.of_app(bus).problem
+
+
+def _add_measures(health: Health, base: Foundation, connections: Connections) -> None:
+    backlog = base.services[Backlog]
+    health.checks["logs"] = base.damaged.unready
+    health.warnings["logs"] = base.damaged.warning
+    health.warnings["storage"] = backlog.logs.storage.warning
+    health.measures["runs"] = backlog.measure
+    health.used = lambda: len(connections.open)
 
 
 async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:

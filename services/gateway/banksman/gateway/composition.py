@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
+
+from starlette.routing import BaseRoute
 
 from banksman.gateway.approvals.feature import FEATURE as APPROVALS
 from banksman.gateway.assistants.feature import FEATURE as ASSISTANTS
@@ -13,6 +16,15 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.feature import FEATURE as FILES
 from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
 from banksman.gateway.identity.feature import FEATURE as IDENTITY
+from banksman.gateway.interfaces.a2a.routes import FEATURE as A2A
+from banksman.gateway.interfaces.agui.routes import FEATURE as AGUI
+from banksman.gateway.interfaces.chat_formats.chat import FEATURE as CHAT_FORMATS
+from banksman.gateway.interfaces.http.documents import FEATURE as DOCUMENTS
+from banksman.gateway.interfaces.http.routes import operation_routes
+from banksman.gateway.interfaces.mcp.routes import FEATURE as MCP
+from banksman.gateway.interfaces.nats.replays import FEATURE as REPLAYS
+from banksman.gateway.interfaces.page.routes import FEATURE as PAGE
+from banksman.gateway.interfaces.passthrough.routes import FEATURE as PASSTHROUGH
 from banksman.gateway.live.feature import FEATURE as LIVE
 from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
 from banksman.gateway.oidc.feature import FEATURE as OIDC
@@ -45,9 +57,13 @@ CORE: Final = (
     STEPS,
     OPERATOR,
     HOUSEKEEPING,
+    REPLAYS,
+    CHAT_FORMATS,
+    PASSTHROUGH,
+    DOCUMENTS,
 )
 """What every gateway has."""
-OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS, OIDC)
+OPTIONAL: Final = (PAGE, SCHEDULES, WEBHOOKS, MCP_SERVERS, MCP, AGUI, A2A, OIDC)
 """What the core does without."""
 FEATURES: Final = CORE + OPTIONAL
 
@@ -66,3 +82,15 @@ async def compose(base: Foundation, features: Iterable[Feature]) -> None:
 def operations_of(features: Iterable[Feature]) -> tuple[Operation, ...]:
     """Return the operations of the features."""
     return unique(operation for feature in features for operation in feature.operations)
+
+
+@cache
+def routes_of(features: tuple[Feature, ...]) -> tuple[BaseRoute, ...]:
+    """Return the routes of the features, in the order in which a path is looked up."""
+    others = (route for feature in features for route in feature.routes)
+    return *operation_routes(operations_of(features)), *others
+
+
+# FastAPI builds validators for each route. `make up` forks gateways from a process that has imported this
+# module, so that they share the routes.
+routes_of(FEATURES)

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from starlette.routing import BaseRoute
+
 from banksman.bus.connection import Bus
 from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.identity.auth import Keys
@@ -42,6 +44,8 @@ class Foundation(Groundwork):
 
     bus: Bus
     """A connection to NATS."""
+    api: Bus
+    """The connection of the NATS API, which a flood of requests may close."""
     clock: Clock
     """The broker's clock."""
     damaged: DamagedLogs
@@ -57,12 +61,14 @@ async def _nothing(_base: Groundwork) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Feature:
     """A feature: the operations that clients request, and the services that perform them."""
 
-    operations: Iterable[Operation]
+    operations: Iterable[Operation] = ()
     build: Callable[[Foundation], Awaitable[None]] = _nothing
     """Builds the services and adds them. Raises `Unavailable` if NATS does not respond."""
     open: Callable[[Groundwork], Awaitable[None]] = _nothing
     """Builds the services that requests use before NATS is connected."""
+    routes: tuple[BaseRoute, ...] = ()
+    """Routes that are no operations of Banksman: files of the page, and requests that are forwarded."""

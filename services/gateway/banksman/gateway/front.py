@@ -15,11 +15,10 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from banksman.gateway.application import application, with_websocket
-from banksman.gateway.composition import FEATURES, operations_of
+from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.http.cors import with_cors
-from banksman.gateway.interfaces.http.perimeter import Perimeter
+from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
 from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT
@@ -75,7 +74,7 @@ async def listening_front(
         )
         for feature in features:
             await feature.open(groundwork)
-        app = application(keys, upstreams, health, dispatcher)
+        app = application(health, dispatcher, routes_of(features))
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
         perimeter = with_cors(Perimeter(with_websocket(app), settings.gateway, keys), settings.gateway)
@@ -86,7 +85,7 @@ async def listening_front(
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:
-    # uvicorn logs this if `Stream` closes a connection early; passthrough already logs the reason.
+    # uvicorn logs this if `StreamedResponse` closes a connection early; passthrough already logs the reason.
     return record.msg != "ASGI callable returned without completing response."
 
 

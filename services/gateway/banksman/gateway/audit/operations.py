@@ -21,7 +21,7 @@ from banksman.gateway.audit.trail import (
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import FORBIDDEN, Operations
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 
 Service = Annotated[Trail, provided(Trail)]
 Actor = Annotated[str | None, Query(max_length=MAX_ACTOR_CHARS)]
@@ -88,10 +88,10 @@ async def list_audit(
 )
 async def export_audit(
     trail: Service, wanted: Annotated[AuditFilter, Depends(requested)], format: ExportFormat = "jsonl"
-) -> Stream:
+) -> StreamedResponse:
     """Download all entries, oldest first, as JSON lines or as CSV."""
     headers = {
         "content-type": MEDIA_TYPES[format],
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
-    return Stream(await trail.export(wanted, format), headers=headers)
+    return StreamedResponse(await trail.export(wanted, format), headers=headers)

@@ -209,8 +209,3 @@ def creation(request_id: str, body: NewConversation) -> ConversationCreate:
     """Return the frame that creates a conversation."""
     fields = {name: getattr(body, name) for name in NewConversation.model_fields}
     return ConversationCreate(type="conversation.create", id=request_id, **fields)
-
-
-def creation_id(request_id: str) -> str:
-    """Return the id of the request that creates a conversation for another request, stable across repeats."""
-    return f"{request_id}:conversation"[-128:]

@@ -29,6 +29,9 @@ from banksman.contracts.events import (
 )
 from banksman.runtime.tracing import trace_id_of
 
+PARKED = frozenset({"awaiting_approval", "awaiting_input"})
+"""The statuses of runs that wait for a user."""
+
 
 @dataclass(slots=True)
 class RunView:

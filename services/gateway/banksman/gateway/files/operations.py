@@ -13,7 +13,7 @@ from banksman.gateway.files.files import ConversationFiles, StoredFile, check_le
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]
 FilePath = Annotated[str, AfterValidator(check_length)]
@@ -41,10 +41,12 @@ async def list_files(
     response_class=Response,
     responses=DOWNLOADED,
 )
-async def download_archive(conversation_id: str, files: Service, caller: CallerDep) -> Stream:
+async def download_archive(conversation_id: str, files: Service, caller: CallerDep) -> StreamedResponse:
     """Download all files of the workspace as a zip file: at most 10,000 files of 512 MiB together."""
     workspace = await files.workspace(caller, conversation_id)
-    return Stream(await workspace.archive(), headers=_download(f"{workspace.title or 'workspace'}.zip"))
+    return StreamedResponse(
+        await workspace.archive(), headers=_download(f"{workspace.title or 'workspace'}.zip")
+    )
 
 
 @operations.add(
@@ -54,10 +56,12 @@ async def download_archive(conversation_id: str, files: Service, caller: CallerD
     response_class=Response,
     responses=DOWNLOADED,
 )
-async def download_file(conversation_id: str, path: FilePath, files: Service, caller: CallerDep) -> Stream:
+async def download_file(
+    conversation_id: str, path: FilePath, files: Service, caller: CallerDep
+) -> StreamedResponse:
     """Download a file."""
     workspace = await files.workspace(caller, conversation_id)
-    return Stream(await workspace.read(path), headers=_download(path))
+    return StreamedResponse(await workspace.read(path), headers=_download(path))
 
 
 @operations.add(

@@ -1,13 +1,35 @@
-"""Frames of stored events, as clients receive them."""
+"""Frames of events, as clients receive them, and their JSON Schemas."""
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
 from banksman.contracts.approvals import ApprovalRequested
-from banksman.contracts.event_frames import event_data, event_frame
-from banksman.contracts.events import Event
+from banksman.contracts.event_frames import (
+    LEVELS,
+    RunQueuedData,
+    RunStartedData,
+    TextDelta,
+    ToolCallOutputData,
+    ToolCallRequestedData,
+    ToolCallStartedData,
+    event_data,
+    event_frame,
+)
+from banksman.contracts.events import (
+    Event,
+    KnownBody,
+    RunQueued,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
 from banksman.contracts.frames import Subscribed
+from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.conversations.view import ConversationView
 
@@ -67,3 +89,77 @@ def _cut(value: JsonValue) -> JsonValue:
             return [_cut(item) for item in value]
         case _:
             return value
+
+
+_OWN: dict[type[BaseModel], type[BaseModel]] = {
+    RunQueued: RunQueuedData,
+    RunStarted: RunStartedData,
+    ToolCallRequested: ToolCallRequestedData,
+    ToolCallCompleted: ToolResult,
+}
+"""Events whose data has another shape than their stored body."""
+_HIDDEN = {
+    "MessageCompleted": {"provider_state", "provider", "protocol", "usage"},
+    "ToolResult": {"changed", "output_key"},
+}
+"""Stored fields that are not sent."""
+_SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}
+"""Stored bodies of which only these fields are sent."""
+_LIVE: dict[str, type[BaseModel]] = {
+    "message.delta": TextDelta,
+    "reasoning.delta": TextDelta,
+    "tool_call.started": ToolCallStartedData,
+    "tool_call.output": ToolCallOutputData,
+}
+"""Frames that are not stored, by type: they have no number and may be lost."""
+
+_STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TIME = {**_STRING, "format": "date-time"}
+_LIVE_FIELDS: dict[str, Any] = {"conversation_id": _STRING, "run_id": _STRING, "ts": _TIME}
+_STORED_FIELDS: dict[str, Any] = {
+    "seq": {**_NUMBER, "description": "Number of the event in its conversation, 1..n without gaps."},
+    "prev_seq": {**_NUMBER, "description": "Number of the last event that this subscription was sent."},
+    "log_epoch": _STRING,
+    "ts": _TIME,
+    "conversation_id": _STRING,
+    "run_id": {"type": ["string", "null"]},
+}
+
+
+def event_schema() -> dict[str, Any]:
+    """Return the JSON Schema of every event frame, one alternative for each type."""
+    bodies: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
+    models = {*(_OWN.get(body, body) for body in bodies), *_LIVE.values()}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, document = models_json_schema([(model, "serialization") for model in ordered])
+    definitions: dict[str, Any] = document["$defs"]
+    for model in ordered:
+        _remove_unsent(definitions[model.__name__])
+    frames = [_frame(_type_of(body), _OWN.get(body, body), _STORED_FIELDS) for body in bodies]
+    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in _LIVE.items()]
+    return {"oneOf": frames, "$defs": definitions}
+
+
+def _type_of(body: type[BaseModel]) -> str:
+    return body.model_fields["type"].default
+
+
+def _remove_unsent(schema: dict[str, Any]) -> None:
+    """Remove the fields of a stored body that `event_data` leaves out."""
+    name, fields = schema["title"], schema.get("properties", {})
+    shown = _SHOWN.get(name, set(fields) - {"type"}) - _HIDDEN.get(name, set())
+    schema["properties"] = {field: value for field, value in fields.items() if field in shown}
+    schema["required"] = [field for field in schema.get("required", ()) if field in shown]
+
+
+def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
+    properties = {"type": {"const": kind}, **fields, "data": {"$ref": f"#/$defs/{data.__name__}"}}
+    optional = {"iteration": _NUMBER} if "seq" in fields else {}
+    return {
+        "title": kind,
+        "type": "object",
+        "properties": {**properties, **optional},
+        "required": list(properties),
+        # The lowest level of detail at which a subscription receives the event.
+        "x-detail": LEVELS[kind],
+    }

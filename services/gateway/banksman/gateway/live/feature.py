@@ -18,9 +18,9 @@ async def build(base: Foundation) -> None:
     hub = await base.stack.enter_async_context(LiveHub(log))
     views = Views(log, damaged=base.damaged)
     conversations = Conversations(base.bus, views, base.clock)
-    feeds = Feeds(base.bus, hub, views)
+    feeds = Feeds(base.bus, hub, views, conversations)
     base.damaged.on_found = feeds.on_damage
-    followed = FollowedRuns(base.dispatcher, feeds, views, conversations)
+    followed = FollowedRuns(base.dispatcher, feeds, views)
     base.services.add(hub, views, conversations, CreatedConversations(), feeds, followed)
 
 

@@ -45,7 +45,7 @@ class Sink(Protocol):
         ...
 
 
-class Feed:
+class ConversationFeed:
     """One subscription of one client to one conversation."""
 
     def __init__(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.bus.storage.live import LiveHub
+from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Detail
+from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.live.feed import Feed, Sink
+from banksman.gateway.live.feed import ConversationFeed, Sink
 from banksman.gateway.live.live_output import LiveChannels
+from banksman.gateway.operation.caller import Caller
 
 
 class PositionUnavailable(Exception):
@@ -24,25 +27,26 @@ class PositionUnavailable(Exception):
 class Feeds:
     """Opens feeds, and ends those of a damaged log."""
 
-    def __init__(self, bus: Bus, hub: LiveHub, views: Views) -> None:
+    def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
         self._hub = hub
         self._views = views
+        self._conversations = conversations
         self._channels = LiveChannels(bus)
 
     async def open(
         self,
-        tenant: str,
+        caller: Caller,
         conversation_id: str,
         *,
         after_seq: int | None,
-        log_epoch: str | None,
+        log_epoch: str | None = None,
         detail: Detail,
         sink: Sink,
-    ) -> Feed:
+    ) -> ConversationFeed:
         """Return a feed, which sends frames once its `follow` is called.
 
         Args:
-            tenant: The owner of the conversation; the caller has checked that it exists.
+            caller: Who follows the conversation.
             conversation_id: The conversation.
             after_seq: The last event that the client has; 0 for none, None for new events only.
             log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
@@ -50,11 +54,14 @@ class Feeds:
             sink: The receiver of its frames.
 
         Raises:
+            NotFound: The caller's tenant has no such conversation.
             PositionUnavailable: The position belongs to another log, or to events that are not stored.
         """
+        tenant = caller.tenant
+        await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
         _check_position(conversation_id, view, after_seq, log_epoch)
-        return Feed(
+        return ConversationFeed(
             self._hub,
             self._channels,
             tenant,
@@ -64,6 +71,10 @@ class Feeds:
             detail=detail,
             sink=sink,
         )
+
+    def damage(self, feed: ConversationFeed) -> BanksmanError | None:
+        """Return why the log of a feed cannot be read; None if it can."""
+        return self._views.damage(feed.tenant, feed.conversation_id)
 
     def on_damage(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a damaged log, and require its clients to resync: events may be lost."""

@@ -1,23 +1,23 @@
-"""A run whose events one HTTP response streams, in the format of its endpoint."""
+"""Runs whose events one HTTP response sends, in the format of its endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.view import PARKED, ConversationView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive
+from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive
 
 REASON = "The client closed the connection."
 
@@ -30,7 +30,7 @@ class FollowedRun:
     caller: Caller
     conversation_id: str
     run_id: str
-    feed: Feed
+    feed: ConversationFeed
     outbox: Outbox
 
     async def frames(self) -> AsyncGenerator[str]:
@@ -54,10 +54,17 @@ class FollowedRun:
         if not self.feed.ended.is_set():
             await self.runs.cancel_abandoned(self.caller, self.run_id)
 
-    def stream(self, events: AsyncIterator[bytes]) -> Stream:
+    async def waits(self) -> bool:
+        view = await self.runs.views.read(self.caller.tenant, self.conversation_id)
+        found = view.runs.get(self.run_id)
+        return found is not None and found.status in PARKED
+
+    def stream(self, events: AsyncIterator[bytes]) -> StreamedResponse:
         """Return the response that sends events of this run. A client that disconnects cancels the run."""
         headers = {**SSE_HEADERS, **run_headers(self.conversation_id, self.run_id)}
-        return Stream(kept_alive(events), headers=headers, on_disconnect=self.cancel, on_end=self.feed.close)
+        return StreamedResponse(
+            kept_alive(events), headers=headers, on_disconnect=self.cancel, on_end=self.feed.close
+        )
 
     async def _follow(self) -> None:
         try:
@@ -83,7 +90,6 @@ class FollowedRuns:
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
-    conversations: Conversations
 
     async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
         """Cancel a run whose client has disconnected."""
@@ -93,8 +99,9 @@ class FollowedRuns:
     async def start(self, caller: Caller, request: ChatSend, detail: Detail, **known: Any) -> FollowedRun:
         """Start a run and follow its events from the first one; `known` is as for `Dispatcher.handle`."""
         outbox = Outbox()
-        await self.conversations.get(caller.tenant, request.conversation_id)
-        early = await self._feed(caller, request.conversation_id, None, detail, outbox)
+        early = await self.feeds.open(
+            caller, request.conversation_id, after_seq=None, detail=detail, sink=outbox
+        )
         # Before the start: an agent may send the first deltas before the start is acknowledged.
         await early.listen()
         try:
@@ -117,24 +124,61 @@ class FollowedRuns:
         Live output is buffered from here on. A caller that does not return the stream closes the feed.
         """
         outbox = Outbox()
-        feed = await self._feed(caller, conversation_id, after_seq, detail, outbox)
+        feed = await self.feeds.open(caller, conversation_id, after_seq=after_seq, detail=detail, sink=outbox)
         feed.only(run_id)
         await feed.listen()
         return FollowedRun(self, caller, conversation_id, run_id, feed, outbox)
 
     async def _from_first_event(
-        self, caller: Caller, run_id: str, early: Feed, detail: Detail, outbox: Outbox
-    ) -> Feed:
+        self, caller: Caller, run_id: str, early: ConversationFeed, detail: Detail, outbox: Outbox
+    ) -> ConversationFeed:
         """Return the feed to use: a repeated request may name a run whose events precede `early`."""
         view = await self.views.read(caller.tenant, early.conversation_id)
         run = view.runs.get(run_id)
         if run is None or run.first_seq > early.head.head_seq:
             return early
-        return await self._feed(caller, early.conversation_id, run.first_seq - 1, detail, outbox)
-
-    async def _feed(
-        self, caller: Caller, conversation_id: str, after_seq: int | None, detail: Detail, outbox: Outbox
-    ) -> Feed:
         return await self.feeds.open(
-            caller.tenant, conversation_id, after_seq=after_seq, log_epoch=None, detail=detail, sink=outbox
+            caller, early.conversation_id, after_seq=run.first_seq - 1, detail=detail, sink=outbox
         )
+
+
+@dataclass(slots=True)
+class GrowingText:
+    """A message that is being streamed."""
+
+    message_id: str
+    sent: str = ""
+    differs: bool = False
+    """Whether a repeated model request wrote another text, which is sent when it is complete."""
+
+    def new(self, offset: int, text: str) -> str:
+        """Return the part of a delta that was not sent yet; empty if it does not continue the sent text."""
+        known = self.sent[offset : offset + len(text)]
+        self.differs = self.differs or offset > len(self.sent) or not text.startswith(known)
+        added = "" if self.differs else text[len(known) :]
+        self.sent += added
+        return added
+
+    def rest(self, content: str) -> str:
+        """Return the unsent part of the complete text; all of it, after a blank line, if it differs."""
+        if content.startswith(self.sent):
+            return content[len(self.sent) :]
+        return f"\n\n{content}" if self.sent else content
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequests:
+    """The requests that waited for a user when a conversation was read."""
+
+    seq: int
+    """Number of the last event that was read. Requests up to it that are not in `ids` are decided."""
+    ids: frozenset[str]
+
+    @classmethod
+    def of(cls, view: ConversationView) -> Self:
+        """Return the open approval requests and requests for a value of a conversation."""
+        return cls(view.last_seq, frozenset({*view.approvals, *view.inputs}))
+
+    def waits(self, frame: dict[str, Any], request_id: str) -> bool:
+        """Return whether the request of a frame may be open, as any request after the last read event may."""
+        return frame["seq"] > self.seq or request_id in self.ids

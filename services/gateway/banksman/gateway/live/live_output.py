@@ -96,7 +96,6 @@ class LiveChannels:
         return channel
 
     def feeds(self, tenant: str, conversation_id: str) -> tuple[LiveFeed, ...]:
-        """Return the feeds of a conversation."""
         channel = self._channels.get((tenant, conversation_id))
         return () if channel is None else tuple(channel.feeds)
 

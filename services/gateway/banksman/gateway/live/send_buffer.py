@@ -55,7 +55,6 @@ class Outbox:
         """Created on the first wait for room, because an `asyncio.Event` takes 1 KB of each websocket."""
 
     def put(self, frame: str) -> None:
-        """Queue a frame."""
         self._add(frame, len(frame))
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
@@ -98,7 +97,6 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether no frame waits."""
         return not self._waiting
 
     def _add(self, entry: str | _Delta, size: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from banksman.contracts.errors import ErrorCode
+from banksman.contracts.errors import ErrorCode, Forbidden
 from banksman.gateway.operation.caller import CHAT, PUBLIC, READ, Caller, Rights
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
@@ -68,6 +68,19 @@ class Operation:
         if self.right != PUBLIC:
             caller.check("context")
             caller.need(*self.right)
+
+    def opens_to(self, caller: Caller) -> bool:
+        """Return whether a caller may request the operation."""
+        try:
+            self.check(caller)
+        except Forbidden:
+            return False
+        return True
+
+    @property
+    def by_name(self) -> bool:
+        """Whether other protocols may request it by name: no frame has its arguments, and no HTTP request."""
+        return self.frame is None and not (self.path and self.not_over_nats)
 
     @property
     def path_parameters(self) -> tuple[str, ...]:
@@ -187,6 +200,35 @@ class Operations:
                 named=named,
                 not_over_http=not_over_http,
                 confidential=confidential,
+            )
+            self._declared.append(operation)
+            return handler
+
+        return declare
+
+    def between_features(
+        self, name: str, *, right: Rights, errors: tuple[ErrorCode, ...] = (), reason: str
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as an operation that protocols such as A2A request by its name.
+
+        With it, a protocol uses an optional feature without importing it.
+
+        Args:
+            name: `task_receiver.create`.
+            right: The right that the operation needs.
+            errors: The error codes that are particular to the operation.
+            reason: Why neither HTTP nor NATS has the operation.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            operation = Operation(
+                name=name,
+                handler=handler,
+                tag=self._tag,
+                right=right,
+                errors=errors,
+                not_over_http=reason,
+                not_over_nats=reason,
             )
             self._declared.append(operation)
             return handler

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from banksman.contracts.audit import AuditInterface
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit, Operation
-from banksman.gateway.operation.parameters import Services, parameters_of, reply_types
+from banksman.gateway.operation.parameters import Services, parameters_of, reply_types, unrepeated_id
 
 
 class AuditTrail(Protocol):
@@ -45,10 +45,12 @@ class Dispatcher:
     trail: AuditTrail | None = None
     """Set once the gateway is connected to NATS."""
     _frames: dict[type[BaseModel], Operation] = field(init=False)
+    _named: dict[str, Operation] = field(init=False)
 
     def __post_init__(self) -> None:
         self.services.add(self)
         self._frames = {one.frame: one for one in self.operations if one.frame is not None}
+        self._named = {one.name: one for one in self.operations if one.by_name}
 
     def check_complete(self) -> None:
         """Raise `LookupError` if an operation needs a service that no feature has built."""
@@ -72,6 +74,29 @@ class Dispatcher:
         operation = self._frames[type(frame)]
         operation.check(caller)
         return await operation.handler(frame, **self._context(operation, caller, "") | known)
+
+    async def request(self, name: str, caller: Caller, /, **arguments: Any) -> Any:
+        """Perform the operation with a name, for a protocol that has its own formats.
+
+        Args:
+            name: `run.read`. Operations that only HTTP has cannot be requested by name.
+            caller: Who requests it.
+            arguments: The arguments of its function, already valid. The dispatcher adds services and caller.
+
+        Raises:
+            CallerMistake: The arguments do not fit the stored state, or the caller may not request it.
+            Refused: The request may succeed later.
+        """
+        return await self.call(self._named[name], caller, unrepeated_id(), arguments)
+
+    def has(self, name: str) -> bool:
+        """Return whether a feature of this gateway declares the operation with a name."""
+        return name in self._named
+
+    def allows(self, caller: Caller, operation: str | type[BaseModel]) -> bool:
+        """Return whether a caller may request the operation of a name or of a frame."""
+        found = self._named[operation] if isinstance(operation, str) else self._frames[operation]
+        return found.opens_to(caller)
 
     async def call(
         self, operation: Operation, caller: Caller, request_id: str, arguments: Mapping[str, Any]
@@ -141,6 +166,7 @@ def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     for interface, named in (
         ("HTTP", [one.name for one in found if one.path]),
         ("NATS", [one.name for one in found if not one.not_over_nats]),
+        ("other protocols", [one.name for one in found if one.by_name]),
     ):
         if twice := {name for name in named if named.count(name) > 1}:
             raise ValueError(f"operations with the same name over {interface}: {', '.join(sorted(twice))}")

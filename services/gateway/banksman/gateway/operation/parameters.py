@@ -60,7 +60,7 @@ class Services:
         return cast(T, self._by_type[kind])
 
     def find(self, kind: type[T]) -> T | None:
-        """Return a service; None if no feature provides it."""
+        """Return a service; None if no feature provides it, or before NATS is connected."""
         return cast(T | None, self._by_type.get(kind))
 
     def connected(self, kind: type[T]) -> T:
@@ -116,6 +116,11 @@ async def request_id(
 def unrepeated_id() -> str:
     """Return an id for a request without one, which no client can repeat."""
     return new_id(f"{UNREPEATED}-")
+
+
+def creation_id(request_id: str) -> str:
+    """Return the id of the request that creates a conversation for another request, stable across repeats."""
+    return f"{request_id}:conversation"[-128:]
 
 
 CallerDep = Annotated[Caller, Depends(current_caller)]

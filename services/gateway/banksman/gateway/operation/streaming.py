@@ -31,11 +31,11 @@ def sse_event(value: Mapping[str, Any]) -> bytes:
     return b"data: " + to_json(value) + b"\n\n"
 
 
-class Cut(Exception):
+class BodyCut(Exception):
     """A body ends early: the connection is closed without the end of the body."""
 
 
-class Stream(Response):
+class StreamedResponse(Response):
     """A body in pieces, which is cancelled as soon as the client disconnects.
 
     Starlette's `StreamingResponse`, and FastAPI's `EventSourceResponse` on top of it, do not fit. With
@@ -96,7 +96,7 @@ class Stream(Response):
             async for piece in self._pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (OSError, Cut):
+        except (OSError, BodyCut):
             # uvicorn closes the connection of a response without its last message: the client sees a
             # transport error.
             return

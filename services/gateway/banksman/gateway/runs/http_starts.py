@@ -10,10 +10,11 @@ from fastapi import Request, Response
 
 from banksman.contracts.frames import ChatSend, Detail
 from banksman.gateway.conversations.changes import ConversationChanges
-from banksman.gateway.conversations.operations import creation, creation_id
+from banksman.gateway.conversations.operations import creation
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.parameters import creation_id
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, NewChat, Run, run_body
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
@@ -46,7 +47,7 @@ class RunsOverHttp:
         detail: Detail,
         *,
         or_parked: bool = False,
-    ) -> AcceptedRun | Run | Stream:
+    ) -> AcceptedRun | Run | StreamedResponse:
         """Start a run.
 
         Return its events if the request accepts a stream, else its ids, or its outcome after up to `wait_s`.

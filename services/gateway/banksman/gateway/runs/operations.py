@@ -12,7 +12,7 @@ from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
-from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.bodies import (
     AcceptedRequest,
     AcceptedRun,
@@ -34,6 +34,7 @@ MAX_CALLS = 50
 """Calls in one page. A call has up to 256 KiB, usually a few KiB."""
 
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
+OrParked = Annotated[bool, Query(description="Whether the wait also ends when the run waits for a user.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
 Started = EndedRun | Run | AcceptedRun
 STARTED: dict[int | str, dict[str, Any]] = {
@@ -91,7 +92,7 @@ async def start_run(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run. A client that disconnects from the event stream cancels the run that it started."""
     frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **dict(body))
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -114,7 +115,7 @@ async def chat(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
     frame = await starts.first_message(caller, request_id, body)
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -137,7 +138,7 @@ async def context_chat(
     request_id: RequestId,
     wait_s: Wait = MAX_WAIT_S,
     detail: Detail = "final",
-) -> AcceptedRun | Run | Stream:
+) -> AcceptedRun | Run | StreamedResponse:
     """Start a run in a new conversation or in `conversation_id`, and wait for its outcome (R26).
 
     The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.
@@ -157,10 +158,12 @@ async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> L
 
 
 @operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run, errors=(MISSING,))
-async def read_run(run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0) -> EndedRun | Run:
+async def read_run(
+    run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0, or_parked: OrParked = False
+) -> EndedRun | Run:
     """Read a run, once it has ended or after `wait_s`."""
     if wait_s:
-        return run_body(await runs.wait(caller.tenant, run_id, wait_s))
+        return run_body(await runs.wait(caller.tenant, run_id, wait_s, or_parked=or_parked))
     return run_body(await runs.get(caller.tenant, run_id))
 
 

@@ -24,7 +24,7 @@ from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.conversations.view import RunView
+from banksman.gateway.conversations.view import PARKED, RunView
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.runs.calls import RunCall, calls_of
 
@@ -35,7 +35,6 @@ TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 ENDED = (RunFinished,)
 ENDED_OR_PARKED = (RunFinished, ApprovalRequested, InputRequested)
-PARKED = frozenset({"awaiting_approval", "awaiting_input"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from banksman.gateway.a2a_tasks import TaskNotifications
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.webhooks.operations import operations
 from banksman.gateway.webhooks.service import Webhooks
+from banksman.gateway.webhooks.task_operations import operations as task_operations
 
 
 async def build(base: Foundation) -> None:
@@ -15,7 +15,6 @@ async def build(base: Foundation) -> None:
     views = base.services[Views]
     webhooks = Webhooks(base.bus, base.clock, key, base.keys, views, base.settings.gateway)
     base.services.add(await base.stack.enter_async_context(webhooks))
-    base.services.provide(TaskNotifications, webhooks.tasks)
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *task_operations), build)

@@ -9,9 +9,9 @@ from banksman.bus.secrets.sealing import SecretBox
 from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
-from banksman.gateway.a2a_tasks import TaskReceiver
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.webhooks.models import Task, Webhook
 from banksman.gateway.webhooks.queueing import WebhookQueue
 from banksman.gateway.webhooks.sending import Sender, secret_of
@@ -24,7 +24,7 @@ MAX_PER_TENANT = 200
 
 
 class TaskReceivers:
-    """Stores receivers, for `TaskNotifications`. One is removed after it has confirmed the end of its run."""
+    """Stores receivers. One is removed after it has confirmed the end of its run."""
 
     def __init__(
         self,

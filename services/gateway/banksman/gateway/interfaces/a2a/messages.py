@@ -10,20 +10,18 @@ from banksman.contracts.ids import digest
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, parse
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.a2a.errors import CONTENT_TYPE_NOT_SUPPORTED, RpcError
-from banksman.gateway.interfaces.a2a.models import SentMessage, SentPart
+from banksman.gateway.interfaces.a2a.models import CONTENT_TYPE_NOT_SUPPORTED, A2aMessage, A2aPart, RpcError
 
 ANSWER_FIELDS = frozenset({"approval_id", "request_id", "decisions", "all", "remember", "digests", "value"})
 DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 """Texts that decide all calls of an approval request."""
 
 
-def request_id(message: SentMessage) -> str:
-    """Return the request id that stands for a message."""
+def request_id(message: A2aMessage) -> str:
     return f"a2a-{digest(message.message_id.encode())}"
 
 
-def content_of(message: SentMessage) -> Content:
+def content_of(message: A2aMessage) -> Content:
     """Return a message's content for a run.
 
     Raises:
@@ -34,7 +32,7 @@ def content_of(message: SentMessage) -> Content:
 
 
 def answer_of(
-    message: SentMessage, run_id: str, view: ConversationView
+    message: A2aMessage, run_id: str, view: ConversationView
 ) -> ApprovalDecision | InputReply | None:
     """Return the decision or the value that a message to an open run contains; None if it contains neither.
 
@@ -56,7 +54,7 @@ def answer_of(
 
 
 def _answer(
-    message: SentMessage, data: JsonObject, approval: str | None, wanted: str | None
+    message: A2aMessage, data: JsonObject, approval: str | None, wanted: str | None
 ) -> ApprovalDecision | InputReply:
     head: JsonObject = {"id": request_id(message)}
     if "value" in data:
@@ -73,11 +71,11 @@ def _answer(
     return parse(model, body, what="message.parts.data")
 
 
-def _is_answer(part: SentPart) -> bool:
+def _is_answer(part: A2aPart) -> bool:
     return isinstance(part.data, dict) and not ANSWER_FIELDS.isdisjoint(part.data)
 
 
-def _part(part: SentPart) -> Part:
+def _part(part: A2aPart) -> Part:
     if part.text:
         return TextPart(text=part.text)
     if part.data is not None:

@@ -6,23 +6,28 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
-from banksman.gateway.a2a_tasks import STATES, JsonDict
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
-from banksman.gateway.interfaces.a2a.models import ListTasks, NamedTask, SentMessage
-from banksman.gateway.interfaces.a2a.tasks import OWN, task
-from banksman.gateway.interfaces.a2a.updates import TaskUpdates
-from banksman.gateway.live.followed_runs import FollowedRun
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.interfaces.a2a.models import (
+    TASK_NOT_CANCELABLE,
+    UNSUPPORTED_OPERATION,
+    A2aMessage,
+    ListTasks,
+    NamedTask,
+    RpcError,
+)
+from banksman.gateway.interfaces.a2a.tasks import OWN, TaskUpdates, task
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.runs.runs import FoundRun
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.runs.bodies import Run
+from banksman.gateway.runs.task_states import STATES, JsonDict
 
 CANCEL_WAIT_S = 5.0
 """Seconds that `CancelTask` waits for the end of the run."""
@@ -54,10 +59,14 @@ class FollowedTask:
 class Methods:
     """The methods, for one caller."""
 
-    gateway: Gateway
+    followed: FollowedRuns
     caller: Caller
 
-    async def send(self, message: SentMessage) -> FollowedTask:
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self.followed.dispatcher
+
+    async def send(self, message: A2aMessage) -> FollowedTask:
         """Start a run, or pass a message, a decision or a value to an open one."""
         return await (self._continue(message) if message.task_id else self._start(message))
 
@@ -65,7 +74,7 @@ class Methods:
         """Return an open task, with the updates from now on."""
         found = await self._found(named.id)
         view = await self._view(found)
-        if found.view.finished_in:
+        if found.finished_at is not None:
             raise RpcError(UNSUPPORTED_OPERATION, f"task {named.id!r} has ended")
         return await self._followed(found, view)
 
@@ -77,51 +86,51 @@ class Methods:
     async def cancel(self, named: NamedTask) -> JsonDict:
         """Cancel a task and return it."""
         found = await self._found(named.id)
-        if found.view.finished_in:
+        if found.finished_at is not None:
             raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
         frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
-        await self.gateway.dispatcher.handle(self.caller, frame)
-        ended = await self.gateway.runs.wait(self.caller.tenant, named.id, CANCEL_WAIT_S)
+        await self.dispatcher.handle(self.caller, frame)
+        ended = await self._found(named.id, CANCEL_WAIT_S)
         return await self._task(ended, await self._view(ended))
 
     async def list(self, wanted: ListTasks) -> JsonDict:
         """Return a page of the tasks of one context, without artifacts and histories."""
         if not wanted.context_id:
             raise BadInput("contextId", None, "the context whose tasks are listed")
-        found = await self.gateway.runs.of_conversation(self.caller.tenant, wanted.context_id)
-        of_state = [run for run in found if wanted.status in ("", STATES[run.view.status])]
+        found: Listing[Run] = await self.dispatcher.request(
+            "run.list", self.caller, conversation_id=wanted.context_id
+        )
+        of_state = [run for run in found.items if wanted.status in ("", STATES[run.status])]
         start = int(wanted.page_token or 0)
         size = wanted.page_size or ListTasks().page_size
         page = of_state[start : start + size]
         end = start + len(page)
         return {
-            "tasks": [task(run.view, ConversationView(), (), run.conversation_id) for run in page],
+            "tasks": [task(run, ConversationView(), (), run.conversation_id) for run in page],
             "nextPageToken": str(end) if end < len(of_state) else "",
             "pageSize": len(page),
             "totalSize": len(of_state),
         }
 
-    async def _start(self, message: SentMessage) -> FollowedTask:
+    async def _start(self, message: A2aMessage) -> FollowedTask:
         content = content_of(message)
         conversation_id = message.context_id
         if not conversation_id:
             creation = ConversationCreate(
                 type="conversation.create", id=f"{request_id(message)}:c", assistant=_assistant(message)
             )
-            created = await self.gateway.dispatcher.handle(self.caller, creation, title_from=content)
+            created = await self.dispatcher.handle(self.caller, creation, title_from=content)
             conversation_id = created.conversation_id or ""
-        else:
-            await self.gateway.conversations.get(self.caller.tenant, conversation_id)
         chat = ChatSend(
             type="chat.send", id=request_id(message), conversation_id=conversation_id, content=content
         )
-        view = await self.gateway.views.read(self.caller.tenant, conversation_id)
+        view = await self.followed.views.read(self.caller.tenant, conversation_id)
         updates = _updates(view, "", conversation_id)
-        run = await self.gateway.followed.start(self.caller, chat, DETAIL)
+        run = await self.followed.start(self.caller, chat, DETAIL)
         updates.run_id = run.run_id
         return FollowedTask(_submitted(run), updates, run)
 
-    async def _continue(self, message: SentMessage) -> FollowedTask:
+    async def _continue(self, message: A2aMessage) -> FollowedTask:
         found = await self._found(message.task_id)
         if message.context_id not in ("", found.conversation_id):
             raise BadInput("message.contextId", message.context_id, "the context of the task")
@@ -129,7 +138,7 @@ class Methods:
         answer = answer_of(message, message.task_id, view)
         if answer is not None:
             return await self._answered(found, view, answer)
-        if found.view.finished_in:
+        if found.finished_at is not None:
             raise RpcError(UNSUPPORTED_OPERATION, f"task {message.task_id!r} has ended")
         chat = ChatSend(
             type="chat.send",
@@ -142,12 +151,12 @@ class Methods:
         return await self._handled(followed, chat)
 
     async def _answered(
-        self, found: FoundRun, view: ConversationView, answer: ApprovalDecision | InputReply
+        self, found: Run, view: ConversationView, answer: ApprovalDecision | InputReply
     ) -> FollowedTask:
         named = answer.model_copy(update={"conversation_id": found.conversation_id})
-        if found.view.finished_in:
+        if found.finished_at is not None:
             # The message repeats an earlier one, whose decision or value let the run end.
-            await self.gateway.dispatcher.handle(self.caller, named)
+            await self.dispatcher.handle(self.caller, named)
             return FollowedTask(await self._task(found, view), _updates(view, "", ""), None)
         return await self._handled(await self._followed(found, view), named)
 
@@ -157,7 +166,7 @@ class Methods:
         """Handle a request, and return the task that it updates: `followed`, or the task of a new run."""
         run = followed.run
         try:
-            ack = await self.gateway.dispatcher.handle(self.caller, request)
+            ack = await self.dispatcher.handle(self.caller, request)
             if run is None or ack.run_id == run.run_id:
                 return followed
         except BaseException:
@@ -169,30 +178,25 @@ class Methods:
         found = await self._found(ack.run_id or "")
         return await self._followed(found, await self._view(found))
 
-    async def _followed(self, found: FoundRun, view: ConversationView) -> FollowedTask:
-        run_id, conversation_id = found.view.run_id, found.conversation_id
-        run = await self.gateway.followed.open_run(
-            self.caller, conversation_id, run_id, view.last_seq, DETAIL
-        )
+    async def _followed(self, found: Run, view: ConversationView) -> FollowedTask:
+        run_id, conversation_id = found.run_id, found.conversation_id
+        run = await self.followed.open_run(self.caller, conversation_id, run_id, view.last_seq, DETAIL)
         return FollowedTask(await self._task(found, view), _updates(view, run_id, conversation_id), run)
 
-    async def _found(self, run_id: str) -> FoundRun:
-        return await self.gateway.runs.get(self.caller.tenant, run_id)
+    async def _found(self, run_id: str, wait_s: float = 0) -> Run:
+        return await self.dispatcher.request("run.read", self.caller, run_id=run_id, wait_s=wait_s)
 
-    async def _view(self, found: FoundRun) -> ConversationView:
-        return await self.gateway.views.read(self.caller.tenant, found.conversation_id)
+    async def _view(self, found: Run) -> ConversationView:
+        return await self.followed.views.read(self.caller.tenant, found.conversation_id)
 
-    async def _task(
-        self, found: FoundRun, view: ConversationView, history_length: int | None = None
-    ) -> JsonDict:
-        run, tenant = found.view, self.caller.tenant
-        events: tuple[Any, ...] = ()
-        if run.first_seq:
-            stored = await self.gateway.views.events(
-                tenant, found.conversation_id, after_seq=run.first_seq - 1
+    async def _task(self, found: Run, view: ConversationView, history_length: int | None = None) -> JsonDict:
+        run, events = view.runs.get(found.run_id), tuple[Event, ...]()
+        if run is not None and run.first_seq:
+            stored = await self.followed.views.events(
+                self.caller.tenant, found.conversation_id, after_seq=run.first_seq - 1
             )
             events = stored.events
-        body = task(view.runs.get(run.run_id, run), view, events, found.conversation_id)
+        body = task(run or found, view, events, found.conversation_id)
         if history_length is not None and "history" in body:
             body["history"] = body["history"][-history_length:] if history_length else []
         return body
@@ -211,7 +215,7 @@ def _submitted(run: FollowedRun) -> JsonDict:
     }
 
 
-def _assistant(message: SentMessage) -> str:
+def _assistant(message: A2aMessage) -> str:
     own = message.metadata.get(OWN)
     named = own.get("assistant", "default") if isinstance(own, dict) else "default"
     return check_token(str(named), "message.metadata.banksman.assistant")

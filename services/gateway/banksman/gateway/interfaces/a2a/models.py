@@ -1,18 +1,40 @@
-"""The requests of A2A's JSON-RPC binding. Unknown fields are ignored, as in its Protocol Buffers.
+"""The requests and errors of A2A's JSON-RPC binding.
 
-Some clients send an absent id as an empty string. https://a2a-protocol.org/latest/specification/
+Unknown fields are ignored, as in A2A's Protocol Buffers. Some clients send an absent id as an empty string.
+https://a2a-protocol.org/latest/specification/
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from banksman.contracts.errors import (
+    BadInput,
+    BanksmanError,
+    CallerMistake,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+)
 from banksman.contracts.wire import JsonObject, JsonValue, Stored
 
 Id = Annotated[str, Field(max_length=200)]
 HeaderValue = Annotated[str, StringConstraints(max_length=2_000, pattern=r"^[\x20-\x7e]*$")]
+PARSE_ERROR = (-32700, "PARSE_ERROR")
+INVALID_REQUEST = (-32600, "INVALID_REQUEST")
+METHOD_NOT_FOUND = (-32601, "METHOD_NOT_FOUND")
+INVALID_PARAMS = (-32602, "INVALID_PARAMS")
+INTERNAL = (-32603, "INTERNAL_ERROR")
+TASK_NOT_FOUND = (-32001, "TASK_NOT_FOUND")
+TASK_NOT_CANCELABLE = (-32002, "TASK_NOT_CANCELABLE")
+PUSH_NOT_SUPPORTED = (-32003, "PUSH_NOTIFICATION_NOT_SUPPORTED")
+UNSUPPORTED_OPERATION = (-32004, "UNSUPPORTED_OPERATION")
+CONTENT_TYPE_NOT_SUPPORTED = (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
+NO_EXTENDED_CARD = (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
+VERSION_NOT_SUPPORTED = (-32009, "VERSION_NOT_SUPPORTED")
 
 
 class RpcRequest(Stored):
@@ -24,7 +46,7 @@ class RpcRequest(Stored):
     params: JsonObject = Field(default_factory=dict)
 
 
-class SentPart(Stored):
+class A2aPart(Stored):
     """A part of a message: text, data, or a file as bytes or by its address."""
 
     text: str | None = None
@@ -35,9 +57,7 @@ class SentPart(Stored):
     media_type: str = Field(default="", alias="mediaType")
 
 
-class SentMessage(Stored):
-    """A message of a client."""
-
+class A2aMessage(Stored):
     message_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="messageId")
     """Identifies the message for 24 hours: a repeated message has no further effect."""
     context_id: Id = Field(default="", alias="contextId")
@@ -45,7 +65,7 @@ class SentMessage(Stored):
     task_id: Id = Field(default="", alias="taskId")
     """The open run that the message is for; without it, a new run starts."""
     role: Literal["ROLE_USER"] = "ROLE_USER"
-    parts: tuple[SentPart, ...] = Field(min_length=1, max_length=1000)
+    parts: tuple[A2aPart, ...] = Field(min_length=1, max_length=1000)
     metadata: JsonObject = Field(default_factory=dict)
 
 
@@ -76,7 +96,7 @@ class Configuration(Stored):
 class SendMessage(Stored):
     """The parameters of `SendMessage` and `SendStreamingMessage`."""
 
-    message: SentMessage
+    message: A2aMessage
     configuration: Configuration = Configuration()
 
 
@@ -113,3 +133,41 @@ class ListConfigs(Stored):
     """The parameters of `ListTaskPushNotificationConfigs`; a task has so few that they are one page."""
 
     task_id: Id = Field(min_length=1, alias="taskId")
+
+
+class RpcError(Exception):
+    """An error of the protocol that refuses a request."""
+
+    def __init__(self, kind: tuple[int, str], message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+    def body(self) -> dict[str, Any]:
+        code, reason = self.kind
+        info = {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": reason,
+            "domain": "a2a-protocol.org",
+        }
+        return {"code": code, "message": str(self), "data": [info]}
+
+
+def rpc_error(error: BanksmanError) -> RpcError:
+    """Return the JSON-RPC error for a mistake of the caller.
+
+    Raises:
+        BanksmanError: `error` itself, if an HTTP status reports it: missing rights, limits, faults.
+    """
+    match error:
+        case Unauthorized() | Forbidden():
+            raise error
+        case BadInput():
+            return RpcError(INVALID_PARAMS, error.public)
+        case NotFound():
+            return RpcError(TASK_NOT_FOUND, error.public)
+        case Conflict():
+            return RpcError(UNSUPPORTED_OPERATION, error.public)
+        case CallerMistake():
+            return RpcError(INVALID_PARAMS, error.public)
+        case _:
+            raise error

@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.wire import parse
-from banksman.gateway.interfaces.a2a.card import CARD_PATH, agent_card
-from banksman.gateway.interfaces.a2a.errors import (
+from banksman.gateway.feature import Feature
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
+from banksman.gateway.interfaces.a2a.models import (
     INTERNAL,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NO_EXTENDED_CARD,
     PARSE_ERROR,
     VERSION_NOT_SUPPORTED,
-    RpcError,
-    rpc_error,
-)
-from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
-from banksman.gateway.interfaces.a2a.models import (
     ListConfigs,
     ListTasks,
     NamedConfig,
     NamedTask,
     PushConfig,
+    RpcError,
     RpcRequest,
     SendMessage,
+    rpc_error,
 )
-from banksman.gateway.interfaces.a2a.push import PushConfigs
+from banksman.gateway.interfaces.a2a.push import PushConfigs, supports_push
+from banksman.gateway.live.followed_runs import FollowedRuns
+from banksman.gateway.operation.caller import READ
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     SSE_HEADERS,
-    Stream,
+    StreamedResponse,
     kept_alive,
     sse_event,
     unless_disconnected,
 )
-from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
-from banksman.gateway.service.routing import LazyRouter, router
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -64,22 +67,71 @@ REPLIES: dict[int | str, dict[str, Any]] = {
 }
 FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows the task again"
 
-routes = LazyRouter(tags=["a2a"])
-endpoint = router("a2a")
+public = APIRouter(tags=["a2a"], generate_unique_id_function=lambda route: route.name)
+operations = Operations("a2a", right=READ)
+PROTOCOL_VERSION = "1.0"
+CARD_PATH = "/.well-known/agent-card.json"
 
 
-@routes.get(CARD_PATH)
-async def read_agent_card(request: Request) -> dict[str, Any]:
+@public.get(CARD_PATH)
+async def read_agent_card(
+    request: Request,
+    keys: Annotated[Keys, provided(Keys)],
+    dispatcher: Annotated[Dispatcher, provided(Dispatcher)],
+) -> dict[str, Any]:
     """Return the agent card of A2A 1.0. It needs no key and contains no data of a tenant."""
     base_url = str(request.base_url).rstrip("/")
-    return agent_card(base_url, keyless=request.app.state.keys.keyless)
+    return _agent_card(base_url, keyless=keys.keyless, push=supports_push(dispatcher))
 
 
-@endpoint.post("/a2a", response_class=Response, responses=REPLIES, openapi_extra=RPC)
+def _agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
+    """Return the agent card, by which clients discover this server. It names no assistant and no tool.
+
+    https://a2a-protocol.org/latest/specification/#441-agentcard
+
+    Args:
+        base_url: The URL of the gateway as the client wrote it, without a trailing slash.
+        keyless: Whether the gateway serves requests without a key.
+        push: Whether it notifies receivers of a task's updates.
+    """
+    card: dict[str, Any] = {
+        "name": "Banksman",
+        "description": "Runs LLM agents with tools in sandboxes. Some calls wait for a decision.",
+        "version": version("banksman"),
+        "supportedInterfaces": [
+            {"url": f"{base_url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": PROTOCOL_VERSION}
+        ],
+        "capabilities": {"streaming": True, "pushNotifications": push, "extendedAgentCard": False},
+        "defaultInputModes": ["text/plain", "application/json", "image/*"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [
+            {
+                "id": "run",
+                "name": "Do a task",
+                "description": "Does a task written in plain language, with the tools of an assistant. "
+                "`metadata.banksman.assistant` of a message names another assistant than `default`.",
+                "tags": ["agent", "tools", "files", "commands", "approval"],
+            }
+        ],
+    }
+    if not keyless:
+        card["securitySchemes"] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+        card["securityRequirements"] = [{"schemes": {"bearer": {"list": []}}}]
+    return card
+
+
+@operations.add(
+    "a2a.call",
+    "POST /a2a",
+    not_over_nats="A2A is a protocol over HTTP",
+    response_class=Response,
+    responses=REPLIES,
+    openapi_extra=RPC,
+)
 async def call_a2a(
     request: Request,
-    gateway: ServiceDep,
-    caller: ReaderDep,
+    followed: Annotated[FollowedRuns, provided(FollowedRuns)],
+    caller: CallerDep,
     a2a_version: Annotated[str, Header(description="1.0, which is also assumed without it.")] = "1.0",
 ) -> Response:
     """Call a method of A2A 1.0, whose tasks are runs (R26).
@@ -91,7 +143,7 @@ async def call_a2a(
         rpc = _parsed(await request.body())
         if a2a_version.split(".")[0] != "1":
             raise RpcError(VERSION_NOT_SUPPORTED, f"version {a2a_version!r} is not supported: use 1.0")
-        return await _call(rpc, Methods(gateway, caller), request)
+        return await _call(rpc, Methods(followed, caller), request)
     except BanksmanError as error:
         return _json(rpc, error=rpc_error(error).body())
     except RpcError as error:
@@ -106,7 +158,7 @@ def _parsed(body: bytes) -> RpcRequest:
 
 
 async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
-    configs = PushConfigs(methods.gateway, methods.caller)
+    configs = PushConfigs(methods.dispatcher, methods.caller)
     match rpc.method:
         case "SendMessage":
             return await _send(rpc, methods, request)
@@ -156,7 +208,7 @@ async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
     followed = await methods.send(params.message)
     if params.configuration.push is not None:
         try:
-            configs = PushConfigs(methods.gateway, methods.caller)
+            configs = PushConfigs(methods.dispatcher, methods.caller)
             await configs.create(followed.first["id"], params.configuration.push)
         except BaseException:
             if followed.run is not None:
@@ -172,9 +224,9 @@ async def _finished(followed: FollowedTask) -> bool:
     return True
 
 
-def _stream(rpc: RpcRequest, followed: FollowedTask) -> Stream:
+def _stream(rpc: RpcRequest, followed: FollowedTask) -> StreamedResponse:
     on_end = None if followed.run is None else followed.run.feed.close
-    return Stream(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
+    return StreamedResponse(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
 
 
 async def _encoded(rpc: RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
@@ -196,4 +248,4 @@ def _params(model: type[P], rpc: RpcRequest) -> P:
     return parse(model, rpc.params, what="params")
 
 
-routes.routes += endpoint.routes
+FEATURE = Feature(operations, routes=tuple(public.routes))

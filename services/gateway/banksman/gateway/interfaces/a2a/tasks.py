@@ -1,27 +1,35 @@
-"""Converts runs to tasks. Pure.
+"""Converts runs to tasks, and event frames to the updates of a task. Pure.
 
-A task's artifacts are the messages of the agent; an artifact has the id of its message.
+A task's artifacts are the messages of the agent; an artifact has the id of its message. Text is sent while
+the model writes it. An event without a counterpart becomes the metadata of a status update, so that no event
+is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, RunQueued, RunStarted
 from banksman.contracts.messages import Content, text_of
-from banksman.gateway.a2a_tasks import JsonDict, status
 from banksman.gateway.conversations.view import ConversationView, RunView
+from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
+from banksman.gateway.runs.bodies import Run
+from banksman.gateway.runs.task_states import JsonDict, status
 
 OWN = "banksman"
 """The key of Banksman's own fields in metadata."""
 
 
-def task(run: RunView, view: ConversationView, events: Iterable[Event], conversation_id: str) -> JsonDict:
+def task(
+    run: Run | RunView, view: ConversationView, events: Iterable[Event], conversation_id: str
+) -> JsonDict:
     """Return a task with its artifacts and history.
 
     Args:
-        run: The run.
+        run: The run, as its log shows it, or as a body if its log has no event yet.
         view: Its conversation.
         events: Stored events, including those of the run.
         conversation_id: The conversation.
@@ -65,21 +73,18 @@ def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conv
 
 
 def agent_message(id: str, parts: list[JsonDict], run_id: str, conversation_id: str) -> JsonDict:
-    """Return a message of the agent."""
     return {**_message(id, "ROLE_AGENT", parts), "taskId": run_id, "contextId": conversation_id}
 
 
 def text_part(text: str) -> JsonDict:
-    """Return a part with text."""
     return {"text": text}
 
 
 def artifact(id: str, text: str) -> JsonDict:
-    """Return an artifact with text."""
     return {"artifactId": id, "parts": [text_part(text)]}
 
 
-def _waiting(run: RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
+def _waiting(run: Run | RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
     asked = (*view.approvals.values(), *view.inputs.values())
     return next((one.requested for one in asked if one.run_id == run.run_id), None)
 
@@ -119,3 +124,81 @@ def _message(id: str, role: str, parts: list[JsonDict]) -> JsonDict:
 
 def _described(name: str, command: str | None) -> str:
     return name if command is None else f"{name}: {command}"
+
+
+@dataclass(slots=True)
+class TaskUpdates:
+    """Maps the frames of one run, in their order."""
+
+    run_id: str
+    conversation_id: str
+    open_requests: OpenRequests
+    complete: bool = False
+    """Whether no update follows, because the task has ended or waits for a user."""
+    _text: GrowingText | None = None
+    _last_text: str = ""
+
+    def of(self, frame: dict[str, Any]) -> list[JsonDict]:
+        """Return the updates of the next frame."""
+        kind, data = frame["type"], frame.get("data", {})
+        match kind:
+            case "message.delta":
+                return self._delta(data)
+            case "message.completed" if data["role"] == "assistant":
+                return self._message(data)
+            case "run.started":
+                return [self._status("running")]
+            case "approval.requested" if self.open_requests.waits(frame, data["approval_id"]):
+                return self._asks("awaiting_approval", ApprovalRequested.model_validate(data))
+            case "input.requested" if self.open_requests.waits(frame, data["request_id"]):
+                return self._asks("awaiting_input", InputRequested.model_validate(data))
+            case "run.finished":
+                return self._finished(data)
+            case "resync_required":
+                return []
+            case _:
+                return [self._status("running", metadata={"type": kind, **data})]
+
+    def _delta(self, data: dict[str, Any]) -> list[JsonDict]:
+        if self._text is None or self._text.message_id != data["message_id"]:
+            self._text = GrowingText(data["message_id"])
+        begins = not self._text.sent
+        new = self._text.new(data["offset"], data["text"])
+        return [self._artifact(data["message_id"], new, append=not begins, last=False)] if new else []
+
+    def _message(self, data: dict[str, Any]) -> list[JsonDict]:
+        id, content = data["message_id"], data["content"] or ""
+        text = self._text if self._text is not None and self._text.message_id == id else GrowingText(id)
+        self._text, self._last_text = None, content
+        # The frame of a long message has a truncated text, and the deltas were complete.
+        rest = "" if data.get("truncated") and text.sent else text.rest(content)
+        return [self._artifact(id, rest, append=bool(text.sent), last=True)] if text.sent or rest else []
+
+    def _asks(self, run_status: str, asked: ApprovalRequested | InputRequested) -> list[JsonDict]:
+        self.complete = True
+        return [self._status(run_status, request_message(asked, self.run_id, self.conversation_id))]
+
+    def _finished(self, data: dict[str, Any]) -> list[JsonDict]:
+        self.complete = True
+        run_status, content, updates = data["status"], data["content"], list[JsonDict]()
+        message = None
+        if run_status != "completed":
+            parts = [text_part(content)]
+            message = agent_message(f"{self.run_id}-outcome", parts, self.run_id, self.conversation_id)
+        elif content and content != self._last_text:
+            updates.append(self._artifact("outcome", content, append=False, last=True))
+        details = {name: value for name, value in data.items() if name != "content"}
+        return [*updates, self._status(run_status, message, metadata=details)]
+
+    def _status(
+        self, run_status: str, message: JsonDict | None = None, metadata: JsonDict | None = None
+    ) -> JsonDict:
+        update: JsonDict = {**self._ids(), "status": status(run_status, message=message)}
+        return {"statusUpdate": update if metadata is None else {**update, "metadata": {OWN: metadata}}}
+
+    def _artifact(self, id: str, text: str, *, append: bool, last: bool) -> JsonDict:
+        more = {"append": append, "lastChunk": last}
+        return {"artifactUpdate": {**self._ids(), "artifact": artifact(id, text), **more}}
+
+    def _ids(self) -> JsonDict:
+        return {"taskId": self.run_id, "contextId": self.conversation_id}

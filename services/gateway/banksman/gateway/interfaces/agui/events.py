@@ -50,7 +50,6 @@ def custom(name: str, value: Any) -> AguiEvent:
 
 
 def whole_message(message_id: str, text: str, role: str = "assistant") -> list[AguiEvent]:
-    """Return the events of a complete message."""
     return [
         message_start(message_id, role),
         fragment("TEXT_MESSAGE_CONTENT", message_id, text),
@@ -59,12 +58,10 @@ def whole_message(message_id: str, text: str, role: str = "assistant") -> list[A
 
 
 def message_start(message_id: str, role: str = "assistant") -> AguiEvent:
-    """Return the event that begins a message."""
     return {"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": role}
 
 
 def fragment(kind: str, message_id: str, text: str) -> AguiEvent:
-    """Return the event of a piece of text."""
     return {"type": kind, "messageId": message_id, "delta": text}
 
 
@@ -82,12 +79,10 @@ def usage_of(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def plain_text(content: str | list[dict[str, Any]] | None) -> str:
-    """Return the text of a message's content."""
     if isinstance(content, list):
         return "\n\n".join(part.get("text", "") for part in content)
     return content or ""
 
 
 def now_ms() -> int:
-    """Return the time in milliseconds."""
     return int(datetime.now(UTC).timestamp() * 1000)

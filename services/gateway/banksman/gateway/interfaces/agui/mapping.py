@@ -25,8 +25,7 @@ from banksman.gateway.interfaces.agui.events import (
     whole_message,
 )
 from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
-from banksman.gateway.live.growing_text import GrowingText
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """Outcomes whose content is a reply."""
@@ -69,7 +68,6 @@ class EventMapper:
     _shown: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def begin(self) -> list[AguiEvent]:
-        """Return the first events."""
         ids = self.ids
         own = {"conversation_id": ids.conversation_id, "run_id": ids.run_id}
         started: AguiEvent = {
@@ -85,7 +83,6 @@ class EventMapper:
         return [started, {"type": "STATE_SNAPSHOT", "snapshot": {**self.state, OWN: dict(self._shown)}}]
 
     def events(self, frame: dict[str, Any]) -> list[AguiEvent]:
-        """Return the events of the next frame."""
         stamp = int(datetime.fromisoformat(frame["ts"]).timestamp() * 1000) if "ts" in frame else now_ms()
         return [{**event, "timestamp": stamp} for event in self._events(frame)]
 

@@ -36,7 +36,6 @@ class InputMessage(Input):
 
     @property
     def call_ids(self) -> frozenset[str]:
-        """The ids of its tool calls."""
         return frozenset(str(call.get("id")) for call in self.tool_calls or ())
 
 

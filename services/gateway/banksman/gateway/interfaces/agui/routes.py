@@ -11,13 +11,16 @@ from fastapi import Query, Response
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.wire import Token
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.agui.events import AguiEvent, snapshot, warning
 from banksman.gateway.interfaces.agui.models import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
-from banksman.gateway.live.followed_runs import run_headers
-from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
-from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
-from banksman.gateway.service.routing import StrictBody, router
+from banksman.gateway.live.followed_runs import FollowedRuns, run_headers
+from banksman.gateway.operation.caller import READ
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive, sse_event
 
 TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -27,29 +30,36 @@ STREAM: dict[int | str, dict[str, Any]] = {
     }
 }
 
-routes = router("agui")
+operations = Operations("agui", right=READ)
 
 
-@routes.post("/agui", response_class=Response, responses=STREAM)
+@operations.add(
+    "agui.run",
+    "POST /agui",
+    not_over_nats="AG-UI is a protocol over HTTP",
+    response_class=Response,
+    responses=STREAM,
+)
 async def run_agent(
     body: StrictBody[RunInput],
-    gateway: ServiceDep,
-    caller: ReaderDep,
+    followed: Annotated[FollowedRuns, provided(FollowedRuns)],
+    conversations: Annotated[Conversations, provided(Conversations)],
+    caller: CallerDep,
     assistant: Annotated[Token, Query(description="The assistant of a thread that begins.")] = "default",
     detail: Annotated[
         Literal["steps", "full"], Query(description="`full` also sends reasoning and running output.")
     ] = "steps",
-) -> Stream:
+) -> StreamedResponse:
     """Run the agent by the Agent User Interaction protocol, AG-UI 1.0 (R26).
 
     Each interrupt is one call that waits for a decision; the response is `{approved, arguments?, reason?}`. A
     repeated `runId` continues with the run that the first request started. A client that disconnects cancels
     the run, unless `forwardedProps.banksman.on_disconnect` is `continue`.
     """
-    found = await Threads(gateway, caller, body, assistant, detail).open()
+    found = await Threads(followed, conversations, caller, body, assistant, detail).open()
     ids = found.mapper.ids
     named = {} if ids.run_id is None else run_headers(ids.conversation_id, ids.run_id)
-    return Stream(
+    return StreamedResponse(
         kept_alive(_encoded(found)),
         headers={**SSE_HEADERS, **named},
         on_disconnect=found.cancel_abandoned,
@@ -82,3 +92,6 @@ async def _events(found: AguiRun) -> AsyncIterator[AguiEvent]:
                 return
     for event in mapper.fail(ErrorCode.BUSY, TOO_SLOW):
         yield event
+
+
+FEATURE = Feature(operations)

@@ -15,18 +15,21 @@ from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, Detail, InputReply
 from banksman.contracts.ids import digest, is_token
+from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.agui.history import AguiMessage, messages_of
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
 from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
+from banksman.gateway.interfaces.agui.messages import (
+    AguiMessage,
+    UserTurn,
+    content_of,
+    messages_of,
+    user_turn,
+)
 from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_sent
-from banksman.gateway.interfaces.agui.reading import UserTurn, content_of, user_turn
-from banksman.gateway.live.followed_runs import FollowedRun
-from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import DerivedIds
-from banksman.gateway.runs.runs import PARKED
-from banksman.gateway.service.gateway import Gateway
 
 NO_TOOLS = "The application's tools are not offered to the model: the server calls its own."
 NO_MEDIA = "Parts of the message that are neither text nor an image of at most 256 KiB are left out: {}."
@@ -53,21 +56,16 @@ class AguiRun:
         """Cancel the run after its client has disconnected, except a run that waits for a user."""
         if self.run is None or self.mapper.ended or not self.cancels:
             return
-        if not self.answers and await self._waits(self.run):
-            return
-        await self.run.cancel()
-
-    async def _waits(self, run: FollowedRun) -> bool:
-        view = await run.runs.views.read(run.caller.tenant, run.conversation_id)
-        found = view.runs.get(run.run_id)
-        return found is not None and found.status in PARKED
+        if self.answers or not await self.run.waits():
+            await self.run.cancel()
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
     """Opens the runs of one request."""
 
-    gateway: Gateway
+    followed: FollowedRuns
+    conversations: Conversations
     caller: Caller
     given: RunInput
     assistant: str
@@ -103,7 +101,7 @@ class Threads:
 
     async def _exists(self, conversation_id: str) -> bool:
         try:
-            await self.gateway.conversations.get(self.caller.tenant, conversation_id)
+            await self.conversations.get(self.caller.tenant, conversation_id)
         except NotFound:
             return False
         return True
@@ -140,7 +138,7 @@ class Threads:
         if new and not await self._exists(conversation_id):
             creation = ConversationCreate(type="conversation.create", id="agui", assistant=self.assistant)
             derived = DerivedIds(f"agui/{self.given.thread_id}")
-            await self.gateway.dispatcher.handle(
+            await self.followed.dispatcher.handle(
                 self.caller, creation, requests=derived, title_from=turn.parts
             )
         message = ChatSend(
@@ -151,7 +149,7 @@ class Threads:
             overrides=options.overrides,
             variables=options.variables,
         )
-        return await self.gateway.followed.start(self.caller, message, self.detail, requests=ids)
+        return await self.followed.start(self.caller, message, self.detail, requests=ids)
 
     async def _resumed(self, conversation_id: str) -> AguiRun:
         """Store the responses to interrupts, and follow the events after them."""
@@ -165,7 +163,7 @@ class Threads:
         after_seq = await self._position(conversation_id, view, run_id, asked)
         run = await self._follow(conversation_id, run_id, after_seq)
         try:
-            ack = await self.gateway.dispatcher.handle(self.caller, frame)
+            ack = await self.followed.dispatcher.handle(self.caller, frame)
         except BaseException:
             await run.feed.close()
             raise
@@ -185,7 +183,7 @@ class Threads:
             return view.last_seq
         known = view.runs.get(run_id)
         if known is not None:
-            stored = await self.gateway.views.events(
+            stored = await self.followed.views.events(
                 self.caller.tenant, conversation_id, after_seq=known.first_seq - 1
             )
             for event in stored.events:
@@ -197,7 +195,7 @@ class Threads:
         """Return the thread as the server has it, and follow its open run."""
         tenant = self.caller.tenant
         view = await self._view(conversation_id)
-        stored = await self.gateway.views.events(tenant, conversation_id, after_seq=0)
+        stored = await self.followed.views.events(tenant, conversation_id, after_seq=0)
         open_run = view.open_run
         found = AguiRun(
             self._mapper(conversation_id, open_run and open_run.run_id, view, view.status),
@@ -209,22 +207,20 @@ class Threads:
         return found
 
     async def _view(self, conversation_id: str) -> ConversationView:
-        view = await self.gateway.views.read(self.caller.tenant, conversation_id)
+        view = await self.followed.views.read(self.caller.tenant, conversation_id)
         if view.deleted:
             raise NotFound("thread", self.given.thread_id)
         return view
 
     async def _is_queued(self, run_id: str) -> bool:
         try:
-            await self.gateway.runs.get(self.caller.tenant, run_id)
+            await self.followed.dispatcher.request("run.read", self.caller, run_id=run_id)
         except NotFound:
             return False
         return True
 
     async def _follow(self, conversation_id: str, run_id: str, after_seq: int) -> FollowedRun:
-        return await self.gateway.followed.open_run(
-            self.caller, conversation_id, run_id, after_seq, self.detail
-        )
+        return await self.followed.open_run(self.caller, conversation_id, run_id, after_seq, self.detail)
 
     def _mapper(
         self, conversation_id: str, run_id: str | None, view: ConversationView, status: str

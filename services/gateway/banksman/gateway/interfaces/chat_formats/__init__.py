@@ -1,1 +1,1 @@
-"""Chat formats."""
+"""Runs as replies of OpenAI's Chat Completions and of Anthropic's Messages."""

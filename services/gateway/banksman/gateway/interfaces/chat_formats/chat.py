@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.events import RunFinished
+from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.chat_formats.replies import (
     ChatCompletionWriter,
     Extension,
@@ -21,17 +22,18 @@ from banksman.gateway.interfaces.chat_formats.replies import (
 )
 from banksman.gateway.interfaces.chat_formats.requests import (
     ChatCompletionRequest,
-    ChatRequest,
+    ChatFrames,
     MessagesRequest,
     read_chat,
 )
-from banksman.gateway.live.followed_runs import FollowedRun, run_headers
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, run_headers
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
-from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.routing import StrictBody, router
+from banksman.gateway.runs.bodies import EndedRun, Run
 
 WAIT_S = 60.0
 """Seconds of one wait for an outcome; the request waits again until the run ends."""
@@ -54,16 +56,25 @@ OF_ANTHROPIC: dict[str, Any] = {
     "responses": {**errors_as(AnthropicErrorBody), 200: _REPLY},
 }
 
+OF_ANTHROPICS_API = "a format of Anthropic's HTTP API"
+
 NewWriter = Callable[[Extension], Writer]
 
-routes = router("chat")
+Follow = Annotated[FollowedRuns, provided(FollowedRuns)]
+
+operations = Operations("chat")
 
 
-@routes.post("/context/chat/completions", **OF_OPENAI)
+@operations.add(
+    "chat.openai",
+    "POST /context/chat/completions",
+    not_over_nats="a format of OpenAI's HTTP API",
+    **OF_OPENAI,
+)
 async def agent_chat_completions(
     body: StrictBody[ChatCompletionRequest],
     request: Request,
-    gateway: ServiceDep,
+    followed: Follow,
     caller: CallerDep,
     request_id: RequestId,
 ) -> Response:
@@ -74,17 +85,23 @@ async def agent_chat_completions(
     usage = body.stream_options is not None and body.stream_options.include_usage
     writer = partial(ChatCompletionWriter, model=body.model, include_usage=usage)
     chat = read_chat(body, request_id)
-    return await _reply(gateway, caller, request, chat, writer, stream=body.stream)
+    return await _reply(followed, caller, request, chat, writer, stream=body.stream)
 
 
-@routes.post(
-    "/context/chat/v1/messages", include_in_schema=False, name="agent_messages_of_sdk", **OF_ANTHROPIC
+@operations.add(
+    "chat.anthropic_sdk",
+    "POST /context/chat/v1/messages",
+    include_in_schema=False,
+    not_over_nats=OF_ANTHROPICS_API,
+    **OF_ANTHROPIC,
 )
-@routes.post("/context/chat/messages", **OF_ANTHROPIC)
+@operations.add(
+    "chat.anthropic", "POST /context/chat/messages", not_over_nats=OF_ANTHROPICS_API, **OF_ANTHROPIC
+)
 async def agent_messages(
     body: StrictBody[MessagesRequest],
     request: Request,
-    gateway: ServiceDep,
+    followed: Follow,
     caller: CallerDep,
     request_id: RequestId,
 ) -> Response:
@@ -94,31 +111,31 @@ async def agent_messages(
     """
     writer = partial(MessagesWriter, model=body.model)
     chat = read_chat(body, request_id)
-    return await _reply(gateway, caller, request, chat, writer, stream=body.stream)
+    return await _reply(followed, caller, request, chat, writer, stream=body.stream)
 
 
 async def _reply(
-    gateway: Gateway,
+    followed: FollowedRuns,
     caller: Caller,
     request: Request,
-    chat: ChatRequest,
+    chat: ChatFrames,
     writer: NewWriter,
     *,
     stream: bool,
 ) -> Response:
-    conversation_id = chat.message.conversation_id
+    dispatcher, conversation_id = followed.dispatcher, chat.message.conversation_id
     if chat.creation is not None:
         text = chat.message.content
-        created = await gateway.dispatcher.handle(caller, chat.creation, title_from=text)
+        created = await dispatcher.handle(caller, chat.creation, title_from=text)
         conversation_id = created.conversation_id or ""
     message = chat.message.model_copy(update={"conversation_id": conversation_id})
     if stream:
-        run = await gateway.followed.start(caller, message, "final")
+        run = await followed.start(caller, message, "final")
         return run.stream(_events(run, writer(Extension(conversation_id, run.run_id))))
-    run_id = (await gateway.dispatcher.handle(caller, message)).run_id or ""
-    outcome = await unless_disconnected(request.receive, _outcome(gateway, caller, run_id))
+    run_id = (await dispatcher.handle(caller, message)).run_id or ""
+    outcome = await unless_disconnected(request.receive, _outcome(dispatcher, caller, run_id))
     if outcome is None:
-        await gateway.followed.cancel_abandoned(caller, run_id)
+        await followed.cancel_abandoned(caller, run_id)
         return Response(status_code=CLIENT_CLOSED)
     headers = run_headers(conversation_id, run_id)
     if failed := failure(outcome):
@@ -128,11 +145,11 @@ async def _reply(
     return JSONResponse(writer(Extension(conversation_id, run_id)).body(outcome), headers=headers)
 
 
-async def _outcome(gateway: Gateway, caller: Caller, run_id: str) -> RunFinished:
+async def _outcome(dispatcher: Dispatcher, caller: Caller, run_id: str) -> EndedRun:
     while True:
-        found = await gateway.runs.wait(caller.tenant, run_id, WAIT_S)
-        if found.outcome is not None:
-            return found.outcome
+        run: Run = await dispatcher.request("run.read", caller, run_id=run_id, wait_s=WAIT_S)
+        if isinstance(run, EndedRun):
+            return run
 
 
 async def _events(run: FollowedRun, writer: Writer) -> AsyncIterator[bytes]:
@@ -168,3 +185,6 @@ def _end(writer: Writer, text: StreamedText, outcome: RunFinished) -> bytes:
         return writer.error(*failed)
     piece = text.final(outcome)
     return (writer.text(piece) if piece else b"") + writer.end(outcome)
+
+
+FEATURE = Feature(operations)

@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import RunFinished
+from banksman.gateway.runs.bodies import EndedRun
 
+Ended = RunFinished | EndedRun
+"""The outcome of a run: the event in its log, or the body that shows the run."""
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """The statuses whose content is a reply; a run with any other one is an error."""
 
@@ -17,7 +20,7 @@ REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 class Writer(Protocol):
     """Writes one reply, whole or as the events of a stream."""
 
-    def body(self, outcome: RunFinished) -> dict[str, Any]:
+    def body(self, outcome: Ended) -> dict[str, Any]:
         """Return the body of the response."""
         ...
 
@@ -29,7 +32,7 @@ class Writer(Protocol):
         """Return the event of a piece of text."""
         ...
 
-    def end(self, outcome: RunFinished) -> bytes:
+    def end(self, outcome: Ended) -> bytes:
         """Return the last events of a stream."""
         ...
 
@@ -38,7 +41,7 @@ class Writer(Protocol):
         ...
 
 
-def failure(outcome: RunFinished) -> tuple[str, str] | None:
+def failure(outcome: Ended) -> tuple[str, str] | None:
     """Return the code and the text of a run's error; None if the run has a reply."""
     if outcome.status in REPLIED:
         return None
@@ -53,8 +56,7 @@ class Extension:
     conversation_id: str
     run_id: str
 
-    def of(self, outcome: RunFinished) -> dict[str, Any]:
-        """Return the field."""
+    def of(self, outcome: Ended) -> dict[str, Any]:
         return {
             "conversation_id": self.conversation_id,
             "run_id": self.run_id,
@@ -73,22 +75,19 @@ class ChatCompletionWriter:
     include_usage: bool
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
-    def body(self, outcome: RunFinished) -> dict[str, Any]:
-        """Return the body of the response."""
+    def body(self, outcome: Ended) -> dict[str, Any]:
         message = {"role": "assistant", "content": outcome.content, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": _finish(outcome), "logprobs": None}
         more = {"usage": _openai_usage(outcome), "banksman": self.extension.of(outcome)}
         return self._object("chat.completion", [choice]) | more
 
     def begin(self) -> bytes:
-        """Return the first chunk."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def text(self, piece: str) -> bytes:
-        """Return a chunk of text."""
         return self._chunk({"content": piece})
 
-    def end(self, outcome: RunFinished) -> bytes:
+    def end(self, outcome: Ended) -> bytes:
         """Return the last chunks: the finish reason, the usage if requested, and `[DONE]`."""
         last = self._chunk({}, finish=_finish(outcome), banksman=self.extension.of(outcome))
         if self.include_usage:
@@ -117,24 +116,20 @@ class MessagesWriter:
     extension: Extension
     model: str
 
-    def body(self, outcome: RunFinished) -> dict[str, Any]:
-        """Return the body of the response."""
+    def body(self, outcome: Ended) -> dict[str, Any]:
         content = [{"type": "text", "text": outcome.content}] if outcome.content else []
         more = {"stop_reason": _stop(outcome), "usage": _anthropic_usage(outcome)}
         return self._message(content) | more | {"banksman": self.extension.of(outcome)}
 
     def begin(self) -> bytes:
-        """Return the start of the message and of its only block."""
         block = {"type": "text", "text": ""}
         start = _event("message_start", message=self._message([]))
         return start + _event("content_block_start", index=0, content_block=block)
 
     def text(self, piece: str) -> bytes:
-        """Return a delta."""
         return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
 
-    def end(self, outcome: RunFinished) -> bytes:
-        """Return the end of the block and of the message."""
+    def end(self, outcome: Ended) -> bytes:
         delta = {"stop_reason": _stop(outcome), "stop_sequence": None}
         extension = self.extension.of(outcome)
         return (
@@ -144,7 +139,6 @@ class MessagesWriter:
         )
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the error."""
         return _event("error", error={"type": "api_error", "message": f"{code}: {message}"})
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -196,7 +190,7 @@ class StreamedText:
         self._sent, self._differs = text, False
         return gap + new if new else ""
 
-    def final(self, outcome: RunFinished) -> str:
+    def final(self, outcome: Ended) -> str:
         """Return the text that an outcome adds, such as the result of a call that ends the run."""
         return "" if outcome.content == self._last else self.completed("outcome", outcome.content)
 
@@ -208,15 +202,15 @@ class StreamedText:
         return gap
 
 
-def _finish(outcome: RunFinished) -> str:
+def _finish(outcome: Ended) -> str:
     return "length" if outcome.max_iterations_reached else "stop"
 
 
-def _stop(outcome: RunFinished) -> str:
+def _stop(outcome: Ended) -> str:
     return "max_tokens" if outcome.max_iterations_reached else "end_turn"
 
 
-def _openai_usage(outcome: RunFinished) -> dict[str, Any]:
+def _openai_usage(outcome: Ended) -> dict[str, Any]:
     usage = outcome.usage
     return {
         "prompt_tokens": usage.input_tokens,
@@ -226,7 +220,7 @@ def _openai_usage(outcome: RunFinished) -> dict[str, Any]:
     }
 
 
-def _anthropic_usage(outcome: RunFinished) -> dict[str, Any]:
+def _anthropic_usage(outcome: Ended) -> dict[str, Any]:
     usage = outcome.usage
     # Anthropic counts cached tokens separately from `input_tokens`; a run's input tokens include them.
     return {

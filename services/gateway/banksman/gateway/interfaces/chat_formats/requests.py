@@ -17,9 +17,9 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
-from banksman.gateway.conversations.operations import creation_id
 from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.errors import THREAD
+from banksman.gateway.operation.parameters import creation_id
 
 CLIENT_PROMPT = "client_prompt"
 """The variable with the client's system messages. The prompt is `{{client_prompt}}`, and values of variables
@@ -84,7 +84,7 @@ class MessagesRequest(ChatBody):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatFrames:
     """The frames of a request."""
 
     creation: ConversationCreate | None
@@ -99,7 +99,7 @@ class _Turn:
     content: Content
 
 
-def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) -> ChatRequest:
+def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) -> ChatFrames:
     """Return the frames of a request.
 
     Raises:
@@ -139,7 +139,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         variables=body.variables | ({CLIENT_PROMPT: _GAP.join(system)} if system else {}),
     )
     if body.conversation_id is not None:
-        return ChatRequest(None, message)
+        return ChatFrames(None, message)
     creation = ConversationCreate(
         type="conversation.create",
         id=creation_id(request_id),
@@ -148,7 +148,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         system_prompt_id=body.prompt_id,
         settings=ConversationSettings(),
     )
-    return ChatRequest(creation, message)
+    return ChatFrames(creation, message)
 
 
 def _message(turns: list[_Turn], body: ChatBody) -> Content:

@@ -11,14 +11,15 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from banksman.contracts.errors import ErrorCode
+from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
-from banksman.gateway.live.frame_schemas import event_schema
-from banksman.gateway.service.routing import LazyRouter
+from banksman.gateway.feature import Feature
+from banksman.gateway.live.event_frames import event_schema
+from banksman.gateway.operation.parameters import NOT_CONNECTED
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -34,42 +35,50 @@ SHOWN = ("parameters", "requestBody", "responses")
 
 Document = Mapping[str, Any]
 
+router = APIRouter(include_in_schema=False)
 
-def documents_router(asyncapi: Callable[[], Document]) -> LazyRouter:
-    """Return the routes of the documents.
 
-    Args:
-        asyncapi: Returns the AsyncAPI document of the NATS API.
-    """
-    router = LazyRouter(include_in_schema=False)
+# Plain functions run in threads: building a document for its first request takes about a second.
 
-    # Plain functions run in threads: building a document for its first request takes about a second.
 
-    @router.get("/openapi.json")
-    def openapi_json(request: Request) -> Response:
-        return _json(request.app.openapi())
+@router.get("/openapi.json")
+def openapi_json(request: Request) -> Response:
+    return _json(request.app.openapi())
 
-    @router.get("/docs")
-    def openapi_page(request: Request) -> Response:
-        return _page("HTTP API", "openapi.json", _http_sections(request.app.openapi()))
 
-    @router.get("/asyncapi.json")
-    def asyncapi_json() -> Response:
-        return _json(asyncapi())
+@router.get("/docs")
+def openapi_page(request: Request) -> Response:
+    return _page("HTTP API", "openapi.json", _http_sections(request.app.openapi()))
 
-    @router.get("/asyncapi")
-    def asyncapi_page() -> Response:
-        return _page("NATS API", "asyncapi.json", _nats_sections(asyncapi()))
 
-    @router.get("/docs.css")
-    async def style() -> Response:
-        return Response(STYLE, media_type="text/css")
+@router.get("/asyncapi.json")
+def asyncapi_json(request: Request) -> Response:
+    return _json(_asyncapi(request))
 
-    @router.get("/v1/schemas/ws.json")
-    def websocket_schemas() -> Response:
-        return _json(websocket_schema())
 
-    return router
+@router.get("/asyncapi")
+def asyncapi_page(request: Request) -> Response:
+    return _page("NATS API", "asyncapi.json", _nats_sections(_asyncapi(request)))
+
+
+@router.get("/docs.css")
+async def style() -> Response:
+    return Response(STYLE, media_type="text/css")
+
+
+@router.get("/v1/schemas/ws.json")
+def websocket_schemas() -> Response:
+    return _json(websocket_schema())
+
+
+FEATURE = Feature(routes=tuple(router.routes))
+
+
+def _asyncapi(request: Request) -> Document:
+    document: Callable[[], Document] | None = request.app.state.asyncapi
+    if document is None:
+        raise Unavailable(NOT_CONNECTED)
+    return document()
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Check every request, HTTP or websocket: host, origin, rate, size. Add headers to every response."""
+"""Checks every request, HTTP or websocket, and adds headers to responses.
+
+The checks concern host, origin, rate and size; the headers include those of CORS.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
@@ -26,6 +30,11 @@ SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+READABLE_HEADERS = ("location", "request-id", "retry-after", "x-request-id")
+"""Response headers that pages of allowed origins may read, in addition to CORS-safelisted headers."""
+PREFLIGHT_CACHE_S = 600
+"""Seconds for which a browser caches the response to a preflight request."""
 
 
 class BodyTooLarge(CallerMistake):
@@ -50,7 +59,6 @@ class Perimeter:
         self._rates = Rates(settings.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the application, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -165,3 +173,22 @@ def _hostname(host: str) -> str:
 
 def _is_host(host: Iterable[str]) -> bool:
     return all(character not in "/?#@\\" for character in host)
+
+
+def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
+    """Return an application that also answers the preflight requests of browsers.
+
+    It wraps the checks of every request: a preflight request has no key and would fail them, and an allowed
+    page must be able to read their errors. Pages of other origins cannot read any response.
+    """
+    if not settings.origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=tuple(settings.origins),
+        allow_methods=METHODS,
+        # Keys are headers that a page must set itself: there are no cookies that another page could misuse.
+        allow_headers=("*",),
+        expose_headers=READABLE_HEADERS,
+        max_age=PREFLIGHT_CACHE_S,
+    )

@@ -15,8 +15,7 @@ from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.operation.parameters import parameters_of
-from banksman.gateway.service.dependencies import BEARER
+from banksman.gateway.operation.parameters import BEARER, parameters_of
 
 
 class _RawRequest(Request):
@@ -35,7 +34,6 @@ class OperationRoute(APIRoute):
     operation: ClassVar[Operation]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of the route."""
         handle = super().get_route_handler()
         operation = self.operation
 

@@ -20,7 +20,7 @@ WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
 RunId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class _Change(Wire):
+class _ChangeArguments(Wire):
     """The `id` of a request that changes state; every such request has one."""
 
     request_id: FrameId = Field(default_factory=unrepeated_id)
@@ -28,9 +28,7 @@ class _Change(Wire):
     nothing again. Leave it out for a new request."""
 
 
-class StartRun(_Change):
-    """Arguments of `start_run`."""
-
+class StartRunArguments(_ChangeArguments):
     message: str = Field(min_length=1, max_length=200_000)
     """The task for the agent."""
     conversation_id: Token | None = None
@@ -43,31 +41,25 @@ class StartRun(_Change):
     """Seconds to wait for the outcome. A longer run continues: follow it with `read_run`."""
 
 
-class ReadRun(Wire):
-    """Arguments of `read_run`."""
-
+class ReadRunArguments(Wire):
     run_id: RunId
     wait_s: WaitS = 0
     """Seconds to wait until the run ends or needs a decision."""
 
 
-class CancelRun(_Change):
-    """Arguments of `cancel_run`."""
-
+class CancelRunArguments(_ChangeArguments):
     run_id: RunId
     reason: str | None = Field(default=None, max_length=2000)
 
 
-class Page(Wire):
+class PageArguments(Wire):
     """Arguments of `list_approvals` and `list_inputs`."""
 
     after: int = Field(default=0, ge=0, le=2**63 - 2)
     """`next` of the previous page."""
 
 
-class DecideApproval(_Change):
-    """Arguments of `decide_approval`."""
-
+class DecideApprovalArguments(_ChangeArguments):
     approval_id: Token
     decision: Literal["approve", "reject"] | None = None
     """The decision on all calls of the request; leave it out if `decisions` is given."""
@@ -77,9 +69,7 @@ class DecideApproval(_Change):
     """The digests of the calls as they were shown; a request with other calls is then refused."""
 
 
-class ProvideInput(_Change):
-    """Arguments of `provide_input`."""
-
+class ProvideInputArguments(_ChangeArguments):
     input_id: Token
     """`request_id` of the open request, as `list_inputs` shows it."""
     value: JsonValue
@@ -90,9 +80,7 @@ class NoArguments(Wire):
     """A tool without arguments."""
 
 
-class StartWorkflow(_Change):
-    """Arguments of `start_workflow`."""
-
+class StartWorkflowArguments(_ChangeArguments):
     workflow: Token
     """The name, as `list_workflows` shows it."""
     parameters: JsonObject = Field(default_factory=dict)

@@ -6,65 +6,74 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.ids import conversation_of
-from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feed import ConversationFeed
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.runs.runs import FoundRun
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.runs.bodies import Run
 
-Report = Callable[[int, str], Awaitable[None]]
+StepReport = Callable[[int, str], Awaitable[None]]
 """Reports the number of steps so far, which only increases, and a description of the last step."""
 
 
-async def followed(
-    gateway: Gateway, caller: Caller, run_id: str, wait_s: float, report: Report | None, *, started: bool
-) -> FoundRun:
-    """Return a run once it has ended or needs a decision, or after `wait_s`.
+@dataclass(frozen=True, slots=True)
+class RunReader:
+    """Reads one run for a caller."""
 
-    Args:
-        gateway: The service.
-        caller: Who may read the run.
-        run_id: The run.
-        wait_s: Seconds to wait.
-        report: Receives the progress of the run; None if the client did not request progress.
-        started: True for a run that this process has just accepted.
+    dispatcher: Dispatcher
+    feeds: Feeds
+    caller: Caller
+    run_id: str
 
-    Raises:
-        NotFound: This tenant has no such run.
-    """
-    if not wait_s:
-        return await gateway.runs.get(caller.tenant, run_id)
-    if not started:
-        await gateway.runs.get(caller.tenant, run_id)
-    async with _reporting(gateway, caller, run_id, report):
-        return await gateway.runs.wait(caller.tenant, run_id, wait_s, or_parked=True, started=started)
+    async def read(self, wait_s: float, report: StepReport | None, *, started: bool) -> Run:
+        """Return the run once it has ended or needs a decision, or after `wait_s` seconds.
+
+        Args:
+            wait_s: Seconds to wait.
+            report: Receives the progress of the run; None if the client did not request progress.
+            started: True for a run that this process has just accepted.
+
+        Raises:
+            NotFound: The caller's tenant has no such run.
+        """
+        if not wait_s:
+            return await self._read()
+        if not started:
+            # An unknown run fails at once.
+            await self._read()
+        async with self._reporting(report):
+            return await self._read(wait_s)
+
+    async def _read(self, wait_s: float = 0) -> Run:
+        return await self.dispatcher.request(
+            "run.read", self.caller, run_id=self.run_id, wait_s=wait_s, or_parked=True
+        )
+
+    @asynccontextmanager
+    async def _reporting(self, report: StepReport | None) -> AsyncGenerator[None]:
+        """Report the steps of the run while the block runs."""
+        if report is None:
+            yield
+            return
+        steps = _Steps()
+        feed = await self.feeds.open(
+            self.caller, conversation_of(self.run_id), after_seq=None, detail="steps", sink=steps
+        )
+        feed.only(self.run_id)
+        reporting = asyncio.create_task(_report(feed, steps, report))
+        try:
+            yield
+        finally:
+            reporting.cancel()
+            await asyncio.wait((reporting,))
+            await feed.close()
 
 
-@asynccontextmanager
-async def _reporting(
-    gateway: Gateway, caller: Caller, run_id: str, report: Report | None
-) -> AsyncGenerator[None]:
-    """Report the steps of a run while the block runs."""
-    if report is None:
-        yield
-        return
-    steps = _Steps()
-    feed = await gateway.feeds.open(
-        caller.tenant, conversation_of(run_id), after_seq=None, log_epoch=None, detail="steps", sink=steps
-    )
-    feed.only(run_id)
-    reporting = asyncio.create_task(_report(feed, steps, report))
-    try:
-        yield
-    finally:
-        reporting.cancel()
-        await asyncio.wait((reporting,))
-        await feed.close()
-
-
-async def _report(feed: Feed, steps: _Steps, report: Report) -> None:
+async def _report(feed: ConversationFeed, steps: _Steps, report: StepReport) -> None:
     await feed.follow(quiet=True)
     while True:
         count, text = await steps.next()

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
+from banksman.gateway.feature import Feature
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import READ, Caller
-from banksman.gateway.service.dependencies import ServiceDep, caller_of
-from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.routing import LazyRouter
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.library_internals.python_imports import defer
 
-routes = LazyRouter(tags=["mcp"])
+operations = Operations("mcp", right=READ)
 _importing = asyncio.Lock()
 
 
 # Not in the OpenAPI document: the Model Context Protocol defines the bodies.
-@routes.post("/mcp", include_in_schema=False)
-async def mcp(request: Request, gateway: ServiceDep) -> Response:
+@operations.add(
+    "mcp.serve",
+    "POST /mcp",
+    include_in_schema=False,
+    not_over_nats="streamable HTTP of the Model Context Protocol",
+)
+async def mcp(
+    request: Request,
+    dispatcher: Annotated[Dispatcher, provided(Dispatcher)],
+    feeds: Annotated[Feeds, provided(Feeds)],
+    caller: CallerDep,
+) -> Response:
     """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
-    caller = caller_of(request, "context")
-    caller.need(*READ)
     await _import_sdk()
-    return _McpResponse(gateway, caller, request.app.version)
+    return _McpResponse(dispatcher, feeds, caller, request.app.version)
 
 
 class _McpResponse(Response):
     """The response that the SDK sends."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, version: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, feeds: Feeds, caller: Caller, version: str) -> None:
         self.background = None
-        self._gateway = gateway
+        self._dispatcher = dispatcher
+        self._feeds = feeds
         self._caller = caller
         self._version = version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
         from banksman.gateway.interfaces.mcp.server import serve
+        from banksman.gateway.interfaces.mcp.tools import Platform
 
-        await serve(self._gateway, self._caller, self._version, scope, receive, send)
+        platform = Platform(self._dispatcher, self._feeds, self._caller)
+        await serve(platform, self._version, scope, receive, send)
 
 
 async def _import_sdk() -> None:
@@ -50,4 +64,8 @@ async def _import_sdk() -> None:
 
 def _imported() -> None:
     # The SDK's `__init__` imports its client and all its servers.
+    defer("mcp")
     from banksman.gateway.interfaces.mcp import server as server
+
+
+FEATURE = Feature(operations)

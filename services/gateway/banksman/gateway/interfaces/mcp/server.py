@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from functools import cache
 from typing import Any
 
@@ -25,10 +26,8 @@ from starlette.types import Receive, Scope, Send
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import error_frame
 from banksman.contracts.wire import JsonObject, parse
-from banksman.gateway.interfaces.mcp import tools
-from banksman.gateway.interfaces.mcp.following import Report
-from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.interfaces.mcp.following import StepReport
+from banksman.gateway.interfaces.mcp.tools import TOOLS, Platform, ToolCallRequest
 
 logger = logging.getLogger(__name__)
 # At level info the SDK logs every request twice.
@@ -40,32 +39,33 @@ INSTRUCTIONS = (
 )
 
 
-async def serve(
-    gateway: Gateway, caller: Caller, version: str, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def serve(platform: Platform, version: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request of a client. It leaves no state, so any gateway may serve the next one."""
     manager = StreamableHTTPSessionManager(
-        _server(gateway, caller, version),
+        _server(platform, version),
         stateless=True,
-        max_request_body_size=gateway.settings.max_body_bytes,
+        # `Perimeter` has limited the body already.
+        max_request_body_size=sys.maxsize,
     )
     async with manager.run():
         await manager.handle_request(scope, receive, send)
 
 
-def _server(gateway: Gateway, caller: Caller, version: str) -> Server[Any]:
+def _server(platform: Platform, version: str) -> Server[Any]:
     async def list_tools(context: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_definition(tool.name) for tool in tools.offered(caller)])
+        return ListToolsResult(
+            tools=[_definition(name) for name, tool in TOOLS.items() if platform.offers(tool)]
+        )
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-        tool = tools.TOOLS.get(params.name)
-        if tool is None or tool not in tools.offered(caller):
+        tool = TOOLS.get(params.name)
+        if tool is None or not platform.offers(tool):
             raise MCPError(INVALID_PARAMS, f"unknown tool {params.name[:80]!r}")
         wants_progress = bool(context.meta and context.meta.get("progress_token") is not None)
         try:
             arguments = parse(tool.arguments, params.arguments or {}, what="arguments")
             report = _report(context) if wants_progress else None
-            return _result(await tools.call(gateway, caller, tool, arguments, report))
+            return _result(await tool.run(ToolCallRequest(platform, arguments, report)))
         except BanksmanError as error:
             return _failure(error)
         except Exception:
@@ -76,13 +76,13 @@ def _server(gateway: Gateway, caller: Caller, version: str) -> Server[Any]:
         "banksman",
         version=version,
         instructions=INSTRUCTIONS,
-        get_tool_input_schema=lambda name: _schema(name) if name in tools.TOOLS else None,
+        get_tool_input_schema=lambda name: _schema(name) if name in TOOLS else None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
 
 
-def _report(context: Any) -> Report:
+def _report(context: Any) -> StepReport:
     async def report(count: int, text: str) -> None:
         await context.session.report_progress(float(count), None, text)
 
@@ -103,7 +103,7 @@ def _failure(error: BanksmanError) -> CallToolResult:
 
 @cache
 def _definition(name: str) -> McpTool:
-    tool = tools.TOOLS[name]
+    tool = TOOLS[name]
     return McpTool(
         name=tool.name,
         description=tool.description,
@@ -120,5 +120,5 @@ def _definition(name: str) -> McpTool:
 
 @cache
 def _schema(name: str) -> dict[str, Any]:
-    schema = tools.TOOLS[name].arguments.model_json_schema()
+    schema = TOOLS[name].arguments.model_json_schema()
     return {key: value for key, value in schema.items() if key not in ("title", "description")}

@@ -10,20 +10,20 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from banksman.contracts.frames import ErrorFrame
-from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, Endpoint, Endpoints
+from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints, Endpoint
 from banksman.gateway.interfaces.nats.shared_subjects import (
     PARAMETERS,
     PUBLISHED,
     REGISTRIES,
     REQUEST_HEADERS,
 )
-from banksman.gateway.live.frame_schemas import event_schema
+from banksman.gateway.live.event_frames import event_schema
 
 VERSION = "3.1.0"
 Json = dict[str, Any]
 
 
-def asyncapi(handlers: Mapping[str, Any], endpoints: Endpoints) -> Json:
+def asyncapi(handlers: Mapping[str, Any], endpoints: ApiEndpoints) -> Json:
     """Return the AsyncAPI document.
 
     Args:

@@ -23,7 +23,7 @@ from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
-from banksman.gateway.interfaces.nats.failures import Failures
+from banksman.gateway.interfaces.nats.failures import RequestFailures
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -89,7 +89,6 @@ class Endpoint:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters of the subject."""
         return tuple(_PARAMETER.findall(self.address))
 
     @property
@@ -99,16 +98,14 @@ class Endpoint:
 
 
 @dataclass
-class Endpoints:
-    """The endpoints of the API."""
-
+class ApiEndpoints:
     bus: Bus
     dispatcher: Dispatcher
     by_title: dict[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     router: NatsRouter = field(init=False)
 
     def __post_init__(self) -> None:
-        failures = Failures(
+        failures = RequestFailures(
             self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
         )
 
@@ -128,12 +125,6 @@ class Endpoints:
     def _subscriber(self, endpoint: Endpoint) -> LogicSubscriber[Any]:
         tokens = (ANY if _PARAMETER.fullmatch(token) else token for token in endpoint.tokens)
         return self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
-
-    def serve(self, *tokens: str, errors: tuple[ErrorCode, ...] = ()) -> LogicSubscriber[Any]:
-        """Return the decorator of the handler of `api.{tenant}.{tokens}`."""
-        endpoint = Endpoint(tokens, errors)
-        self.by_title[endpoint.title] = endpoint
-        return self._subscriber(endpoint)
 
 
 def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
@@ -180,7 +171,7 @@ def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awai
 class _Replies(BaseMiddleware[Any, Any]):
     """Encodes replies, and reports the failure of a request without a reply subject."""
 
-    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: Failures) -> None:
+    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: RequestFailures) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
         self._failures = failures
@@ -213,7 +204,6 @@ def caller_of(message: Message) -> Caller:
 
 
 def tenant_of(message: Message) -> str:
-    """Return the tenant of a request."""
     return message.subject.split(".")[1]
 
 

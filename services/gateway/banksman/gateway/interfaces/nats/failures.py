@@ -27,7 +27,7 @@ MAX_LETTER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class RequestFailures:
     """Reports failed requests to their tenants."""
 
     bus: Bus

@@ -6,21 +6,24 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Annotated
 
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import Received
-from banksman.bus.messages import Message
 from banksman.contracts.api import Replay
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import ResyncRequired
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, named_by, tenant_of
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.event_frames import encoded_event
-from banksman.gateway.live.feed import Feed
-from banksman.gateway.live.feeds import PositionUnavailable
+from banksman.gateway.live.feed import ConversationFeed
+from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
-from banksman.gateway.operation.declaration import MISSING
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 
 EVENTS_PER_FLUSH = 500
 """Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
@@ -33,7 +36,9 @@ class Replays:
     """Sends stored events, and on request the events that are stored afterwards."""
 
     bus: Bus
-    gateway: Gateway
+    feeds: Feeds
+    views: Views
+    conversations: Conversations
     _following: Counter[str] = field(default_factory=lambda: Counter[str]())
     """By tenant."""
     _ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,66 +47,57 @@ class Replays:
         """End the replays that follow conversations when the process stops; clients repeat their requests."""
         self._ending.set()
 
-    async def send(self, request: Replay, message: Message) -> None:
-        """Send the events to the reply subject, then an empty message.
+    async def send(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
+        """Send the events to a reply subject, then an empty message.
 
         Raises:
             NotFound: This tenant has no such conversation.
             Overloaded: The tenant follows as many conversations as it may.
         """
-        if not message.reply:
-            return
-        await self.gateway.conversations.get(tenant_of(message), named_by(message))
         if request.follow_s:
-            await self._follow(request, message)
+            await self._follow(caller, conversation_id, request, reply)
         else:
-            await self._stored(request, message)
-        await self.bus.publish(message.reply, b"")
+            await self._stored(caller, conversation_id, request, reply)
+        await self.bus.publish(reply, b"")
 
-    async def _stored(self, request: Replay, message: Message) -> None:
-        tenant, conversation_id = tenant_of(message), named_by(message)
-        page = await self.gateway.views.events(tenant, conversation_id, after_seq=request.after_seq)
+    async def _stored(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
+        await self.conversations.get(caller.tenant, conversation_id)
+        page = await self.views.events(caller.tenant, conversation_id, after_seq=request.after_seq)
         last = request.after_seq
         shown = (event for event in page.events if is_shown(event.data.type, request.detail))
         for sent, event in enumerate(shown, 1):
             frame = encoded_event(event, conversation_id, page.log_epoch, last)
-            await self.bus.publish(message.reply, frame.encode())
+            await self.bus.publish(reply, frame.encode())
             last = event.seq
             if sent % EVENTS_PER_FLUSH == 0:
                 await self.bus.ready()
 
-    async def _follow(self, request: Replay, message: Message) -> None:
-        tenant = tenant_of(message)
-        if self._following[tenant] >= MAX_FOLLOWING:
+    async def _follow(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
+        if self._following[caller.tenant] >= MAX_FOLLOWING:
             raise Overloaded(f"more than {MAX_FOLLOWING} conversations are followed")
-        self._following[tenant] += 1
+        self._following[caller.tenant] += 1
+        outbox = Outbox()
         try:
-            outbox = Outbox()
-            feed = await self._feed(request, message, outbox)
-            if feed is not None:
-                await self._publish_feed(feed, outbox, message.reply, request.follow_s)
-        finally:
-            self._following[tenant] -= 1
-
-    async def _feed(self, request: Replay, message: Message, outbox: Outbox) -> Feed | None:
-        """Return the feed of a request; None if its position does not exist, after `resync_required`."""
-        try:
-            return await self.gateway.feeds.open(
-                tenant_of(message),
-                named_by(message),
+            feed = await self.feeds.open(
+                caller,
+                conversation_id,
                 after_seq=request.after_seq,
                 log_epoch=request.log_epoch,
                 detail=request.detail,
                 sink=outbox,
             )
+            await self._publish_feed(feed, outbox, reply, request.follow_s)
         except PositionUnavailable as error:
             resync = ResyncRequired(
                 conversation_id=error.conversation_id, oldest_seq=error.oldest_seq, reason=error.reason
             )
-            await self.bus.publish(message.reply, resync.model_dump_json().encode())
-            return None
+            await self.bus.publish(reply, resync.model_dump_json().encode())
+        finally:
+            self._following[caller.tenant] -= 1
 
-    async def _publish_feed(self, feed: Feed, outbox: Outbox, reply: str, follow_s: float) -> None:
+    async def _publish_feed(
+        self, feed: ConversationFeed, outbox: Outbox, reply: str, follow_s: float
+    ) -> None:
         """Publish the frames of a feed until `follow_s` ends, the process stops or the queue overflows."""
 
         async def publish() -> None:
@@ -124,10 +120,31 @@ class Replays:
                 raise error
 
 
-def add_replays(api: Endpoints, replays: Replays) -> None:
-    """Serve replays, which answer by a stream of messages instead of one reply."""
+operations = Operations("conversations")
 
-    @api.serve("replay", "{conversation_id}", errors=(MISSING,))
-    async def replay(request: Replay, message: Received) -> None:
-        """Send the events to the reply subject, each as a frame; an empty message ends them."""
-        await replays.send(request, message)
+
+@operations.over_nats(
+    "replay",
+    "conversation_id",
+    errors=(MISSING,),
+    not_over_http="`conversation.events` lists the events; the websocket follows them",
+)
+async def replay(
+    conversation_id: str,
+    request: Replay,
+    message: Received,
+    replays: Annotated[Replays, provided(Replays)],
+    caller: CallerDep,
+) -> None:
+    """Send the events to the reply subject, each as a frame; an empty message ends them."""
+    if message.reply:
+        await replays.send(caller, conversation_id, request, message.reply)
+
+
+async def build(base: Foundation) -> None:
+    """Build what answers replays, on the connection of the NATS API."""
+    services = base.services
+    services.add(Replays(base.api, services[Feeds], services[Views], services[Conversations]))
+
+
+FEATURE = Feature(operations, build)

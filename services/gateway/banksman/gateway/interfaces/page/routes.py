@@ -6,12 +6,12 @@ import base64
 import hashlib
 import re
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.page import assets
 from banksman.gateway.interfaces.page.assets import Asset
-from banksman.gateway.service.routing import LazyRouter
 
 _VERSIONED = re.compile(r"v([0-9a-f]{12})/(.+)")
 IMMUTABLE = "public, max-age=31536000, immutable"
@@ -30,12 +30,11 @@ DIAGRAM_POLICY = "; ".join(
 
 WORKER_POLICY = "default-src 'none'; connect-src 'self'"
 
-routes = LazyRouter(include_in_schema=False)
+routes = APIRouter(include_in_schema=False)
 
 
 @routes.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
-    """Return the page."""
     page = assets.page()
     return _respond(request, page, _headers(page, page_policy(page.body.decode()), "no-cache"))
 
@@ -118,3 +117,6 @@ def _headers(asset: Asset, policy: str, cache_control: str) -> dict[str, str]:
         # The sandboxed diagram frame has an opaque origin and loads its modules with CORS.
         "access-control-allow-origin": "*",
     }
+
+
+FEATURE = Feature(routes=tuple(routes.routes))

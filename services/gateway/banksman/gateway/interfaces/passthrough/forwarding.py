@@ -7,17 +7,17 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.errors import BadInput
 from banksman.contracts.usage import CommitUsage
 from banksman.contracts.wire import json_fault
-from banksman.gateway.interfaces.passthrough.metering import Meter
+from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
-from banksman.gateway.interfaces.passthrough.prompts import PROMPT_ID, with_prompt
 from banksman.gateway.interfaces.passthrough.sse import (
     EventReader,
     UnfinishedStream,
@@ -34,22 +34,23 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
 )
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     KEEP_ALIVE_S,
     SSE_HEADERS,
-    Cut,
-    Stream,
+    BodyCut,
+    StreamedResponse,
     disconnected,
     kept_alive,
 )
-from banksman.gateway.service.dependencies import NOT_CONNECTED
-from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import Dialect
+from banksman.gateway.usage.passthrough import PassthroughUsage
 
 logger = logging.getLogger(__name__)
 
 UPSTREAM_ERROR = "upstream_error"
+PROMPT_ID = "prompt_id"
 
 
 async def forward(
@@ -63,14 +64,16 @@ async def forward(
         NotFound: The tenant does not have the prompt that the request names.
     """
     here = request.url.path
-    gateway: Gateway | None = request.app.state.gateway
+    services: Services = request.app.state.services
+    usage = services.find(PassthroughUsage)
     body = await request.body()
     given = _parsed(body)
     model, streams = _model_of(given), given.get("stream") is True
-    if gateway is not None:
-        await gateway.passthrough.check(caller.tenant)
+    if usage is not None:
+        await usage.check(caller.tenant)
     if PROMPT_ID in given:
-        body = await _with_named_prompt(given, gateway, caller, dialect)
+        prompt = await services.connected(Prompts).get(caller, str(given[PROMPT_ID]))
+        body = with_prompt(given, prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
     except UnknownModel as error:
@@ -81,9 +84,9 @@ async def forward(
     opening = upstreams.open(candidates, path, request.url.query, body, request.headers, dialect)
     if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
         return Response(status_code=CLIENT_CLOSED)
-    meter = Meter(dialect, len(body), partial(_count, gateway, caller.tenant))
+    meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant))
     if not opening.done():
-        return Stream(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
+        return StreamedResponse(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
     try:
         response = opening.result()
     except UpstreamUnavailable as error:
@@ -91,8 +94,10 @@ async def forward(
         return JSONResponse(error_body(here, error.status, UPSTREAM_ERROR, str(error)), error.status, headers)
     if response.is_event_stream:
         headers = {**response.headers, **SSE_HEADERS}
-        return Stream(kept_alive(_events(response, dialect, model, meter)), response.status, headers)
-    return Stream(_body(response, dialect, meter), response.status, response.headers)
+        return StreamedResponse(
+            kept_alive(_events(response, dialect, model, meter)), response.status, headers
+        )
+    return StreamedResponse(_body(response, dialect, meter), response.status, response.headers)
 
 
 async def _opened(
@@ -118,20 +123,21 @@ async def _opened(
         await asyncio.wait((leaving,))
 
 
-def _count(gateway: Gateway | None, tenant: str, usage: CommitUsage) -> None:
-    if gateway is not None:
-        gateway.passthrough.add(tenant, usage)
+def _count(usage: PassthroughUsage | None, tenant: str, consumed: CommitUsage) -> None:
+    """Count the usage of a request; one before the gateway has connected to NATS is not counted."""
+    if usage is not None:
+        usage.add(tenant, consumed)
 
 
 async def _late_events(
-    opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: Meter
+    opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: UsageMeter
 ) -> AsyncGenerator[bytes]:
     """Yield the events of a slow upstream. The status was already sent, so errors become error events."""
     try:
         response = await opening
     except UpstreamUnavailable as error:
         yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
-        raise Cut from error
+        raise BodyCut from error
     finally:
         opening.cancel()
     if response.is_event_stream:
@@ -140,11 +146,11 @@ async def _late_events(
         return
     body = b"".join([piece async for piece in _body(response, dialect, meter)])
     yield refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
-    raise Cut
+    raise BodyCut
 
 
 async def _events(
-    response: UpstreamResponse, dialect: Dialect, model: str, meter: Meter
+    response: UpstreamResponse, dialect: Dialect, model: str, meter: UsageMeter
 ) -> AsyncGenerator[bytes]:
     """Yield an event stream in complete events, so that an error event never follows a partial one."""
     normalise = response.upstream.normalise and dialect == "openai"
@@ -163,13 +169,13 @@ async def _events(
         logger.warning("upstream %s: a stream ended before its reply was finished", response.upstream.name)
         status = error.status if isinstance(error, UpstreamUnavailable) else 502
         yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
-        raise Cut from error
+        raise BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status)
         await response.body.aclose()
 
 
-async def _body(response: UpstreamResponse, dialect: Dialect, meter: Meter) -> AsyncGenerator[bytes]:
+async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter) -> AsyncGenerator[bytes]:
     """Yield a body that is not an event stream."""
     repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
     try:
@@ -178,7 +184,7 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: Meter) -> A
             # The body of an error arrives in one piece.
             yield normalised_error(piece) if repairs else piece
     except UpstreamUnavailable as error:
-        raise Cut from error
+        raise BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status)
         await response.body.aclose()
@@ -200,10 +206,32 @@ def _model_of(given: dict[str, Any]) -> str:
     return model
 
 
-async def _with_named_prompt(
-    given: dict[str, Any], gateway: Gateway | None, caller: Caller, dialect: Dialect
-) -> bytes:
-    if gateway is None:
-        raise Unavailable(NOT_CONNECTED)
-    prompt = await gateway.prompts.get(caller, str(given[PROMPT_ID]))
-    return with_prompt(given, prompt.content, dialect)
+def with_prompt(body: dict[str, Any], prompt: str, dialect: Dialect) -> bytes:
+    """Return the body of a request with a system prompt before its own, and without `prompt_id`.
+
+    Raises:
+        BadInput: The body has no place for a prompt.
+    """
+    rest = {name: value for name, value in body.items() if name != PROMPT_ID}
+    match dialect:
+        case "openai":
+            messages = rest.get("messages")
+            if not isinstance(messages, list):
+                raise BadInput("messages", messages, "a list of messages")
+            system = {"role": "system", "content": prompt}
+            rest["messages"] = [system, *cast(list[Any], messages)]
+        case "anthropic":
+            own = rest.get("system")
+            if isinstance(own, list):
+                rest["system"] = [{"type": "text", "text": prompt}, *cast(list[Any], own)]
+            else:
+                rest["system"] = _before(prompt, own)
+        case "responses":
+            rest["instructions"] = _before(prompt, rest.get("instructions"))
+        case _:
+            assert_never(dialect)
+    return json.dumps(rest, ensure_ascii=False).encode()
+
+
+def _before(prompt: str, own: object) -> str:
+    return f"{prompt}\n\n{own}" if isinstance(own, str) and own else prompt

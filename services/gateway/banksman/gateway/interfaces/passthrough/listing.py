@@ -50,7 +50,6 @@ class ModelLists:
         self._task = self._background.repeat("upstream-models", list_all, wait=self._wait)
 
     async def stop(self) -> None:
-        """Stop refreshing the lists."""
         if self._task is not None:
             await self._task.stop()
 

@@ -24,7 +24,7 @@ _TOKENS = Counter("banksman_passthrough_tokens", "Tokens of forwarded requests."
 _REQUESTS = Counter("banksman_passthrough_requests", "Forwarded requests.", ["upstream", "dialect", "status"])
 
 
-class Meter:
+class UsageMeter:
     """Collects the usage of one response while it is forwarded, and reports it once.
 
     If the upstream reports no usage, it is estimated: a token is four bytes of the request, an event of a

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.security import APIKeyHeader
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from banksman.contracts.wire import Stored
+from banksman.gateway.assistants.model_catalog import ModelCatalog, ModelView
+from banksman.gateway.feature import Feature
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.passthrough.forwarding import forward
 from banksman.gateway.interfaces.passthrough.listing import anthropic_model
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import Caller, key_of
+from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
-from banksman.gateway.service.dependencies import API_KEY, BEARER, passthrough_caller
-from banksman.gateway.service.routing import LazyRouter
+from banksman.gateway.operation.parameters import BEARER, CallerDep, provided
 
 JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 FORWARDED: dict[str, Any] = {
@@ -70,15 +75,33 @@ class AnthropicModelList(BaseModel):
     last_id: str | None
 
 
-async def upstreams_of(request: Request) -> Upstreams:
-    """Return the upstreams of the application."""
-    return request.app.state.upstreams
+API_KEY = APIKeyHeader(
+    name="x-api-key",
+    scheme_name="x-api-key",
+    description="An API key, as Anthropic's clients send it.",
+    auto_error=False,
+)
+"""Only describes the key in OpenAPI."""
 
 
-UpstreamsDep = Annotated[Upstreams, Depends(upstreams_of)]
-CallerDep = Annotated[Caller, Depends(passthrough_caller)]
+async def passthrough_caller(request: Request, keys: Annotated[Keys, provided(Keys)]) -> Caller:
+    """Return the caller, whose key must open passthrough endpoints and have the right `chat`.
 
-routes = LazyRouter(
+    Raises:
+        Unauthorized: The key is missing, unknown or expired.
+        Forbidden: The key does not open these endpoints, or lacks the right.
+    """
+    caller = keys.caller(key_of(request.headers))
+    caller.check("passthrough")
+    caller.need("chat")
+    return caller
+
+
+UpstreamsDep = Annotated[Upstreams, provided(Upstreams)]
+PassthroughCaller = Annotated[Caller, Depends(passthrough_caller)]
+
+routes = APIRouter(
+    generate_unique_id_function=lambda route: route.name,
     tags=["passthrough"],
     dependencies=[Depends(BEARER), Depends(API_KEY), Depends(passthrough_caller)],
     # An upstream's own error is forwarded unchanged.
@@ -87,25 +110,25 @@ routes = LazyRouter(
 
 
 @routes.post("/v1/chat/completions", **FORWARDED)
-async def chat_completions(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
+async def chat_completions(request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller) -> Response:
     """OpenAI's Chat Completions API."""
     return await forward(request, "/chat/completions", "openai", upstreams, caller)
 
 
 @routes.post("/v1/responses", **FORWARDED)
-async def responses(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
+async def responses(request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller) -> Response:
     """OpenAI's Responses API."""
     return await forward(request, "/responses", "responses", upstreams, caller)
 
 
 @routes.post("/v1/messages", **OF_ANTHROPIC)
-async def messages(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
+async def messages(request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller) -> Response:
     """Anthropic's Messages API."""
     return await forward(request, "/messages", "anthropic", upstreams, caller)
 
 
 @routes.post("/v1/messages/count_tokens", **OF_ANTHROPIC)
-async def count_tokens(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
+async def count_tokens(request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller) -> Response:
     """Anthropic's token counting API."""
     return await forward(request, "/messages/count_tokens", "anthropic", upstreams, caller)
 
@@ -140,3 +163,24 @@ async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> R
 def _is_anthropic(request: Request) -> bool:
     """Return whether the caller is a client of Anthropic's API, all of which send this header."""
     return "anthropic-version" in request.headers
+
+
+class ModelViews(Stored):
+    """The models in one page, the default one first."""
+
+    items: tuple[ModelView, ...]
+    next: None = None
+
+
+operations = Operations("assistants")
+
+
+@operations.add("model.list", "GET /context/models")
+async def list_usable_models(
+    catalog: Annotated[ModelCatalog, provided(ModelCatalog)], upstreams: UpstreamsDep, caller: CallerDep
+) -> ModelViews:
+    """List the models that runs can use, with their provider, price per million tokens and context."""
+    return ModelViews(items=tuple(await catalog.describe(await upstreams.lists.names())))
+
+
+FEATURE = Feature(operations, routes=tuple(routes.routes))

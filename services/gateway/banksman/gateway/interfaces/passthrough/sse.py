@@ -32,7 +32,6 @@ class UnfinishedStream(Exception):
 
 
 def unchanged(events: bytes) -> bytes:
-    """Return the events as they are."""
     return events
 
 

@@ -36,19 +36,27 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.contracts.ids import new_id
-from banksman.gateway.interfaces.websocket.frames import SHORT_CHARS, FrameRefused, id_in, parse_frame
-from banksman.gateway.interfaces.websocket.session import CallerSockets, Session
-from banksman.gateway.interfaces.websocket.subscriptions import Subscriptions
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.identity.tickets import Tickets
+from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
+from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions
 from banksman.gateway.interfaces.websocket.transport import (
     INTERNAL_ERROR,
     RATE_LIMITED,
     SECOND_HELLO,
+    SHORT_CHARS,
     TIMED_OUT,
     CloseFrame,
-    Transport,
+    FrameRefused,
+    SocketTransport,
+    id_in,
+    parse_frame,
 )
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import TokenBucket
 
 logger = logging.getLogger(__name__)
@@ -60,11 +68,16 @@ WARNINGS = 100
 """Frames above the rate after which the connection is closed. Their count decreases by one each second."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
     """The parts that all websockets of a process share."""
 
-    gateway: Gateway
+    settings: GatewaySettings
+    keys: Keys
+    tickets: Tickets
+    dispatcher: Dispatcher
+    feeds: Feeds
+    pending: PendingApprovals
     sockets: CallerSockets
     version: str
     """The server's version, for `welcome`."""
@@ -72,17 +85,17 @@ class ConnectionContext:
     """Sentences that every page shows."""
 
 
-class Connection:
+class WebsocketConnection:
     """One client. Its requests are handled in order, except decisions, which may wait for their request."""
 
     def __init__(self, context: ConnectionContext, websocket: WebSocket, caller: Caller | None) -> None:
         self.id = new_id("ws")
         self._context = context
-        self._settings = context.gateway.settings
-        self._transport = Transport(websocket)
-        self._session = Session(context.gateway.keys, context.sockets, caller, self.end)
-        self._subscriptions = Subscriptions(
-            context.gateway, self._transport.outbox, send=self.send, spawn=self._spawn
+        self._settings = context.settings
+        self._transport = SocketTransport(websocket)
+        self._session = CallerSession(context.keys, context.sockets, caller, self.end)
+        self._subscriptions = SocketSubscriptions(
+            context.feeds, context.pending, self._transport.outbox, send=self.send, spawn=self._spawn
         )
         # A list, and a task only while requests wait: a queue and a task per idle websocket would take 7 KB.
         self._requests: list[ClientFrame] = []
@@ -116,7 +129,6 @@ class Connection:
                 await self._transport.close(*ending)
 
     def send(self, frame: BaseModel) -> None:
-        """Queue a control frame."""
         self._transport.send(frame)
 
     def end(self, code: int, reason: str) -> None:
@@ -148,7 +160,7 @@ class Connection:
                 try:
                     frame = parse_frame(text)
                     if isinstance(frame, Hello | AuthRefresh):
-                        await self._context.gateway.keys.prepare(frame.token)
+                        await self._context.keys.prepare(frame.token)
                     self._accept(frame)
                 except FrameRefused as refused:
                     self.send(refused.frame)
@@ -242,7 +254,7 @@ class Connection:
                 case ConversationCreate():
                     await self._create(caller, frame)
                 case ChatSend() | RunCancel() | ApprovalDecision() | WorkflowStart() | InputReply():
-                    self.send(await self._context.gateway.dispatcher.handle(caller, frame))
+                    self.send(await self._context.dispatcher.handle(caller, frame))
                 case Hello():
                     await self._welcome(caller, frame)
                 case Ping():
@@ -258,7 +270,7 @@ class Connection:
             self.send(ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error"))
 
     async def _create(self, caller: Caller, frame: ConversationCreate) -> None:
-        ack = await self._context.gateway.dispatcher.handle(caller, frame)
+        ack = await self._context.dispatcher.handle(caller, frame)
         self.send(ack)
         live = Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
         feed = await self._subscriptions.open(caller, live)

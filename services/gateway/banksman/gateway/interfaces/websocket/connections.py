@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import SUBPROTOCOL, Draining
-from banksman.gateway.interfaces.websocket.connection import Connection, ConnectionContext
+from banksman.gateway.interfaces.websocket.connection import ConnectionContext, WebsocketConnection
 from banksman.gateway.interfaces.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
 from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.errors import error_response
@@ -21,17 +21,14 @@ DRAIN_S = 5.0
 
 @dataclass
 class Connections:
-    """The open websockets."""
-
     context: ConnectionContext
-    open: set[Connection] = field(default_factory=lambda: set[Connection]())
+    open: set[WebsocketConnection] = field(default_factory=lambda: set[WebsocketConnection]())
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._idle.set()
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one websocket until it closes."""
         offered = websocket.scope.get("subprotocols", [])
         try:
             caller = await self._upgrade_caller(websocket)
@@ -43,7 +40,7 @@ class Connections:
         if offered and chosen is None:
             await websocket.close(UNSUPPORTED_PROTOCOL, f"this server supports {SUBPROTOCOL} only")
             return
-        connection = Connection(self.context, websocket, caller)
+        connection = WebsocketConnection(self.context, websocket, caller)
         self.open.add(connection)
         self._idle.clear()
         try:
@@ -55,12 +52,11 @@ class Connections:
 
     async def _upgrade_caller(self, websocket: WebSocket) -> Caller | None:
         """Return the caller whose ticket or token came with the upgrade; None if it came with neither."""
-        gateway = self.context.gateway
         ticket = websocket.query_params.get("ticket")
         if ticket is not None:
-            return await gateway.tickets.redeem(ticket)
+            return await self.context.tickets.redeem(ticket)
         token = bearer(websocket.headers.get("authorization"))
-        return None if token is None else gateway.keys.caller(token)
+        return None if token is None else self.context.keys.caller(token)
 
     def revoke(self, key: str) -> None:
         """Close the websockets of the key with this SHA-256."""

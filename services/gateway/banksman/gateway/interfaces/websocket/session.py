@@ -35,13 +35,12 @@ class CallerSockets:
         return True
 
     def remove(self, caller: Caller) -> None:
-        """Remove a websocket from the count."""
         self._open[caller.tenant, caller.user] -= 1
         if not self._open[caller.tenant, caller.user]:
             del self._open[caller.tenant, caller.user]
 
 
-class Session:
+class CallerSession:
     """The caller of one websocket. A failed authentication closes the websocket."""
 
     __slots__ = ("_counted", "_end", "_expiry", "_keys", "_sockets", "_upgrade_caller", "caller")

@@ -17,23 +17,24 @@ from banksman.contracts.frames import (
     Subscribe,
     error_frame,
 )
-from banksman.gateway.live.feed import Feed
-from banksman.gateway.live.feeds import PositionUnavailable
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.live.feed import ConversationFeed
+from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
 MAX_SUBSCRIPTIONS = 200
 
 
-class Subscriptions:
+class SocketSubscriptions:
     """The feeds of one websocket, one for each conversation."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        feeds: Feeds,
+        pending: PendingApprovals,
         outbox: Outbox,
         *,
         send: Callable[[BaseModel], None],
@@ -42,16 +43,18 @@ class Subscriptions:
         """Begin without subscriptions.
 
         Args:
-            gateway: The service.
+            feeds: Opens the feeds.
+            pending: The open approval requests.
             outbox: The receiver of events.
             send: Queues a control frame.
             spawn: Runs a task for as long as the websocket is open.
         """
-        self._gateway = gateway
+        self._opener = feeds
+        self._pending = pending
         self._outbox = outbox
         self._send = send
         self._spawn = spawn
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ConversationFeed] = {}
         self._approvals_of: str | None = None
         """The tenant whose approval requests are followed; None if they are not followed."""
 
@@ -70,7 +73,7 @@ class Subscriptions:
             return
         await self.start(feed, frame.id)
 
-    async def open(self, caller: Caller, wanted: Subscribe | Resume) -> Feed:
+    async def open(self, caller: Caller, wanted: Subscribe | Resume) -> ConversationFeed:
         """Return a feed that is not started yet.
 
         Raises:
@@ -82,9 +85,8 @@ class Subscriptions:
             raise BadInput(
                 "conversation_id", wanted.conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions"
             )
-        await self._gateway.conversations.get(caller.tenant, wanted.conversation_id)
-        return await self._gateway.feeds.open(
-            caller.tenant,
+        return await self._opener.open(
+            caller,
             wanted.conversation_id,
             after_seq=wanted.after_seq,
             log_epoch=wanted.log_epoch,
@@ -94,9 +96,9 @@ class Subscriptions:
 
     async def resume(
         self, caller: Caller, positions: Iterable[Resume]
-    ) -> tuple[list[Feed], tuple[NotResumed, ...]]:
+    ) -> tuple[list[ConversationFeed], tuple[NotResumed, ...]]:
         """Return the feeds from the given positions, not started yet, and the positions without a feed."""
-        feeds: list[Feed] = []
+        feeds: list[ConversationFeed] = []
         not_resumed: list[NotResumed] = []
         for position in positions:
             try:
@@ -105,7 +107,7 @@ class Subscriptions:
                 not_resumed.append(NotResumed(conversation_id=position.conversation_id, reason=str(error)))
         return feeds, tuple(not_resumed)
 
-    async def start(self, feed: Feed, reply_to: str | None, *, quiet: bool = False) -> None:
+    async def start(self, feed: ConversationFeed, reply_to: str | None, *, quiet: bool = False) -> None:
         """Send the events of a feed, in place of an earlier feed of its conversation.
 
         Args:
@@ -117,7 +119,7 @@ class Subscriptions:
         self._feeds[feed.conversation_id] = feed
         if not quiet:
             self._send(feed.head.model_copy(update={"reply_to": reply_to}))
-        if damage := self._gateway.views.damage(feed.tenant, feed.conversation_id):
+        if damage := self._opener.damage(feed):
             self._send(error_frame(damage))
         self._spawn(self._follow(feed, quiet))
 
@@ -130,19 +132,18 @@ class Subscriptions:
         """Send `approvals.changed` whenever the open approval requests of the tenant may have changed."""
         if self._approvals_of is None:
             self._approvals_of = caller.tenant
-            await self._gateway.approvals.follow(caller.tenant, self._approvals_changed)
+            await self._pending.follow(caller.tenant, self._approvals_changed)
 
     def _approvals_changed(self) -> None:
         self._send(ApprovalsChanged())
 
     async def close(self) -> None:
-        """Close all feeds."""
         if self._approvals_of is not None:
-            await self._gateway.approvals.leave(self._approvals_of, self._approvals_changed)
+            await self._pending.leave(self._approvals_of, self._approvals_changed)
         for feed in self._feeds.values():
             await feed.close()
 
-    async def _follow(self, feed: Feed, quiet: bool) -> None:
+    async def _follow(self, feed: ConversationFeed, quiet: bool) -> None:
         try:
             await feed.follow(quiet=quiet)
         except BanksmanError as error:

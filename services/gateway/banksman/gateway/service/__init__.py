@@ -1,1 +1,0 @@
-"""The service behind every interface of the gateway: requests, views, feeds, stores."""
