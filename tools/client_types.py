@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.operation.declaration import Operation
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "services/gateway/banksman/gateway/interfaces/page/static/client"
@@ -41,13 +42,13 @@ Schema = Mapping[str, Any]
 
 def main(arguments: list[str]) -> int:
     """Write or check the files; return the exit code."""
-    document = websocket_schema()
+    document, operations = websocket_schema(), operations_of(FEATURES)
     package = CLIENT / "package.json"
     texts = {
         CLIENT / "frames.d.ts": "\n".join(types(document)) + "\n",
         CLIENT / "levels.mjs": "\n".join(levels(document)) + "\n",
-        CLIENT / "routes.mjs": "\n".join(javascript_routes()) + "\n",
-        SDK_ROUTES: "\n".join(python_routes()) + "\n",
+        CLIENT / "routes.mjs": "\n".join(javascript_routes(operations)) + "\n",
+        SDK_ROUTES: "\n".join(python_routes(operations)) + "\n",
         package: _with_version(package),
     }
     if arguments != ["--check"]:
@@ -62,30 +63,30 @@ def main(arguments: list[str]) -> int:
     return 1 if stale else 0
 
 
-def _routes() -> list[tuple[str, str, str]]:
+def routes(operations: Iterable[Operation]) -> list[tuple[str, str, str]]:
     """Return name, method and path of each operation that HTTP has, sorted by name."""
-    found = (one for one in operations_of(FEATURES) if one.path)
+    found = (one for one in operations if one.path)
     return sorted((one.name, one.method, one.path.replace(":path}", "}")) for one in found)
 
 
-def javascript_routes() -> Iterator[str]:
+def javascript_routes(operations: Iterable[Operation]) -> Iterator[str]:
     """Yield the lines of the routes of the page's client."""
     yield f"// {ROUTES_HEADER}"
     yield ""
     yield "/** Method and path of each operation over HTTP. A parameter of a path stands in braces. */"
     yield "export const ROUTES = Object.freeze({"
-    yield from (f'  "{name}": ["{method}", "{path}"],' for name, method, path in _routes())
+    yield from (f'  "{name}": ["{method}", "{path}"],' for name, method, path in routes(operations))
     yield "});"
 
 
-def python_routes() -> Iterator[str]:
+def python_routes(operations: Iterable[Operation]) -> Iterator[str]:
     """Yield the lines of the routes of the Python SDK."""
     yield f'"""The routes of the HTTP API. {ROUTES_HEADER}"""'
     yield ""
     yield "from typing import Final"
     yield ""
     yield "ROUTES: Final[dict[str, tuple[str, str]]] = {"
-    yield from (f'    "{name}": ("{method}", "{path}"),' for name, method, path in _routes())
+    yield from (f'    "{name}": ("{method}", "{path}"),' for name, method, path in routes(operations))
     yield "}"
     yield '"""Method and path by operation. A parameter of a path stands in braces."""'
 

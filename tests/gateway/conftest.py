@@ -144,7 +144,6 @@ async def gateway_on(
 ) -> AsyncGenerator[Served]:
     more = {name: gateway.pop(name) for name in ("models", "nats", "tenants") if name in gateway}
     more.setdefault("nats", settings_of(server))
-    features = gateway.pop("features", FEATURES)
     settings = GatewayServiceSettings(
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
         gateway=GatewaySettings(

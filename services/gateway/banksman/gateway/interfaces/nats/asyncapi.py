@@ -168,7 +168,12 @@ def _schema(document: Json, model: type[BaseModel]) -> Json:
 
 
 def _parameters(names: tuple[str, ...]) -> Json:
-    return {name: {"description": PARAMETERS[name]} for name in names}
+    return {name: {"description": PARAMETERS.get(name) or _named(name)} for name in names}
+
+
+def _named(parameter: str) -> str:
+    """Return the description of a parameter such as `schedule_id`."""
+    return f"The {parameter.removesuffix('_id').replace('_', ' ')}."
 
 
 def _references(old: str, new: str) -> Callable[[Any], Any]:
