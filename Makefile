@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-loops check-words codespell check-tree node-syntax check-requirements check-reference
+CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
@@ -63,6 +63,8 @@ vulture:
 	$(BIN)/vulture shared services cli tests tools benchmarks examples
 check-owners:
 	$(BIN)/python tools/check_owners.py
+check-names:
+	$(BIN)/python tools/check_names.py
 check-loops:
 	$(BIN)/python tools/check_loops.py
 check-words:
