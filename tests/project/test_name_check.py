@@ -12,7 +12,7 @@ def test_public_classes_of_one_name_in_two_modules_are_found(tmp_path: Path) -> 
     assert repeated_classes([first, second]) == {"Room": [first, second]}
 
 
-def test_file_names_that_exist_more_than_twice_are_listed_except_those_of_every_feature(tmp_path: Path) -> None:
+def test_file_names_that_exist_more_than_twice_are_listed(tmp_path: Path) -> None:
     stores = [write(tmp_path / folder / "store.py") for folder in ("a", "b", "c")]
     others = [write(tmp_path / folder / name) for folder in ("a", "b", "c") for name in ("feature.py",)]
     twice = [write(tmp_path / folder / "views.py") for folder in ("a", "b")]
