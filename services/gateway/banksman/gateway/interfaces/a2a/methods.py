@@ -52,7 +52,6 @@ class FollowedTask:
     run: FollowedRun | None
 
     async def results(self) -> AsyncIterator[JsonDict]:
-        """Yield the task, then each update, until the task ends or waits for a user."""
         yield {"task": self.first}
         if self.run is None:
             return
@@ -74,7 +73,6 @@ class Methods:
         return self.followed.dispatcher
 
     async def send(self, message: A2aMessage) -> FollowedTask:
-        """Start a run, or pass a message, a decision or a value to an open one."""
         return await (self._continue(message) if message.task_id else self._start(message))
 
     async def subscribe(self, named: NamedTask) -> FollowedTask:
@@ -99,7 +97,7 @@ class Methods:
         return await self._task(ended, await self._view(ended))
 
     async def list(self, wanted: ListTasks) -> JsonDict:
-        """Return a page of the tasks of one context, without artifacts and histories."""
+        """Return a page of a context's tasks, without artifacts and histories."""
         if not wanted.context_id:
             raise BadInput("contextId", None, "the context whose tasks are listed")
         found: Listing[Run] = await self.dispatcher.request(
@@ -212,12 +210,8 @@ def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskU
 
 
 def _submitted(run: FollowedRun) -> JsonDict:
-    """Return the task that begins a stream, without the artifacts, which follow as updates."""
-    return {
-        "id": run.run_id,
-        "contextId": run.conversation_id,
-        "status": {"state": STATES["queued"]},
-    }
+    """Return the task that begins a stream; the artifacts follow as updates."""
+    return {"id": run.run_id, "contextId": run.conversation_id, "status": {"state": STATES["queued"]}}
 
 
 def _assistant(message: A2aMessage) -> str:

@@ -11,15 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from banksman.contracts.errors import (
-    BadInput,
-    BanksmanError,
-    CallerMistake,
-    Conflict,
-    Forbidden,
-    NotFound,
-    Unauthorized,
-)
+from banksman.contracts import errors
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
@@ -158,18 +150,16 @@ class RpcError(Exception):
         return {"code": code, "message": str(self), "data": [info]}
 
 
-def rpc_error(error: BanksmanError) -> RpcError:
+def rpc_error(error: errors.BanksmanError) -> RpcError:
     """Return the JSON-RPC error for a mistake of the caller; raise errors that an HTTP status reports."""
     match error:
-        case Unauthorized() | Forbidden():
+        case errors.Unauthorized() | errors.Forbidden():
             raise error
-        case BadInput():
-            return RpcError(INVALID_PARAMS, error.public)
-        case NotFound():
+        case errors.NotFound():
             return RpcError(TASK_NOT_FOUND, error.public)
-        case Conflict():
+        case errors.Conflict():
             return RpcError(UNSUPPORTED_OPERATION, error.public)
-        case CallerMistake():
+        case errors.CallerMistake():
             return RpcError(INVALID_PARAMS, error.public)
         case _:
             raise error
@@ -215,7 +205,7 @@ def _answer(
         }
         body, model = {**given, **head}, ApprovalDecision
     if body.get("approval_id", body.get("request_id")) is None:
-        raise Conflict("the task waits for no decision or value")
+        raise errors.Conflict("the task waits for no decision or value")
     return parse(model, body, what="message.parts.data")
 
 
@@ -231,7 +221,7 @@ def _part(part: A2aPart) -> Part:
     if part.media_type.startswith("image/") and (part.url or part.raw):
         url = part.url or f"data:{part.media_type};base64,{part.raw}"
         if len(url) > 256 * 1024:
-            raise BadInput("message.parts.raw", len(url), "an image of at most 256 KiB")
+            raise errors.BadInput("message.parts.raw", len(url), "an image of at most 256 KiB")
         return ImagePart(url=url, media_type=part.media_type)
     if part.text is not None and not (part.url or part.raw):
         return TextPart(text="")

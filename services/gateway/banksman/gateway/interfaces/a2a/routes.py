@@ -18,18 +18,11 @@ from banksman.gateway.interfaces.a2a import models
 from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods, PushConfigs, supports_push
 from banksman.gateway.interfaces.a2a.models import RpcError
 from banksman.gateway.live.followed_runs import FollowedRuns
+from banksman.gateway.operation import streaming
 from banksman.gateway.operation.caller import READ
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, provided
-from banksman.gateway.operation.streaming import (
-    CLIENT_CLOSED,
-    SSE_HEADERS,
-    StreamedResponse,
-    kept_alive,
-    sse_event,
-    unless_disconnected,
-)
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -172,8 +165,8 @@ async def _send(rpc: models.RpcRequest, methods: Methods, request: Request) -> R
     followed = await _sent(params, methods)
     try:
         if not params.configuration.return_immediately:
-            if await unless_disconnected(request.receive, _finished(followed)) is None:
-                return Response(status_code=CLIENT_CLOSED)
+            if await streaming.unless_disconnected(request.receive, _finished(followed)) is None:
+                return Response(status_code=streaming.CLIENT_CLOSED)
     finally:
         if followed.run is not None:
             await followed.run.feed.close()
@@ -200,16 +193,18 @@ async def _finished(followed: FollowedTask) -> bool:
     return True
 
 
-def _stream(rpc: models.RpcRequest, followed: FollowedTask) -> StreamedResponse:
+def _stream(rpc: models.RpcRequest, followed: FollowedTask) -> streaming.StreamedResponse:
     on_end = None if followed.run is None else followed.run.feed.close
-    return StreamedResponse(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
+    return streaming.StreamedResponse(
+        streaming.kept_alive(_encoded(rpc, followed)), headers=streaming.SSE_HEADERS, on_end=on_end
+    )
 
 
 async def _encoded(rpc: models.RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
     async for result in followed.results():
-        yield sse_event(_response(rpc, result=result))
+        yield streaming.sse_event(_response(rpc, result=result))
     if followed.run is not None and not followed.updates.complete:
-        yield sse_event(_response(rpc, error=RpcError(models.INTERNAL, FOLLOW_AGAIN).body()))
+        yield streaming.sse_event(_response(rpc, error=RpcError(models.INTERNAL, FOLLOW_AGAIN).body()))
 
 
 def _json(rpc: models.RpcRequest | None, **body: Any) -> Response:

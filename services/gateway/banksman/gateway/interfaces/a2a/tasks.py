@@ -26,7 +26,6 @@ OWN = "banksman"
 def task(
     run: Run | RunView, view: ConversationView, events: Iterable[Event], conversation_id: str
 ) -> JsonDict:
-    """Return a task with its artifacts and history, which are found in the stored events of its run."""
     own = [event for event in events if event.run_id == run.run_id]
     outcome = next((event.data for event in own if isinstance(event.data, RunFinished)), None)
     artifacts, history = _artifacts(own, outcome), _history(own, run.run_id, conversation_id)
@@ -120,8 +119,6 @@ def _described(name: str, command: str | None) -> str:
 
 @dataclass(slots=True)
 class TaskUpdates:
-    """Maps the frames of one run, in their order."""
-
     run_id: str
     conversation_id: str
     open_requests: OpenRequests

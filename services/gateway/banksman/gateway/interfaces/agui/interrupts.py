@@ -70,15 +70,7 @@ def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(entries: Iterable[ResumeEntry], request_id: str) -> ApprovalDecision | InputReply:
-    """Return the frame with the decision or value that responds to the interrupts of one request.
-
-    Args:
-        entries: The responses, at least one.
-        request_id: The id of the frame.
-
-    Raises:
-        BadInput: The responses belong to several requests, or one is malformed.
-    """
+    """Return the frame that responds to the interrupts of one request, of which there is at least one."""
     answers = [(InterruptId.parse(entry.interrupt_id), entry) for entry in entries]
     first, entry = answers[0]
     if any(id.request_id != first.request_id for id, _ in answers):

@@ -35,8 +35,6 @@ ENDED_EARLY = frozenset({"cancelled", "rejected", "max_iterations"})
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """The ids of an AG-UI run, and those of the Banksman run that it shows."""
-
     thread_id: str
     agui_run_id: str
     conversation_id: str

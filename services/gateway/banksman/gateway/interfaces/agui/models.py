@@ -101,12 +101,10 @@ class RunInput(Stored):
 
 
 def as_sent(message: InputMessage) -> dict[str, Any]:
-    """Return a message with the names and values that the client sent."""
     return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def snapshot(messages: list[dict[str, Any]]) -> AguiEvent:
-    """Return the event that replaces the client's messages."""
     return {"type": "MESSAGES_SNAPSHOT", "messages": messages, "timestamp": now_ms()}
 
 
@@ -150,7 +148,6 @@ def fragment(kind: str, message_id: str, text: str) -> AguiEvent:
 
 
 def usage_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the usage of a run; empty if no model was requested."""
     usage = data["usage"]
     read, written = usage["input_tokens"], usage["output_tokens"]
     if not read and not written:

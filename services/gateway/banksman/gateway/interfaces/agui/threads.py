@@ -60,8 +60,6 @@ class AguiRun:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Opens the runs of one request."""
-
     followed: FollowedRuns
     conversations: Conversations
     caller: Caller
@@ -70,12 +68,7 @@ class Threads:
     detail: Detail
 
     async def open(self) -> AguiRun:
-        """Return the run for the input: a response to interrupts, a message, or neither to load the thread.
-
-        Raises:
-            CallerMistake: The input is at fault.
-            Refused: The request may succeed later.
-        """
+        """Respond to interrupts, send a message, or with neither load the thread."""
         options = self.given.options
         conversation_id = await self._conversation()
         if self.given.resume:
@@ -105,7 +98,6 @@ class Threads:
         return True
 
     async def _messaged(self, conversation_id: str) -> AguiRun:
-        """Start a run with the user's last messages, or follow the run that an earlier request started."""
         turn = user_turn(self.given.messages)
         view = await self._view(conversation_id)
         ids = DerivedIds(f"agui/{digest(self.given.run_id.encode())}")
@@ -150,7 +142,6 @@ class Threads:
         return await self.followed.start(self.caller, message, self.detail, requests=ids)
 
     async def _resumed(self, conversation_id: str) -> AguiRun:
-        """Store the responses to interrupts, and follow the events after them."""
         view = await self._view(conversation_id)
         request_id = f"agui-{digest(self.given.run_id.encode())[:32]}"
         frame = answer(self.given.resume or (), request_id).model_copy(

@@ -157,7 +157,6 @@ class StreamedText:
         self._last = ""
 
     def delta(self, message_id: str, offset: int, text: str) -> str:
-        """Return the text that a delta adds to the stream."""
         gap = self._turn_to(message_id)
         known = self._sent[offset : offset + len(text)]
         self._differs = self._differs or offset > len(self._sent) or not text.startswith(known)
@@ -168,7 +167,6 @@ class StreamedText:
         return gap + new
 
     def completed(self, message_id: str, text: str, *, truncated: bool = False) -> str:
-        """Return the text that a stored message adds to the stream."""
         self._last = text
         if not text or (truncated and self._sent):
             return ""

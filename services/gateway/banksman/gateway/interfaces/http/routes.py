@@ -72,7 +72,6 @@ class OperationRoute(APIRoute):
 
 
 def operation_routes(operations: Iterable[Operation]) -> list[BaseRoute]:
-    """Return the routes of all operations that HTTP has, in their order."""
     router = APIRouter(generate_unique_id_function=lambda route: route.name, responses=ERRORS)
     for operation in operations:
         if operation.path:

@@ -28,16 +28,7 @@ class RunReader:
     run_id: str
 
     async def read(self, wait_s: float, report: StepReport | None, *, started: bool) -> Run:
-        """Return the run once it has ended or needs a decision, or after `wait_s` seconds.
-
-        Args:
-            wait_s: Seconds to wait.
-            report: Receives the progress of the run; None if the client did not request progress.
-            started: True for a run that this process has just accepted.
-
-        Raises:
-            NotFound: The caller's tenant has no such run.
-        """
+        """Return the run once it has ended or needs a decision; `started` skips the check that it exists."""
         if not wait_s:
             return await self._read()
         if not started:

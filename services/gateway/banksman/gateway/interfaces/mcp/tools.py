@@ -8,16 +8,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
+from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision
-from banksman.contracts.frames import (
-    ApprovalDecision,
-    ChatSend,
-    ConversationCreate,
-    FrameId,
-    InputReply,
-    RunCancel,
-    WorkflowStart,
-)
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.interfaces.mcp.following import RunReader, StepReport
 from banksman.gateway.live.feeds import Feeds
@@ -44,7 +36,7 @@ NEEDS_INPUT = "The run waits for a value: see list_inputs and provide_input."
 class _ChangeArguments(Wire):
     """The `id` of a request that changes state; every such request has one."""
 
-    request_id: FrameId = Field(default_factory=unrepeated_id)
+    request_id: frames.FrameId = Field(default_factory=unrepeated_id)
     """Identifies the request for 24 hours: a repeat with the same id returns the first result and starts
     nothing again. Leave it out for a new request."""
 
@@ -112,8 +104,6 @@ class StartWorkflowArguments(_ChangeArguments):
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The gateway as one client of the Model Context Protocol uses it."""
-
     dispatcher: Dispatcher
     feeds: Feeds
     caller: Caller
@@ -154,7 +144,7 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
     given, platform = request.arguments, request.platform
     conversation_id = given.conversation_id
     if conversation_id is None:
-        create = ConversationCreate(
+        create = frames.ConversationCreate(
             type="conversation.create",
             id=creation_id(given.request_id),
             assistant=given.assistant,
@@ -162,7 +152,7 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
         )
         created = await platform.handle(create, title_from=given.message)
         conversation_id = created.conversation_id or ""
-    message = ChatSend(
+    message = frames.ChatSend(
         type="chat.send", id=given.request_id, conversation_id=conversation_id, content=given.message
     )
     ack = await platform.handle(message)
@@ -175,7 +165,7 @@ async def read_run(request: ToolCallRequest[ReadRunArguments]) -> JsonObject:
 
 async def cancel_run(request: ToolCallRequest[CancelRunArguments]) -> JsonObject:
     given = request.arguments
-    frame = RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
+    frame = frames.RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
     await request.platform.handle(frame)
     return {"run_id": given.run_id, "next": STILL_OPEN}
 
@@ -186,9 +176,8 @@ async def list_approvals(request: ToolCallRequest[PageArguments]) -> JsonObject:
 
 
 async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> JsonObject:
-    """Decide an approval request. The first decision counts."""
     given = request.arguments
-    frame = ApprovalDecision(
+    frame = frames.ApprovalDecision(
         type="approval.reply",
         id=given.request_id,
         approval_id=given.approval_id,
@@ -206,9 +195,10 @@ async def list_inputs(request: ToolCallRequest[PageArguments]) -> JsonObject:
 
 
 async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> JsonObject:
-    """Provide a value. The first value counts."""
     given = request.arguments
-    frame = InputReply(type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value)
+    frame = frames.InputReply(
+        type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value
+    )
     ack = await request.platform.handle(frame)
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
@@ -219,7 +209,7 @@ async def list_workflows(request: ToolCallRequest[NoArguments]) -> JsonObject:
 
 async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> JsonObject:
     given = request.arguments
-    frame = WorkflowStart(
+    frame = frames.WorkflowStart(
         type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters
     )
     ack = await request.platform.handle(frame)
@@ -249,7 +239,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "start_run",
         "Give a task to the agent of this platform, which works on it with its own tools and workspace. "
         "Returns the outcome, or the state of a run that takes longer than wait_s.",
-        ChatSend,
+        frames.ChatSend,
         StartRunArguments,
         start_run,
     ),
@@ -261,7 +251,9 @@ _ALL: tuple[ServerTool[Any], ...] = (
         read_run,
         reads=True,
     ),
-    ServerTool("cancel_run", "Cancel a run that has not ended.", RunCancel, CancelRunArguments, cancel_run),
+    ServerTool(
+        "cancel_run", "Cancel a run that has not ended.", frames.RunCancel, CancelRunArguments, cancel_run
+    ),
     ServerTool(
         "list_approvals",
         "List the calls of tools that wait for a decision, with their complete arguments.",
@@ -273,7 +265,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
     ServerTool(
         "decide_approval",
         "Approve or reject calls of tools. Decide only what your user has seen and decided.",
-        ApprovalDecision,
+        frames.ApprovalDecision,
         DecideApprovalArguments,
         decide_approval,
         decides=True,
@@ -289,7 +281,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
     ServerTool(
         "provide_input",
         "Provide a value that a workflow waits for.",
-        InputReply,
+        frames.InputReply,
         ProvideInputArguments,
         provide_input,
         decides=True,
@@ -305,7 +297,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
     ServerTool(
         "start_workflow",
         "Start a workflow. Returns the outcome, or the state of a run that takes longer than wait_s.",
-        WorkflowStart,
+        frames.WorkflowStart,
         StartWorkflowArguments,
         start_workflow,
     ),

@@ -87,20 +87,10 @@ PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
 )
 """Title, subject, body and description of each subject that clients may subscribe to."""
 REGISTRIES: tuple[tuple[str, type[BaseModel] | None, type[BaseModel], str], ...] = (
-    (
-        "tool.register",
-        RegisterTool,
-        ToolRegistration,
-        "Register a tool, or renew its registration.",
-    ),
+    ("tool.register", RegisterTool, ToolRegistration, "Register a tool, or renew its registration."),
     ("tool.withdraw", WithdrawTool, ToolRegistration, "Withdraw a tool."),
     ("tool.list", None, ToolList, "List the tools that the models of the tenant may call."),
-    (
-        "workflow.register",
-        RegisterWorkflow,
-        WorkflowRegistration,
-        "Register a workflow, or change it.",
-    ),
+    ("workflow.register", RegisterWorkflow, WorkflowRegistration, "Register a workflow, or change it."),
     ("workflow.withdraw", WithdrawWorkflow, WorkflowRegistration, "Withdraw a workflow."),
     ("workflow.progress", ReportProgress, ProgressReported, "Store the progress of a run during its turn."),
 )
@@ -178,7 +168,6 @@ def _request_body(document: Json, name: str, endpoint: Endpoint) -> Json:
 
 
 def _add_frames(document: Json) -> None:
-    """Add the frames that a replay sends, one message each."""
     schema = event_schema()
     schemas = document["components"]["schemas"]
     schemas |= {f"frames.{name}": _rewritten(value, _in_frames) for name, value in schema["$defs"].items()}
@@ -222,12 +211,7 @@ def _add(
         "messages": messages,
     }
     channel = {"$ref": f"#/channels/{escaped}"}
-    operation: Json = {
-        "action": action,
-        "channel": channel,
-        "description": text,
-        "messages": references[:1],
-    }
+    operation: Json = {"action": action, "channel": channel, "description": text, "messages": references[:1]}
     if len(references) > 1:
         operation["reply"] = {"channel": channel, "messages": references[1:]}
     document["operations"][title] = operation

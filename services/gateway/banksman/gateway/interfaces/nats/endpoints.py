@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import NoneType
 from typing import Any, get_type_hints
 
@@ -71,8 +72,6 @@ class Deleted(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One subject of the API."""
-
     operation: Operation
 
     @property
@@ -101,11 +100,7 @@ class ApiEndpoints:
         failures = RequestFailures(
             self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
         )
-
-        def replies(msg: Any, /, *, context: ContextRepo) -> _Replies:
-            return _Replies(msg, context=context, bus=self.bus, failures=failures)
-
-        self.router = NatsRouter(middlewares=(replies,))
+        self.router = NatsRouter(middlewares=(partial(_Replies, bus=self.bus, failures=failures),))
         for operation in self.dispatcher.operations:
             if not operation.not_over_nats:
                 self._serve(operation)
@@ -119,7 +114,6 @@ class ApiEndpoints:
 
 
 def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
-    """Return the function that FastStream calls with the request's body, if it has one, and the message."""
     body = operation.frame or request_model(operation)
     returned = get_type_hints(operation.handler)["return"]
     deletes = returned is NoneType and not operation.not_over_http

@@ -26,8 +26,9 @@ from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.parameters import unrepeated_id
 
-OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 logger = logging.getLogger(__name__)
+
+OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 MAX_LETTERS = 1_000
 """Maximum dead-lettered requests of all tenants together. Further failed requests are only logged."""
 MAX_LETTER_BYTES = 64 * 1024
@@ -93,7 +94,6 @@ class RequestFailures:
     """Operations whose requests may contain secrets: reports of their failures omit the bodies."""
 
     async def report(self, request: Message, error: BanksmanError) -> None:
-        """Publish a failure on `api.{t}.error`, and dead-letter the request."""
         _, tenant, *action = request.subject.split(".")
         secret = ".".join(action[:2]) in self.confidential
         if secret and isinstance(error, BadInput):

@@ -154,7 +154,6 @@ class Asset:
 
 @cache
 def sources() -> dict[str, Asset]:
-    """Return every file under `static/` by its relative path."""
     root = files("banksman.gateway.interfaces.page").joinpath("static")
     found = {path: _loaded(path, node.read_bytes()) for path, node in _walk(root, "")}
     styles = _STYLE_LINK.findall(found[INDEX].body.decode())
@@ -191,7 +190,7 @@ def page_file() -> Asset:
 
 @cache
 def first_modules() -> list[str]:
-    """Return the paths of all modules that the page imports at its start, the entry module first."""
+    """Return the paths of all modules that the page imports at its start."""
     names = _import_map(sources()[INDEX].body.decode())
     found: list[str] = []
     waiting = [ENTRY]

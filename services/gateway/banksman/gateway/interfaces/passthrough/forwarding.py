@@ -57,7 +57,6 @@ PROMPT_ID = "prompt_id"
 async def forward(
     request: Request, path: str, dialect: Dialect, upstreams: Upstreams, caller: Caller
 ) -> Response:
-    """Forward a request to the upstream of its model, and return the response as it arrives."""
     here = request.url.path
     services: Services = request.app.state.services
     usage = services.find(PassthroughUsage)
@@ -183,7 +182,6 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body. Only `model`, `stream` and `prompt_id` are used."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -55,7 +55,6 @@ class UsageMeter:
             self._body += piece
 
     def end(self, upstream: str, status: int) -> None:
-        """Report the usage, after the response has ended or its client has disconnected."""
         _REQUESTS.labels(upstream, self._dialect, str(status)).inc()
         if status >= 400:
             return

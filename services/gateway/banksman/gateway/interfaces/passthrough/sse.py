@@ -52,11 +52,7 @@ class EventReader:
         return self._repaired(piece) if piece else b""
 
     def last(self) -> bytes:
-        """Return the last event if only its blank line is missing. A part of an event is dropped.
-
-        Raises:
-            UnfinishedStream: The stream has ended before its reply was finished.
-        """
+        """Return the last event if only its blank line is missing; raise `UnfinishedStream` if more is."""
         rest = bytes(self._rest)
         last = self._repaired(rest) if _is_whole(rest) else b""
         if not self.finished:

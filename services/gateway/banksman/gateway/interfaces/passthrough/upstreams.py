@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, cast
 
 import aiohttp
@@ -66,8 +65,6 @@ class UnknownModel(CallerMistake):
 
 
 class UnsupportedEndpoint(CallerMistake):
-    """Upstreams serve a model, but not in the dialect of the endpoint."""
-
     def __init__(self, model: str, dialect: Dialect) -> None:
         self.model = model
         self.dialect = dialect
@@ -98,8 +95,6 @@ class _Stopping(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResponse:
-    """The status and headers of a response, and its body as it arrives."""
-
     status: int
     headers: Mapping[str, str]
     body: AsyncGenerator[bytes]
@@ -132,9 +127,7 @@ class Upstreams:
         self.lists.start(self._session)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.lists.stop()
         await self._session.close()
 
@@ -256,7 +249,6 @@ def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
 
 
 def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Dialect) -> dict[str, str]:
-    """Return the headers of a request to an upstream: those of the client that are forwarded, and the key."""
     forwarded = {
         name: value
         for name, value in given.items()
@@ -309,10 +301,7 @@ class ModelLists:
         return model in self._models.get(upstream.name, ())
 
     async def models(self) -> list[JsonObject]:
-        """Return the models of all upstreams, as last listed; each id once.
-
-        Waits until every upstream has responded once, at most two seconds.
-        """
+        """Return each model of all upstreams once; wait up to two seconds for the first lists."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._listed.wait()

@@ -19,22 +19,9 @@ from banksman.contracts.ids import new_id
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity.tickets import Tickets
+from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
 from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions
-from banksman.gateway.interfaces.websocket.transport import (
-    INTERNAL_ERROR,
-    RATE_LIMITED,
-    RESTART,
-    SECOND_HELLO,
-    SHORT_CHARS,
-    TIMED_OUT,
-    UNSUPPORTED_PROTOCOL,
-    CloseFrame,
-    FrameRefused,
-    SocketTransport,
-    id_in,
-    parse_frame,
-)
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -43,6 +30,7 @@ from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import TokenBucket
 
 logger = logging.getLogger(__name__)
+
 FRAME_BYTES = 256 * 1024
 INFLIGHT = 64
 """Maximum number of queued requests."""
@@ -74,7 +62,7 @@ class WebsocketConnection:
         self.id = new_id("ws")
         self._context = context
         self._settings = context.settings
-        self._transport = SocketTransport(websocket)
+        self._transport = transport.SocketTransport(websocket)
         self._session = CallerSession(context.keys, context.sockets, caller, self.end)
         self._subscriptions = SocketSubscriptions(
             context.feeds, context.pending, self._transport.outbox, send=self.send, spawn=self._spawn
@@ -89,7 +77,7 @@ class WebsocketConnection:
         self._group: asyncio.TaskGroup
 
     async def run(self) -> None:
-        ending: CloseFrame | None = None
+        ending: transport.CloseFrame | None = None
         timeout_s = self._settings.hello_timeout_s
         greeting = asyncio.get_running_loop().call_later(timeout_s, self._check_greeted)
         try:
@@ -101,7 +89,7 @@ class WebsocketConnection:
                     task.cancel()
         except* Exception:
             logger.exception("a websocket failed")
-            ending = INTERNAL_ERROR, "internal error"
+            ending = transport.INTERNAL_ERROR, "internal error"
         finally:
             greeting.cancel()
             self._session.close()
@@ -125,7 +113,7 @@ class WebsocketConnection:
 
     def _check_greeted(self) -> None:
         if self._session.caller is None:
-            self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
+            self.end(transport.TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
         while (text := await self._transport.receive()) is not None:
@@ -135,19 +123,19 @@ class WebsocketConnection:
                 self._refuse_rate(text)
             else:
                 try:
-                    frame = parse_frame(text)
+                    frame = transport.parse_frame(text)
                     if isinstance(frame, frames.Hello | frames.AuthRefresh):
                         await self._context.keys.prepare(frame.token)
                     self._accept(frame)
-                except FrameRefused as refused:
+                except transport.FrameRefused as refused:
                     self.send(refused.frame)
 
     def _refuse_rate(self, text: str) -> None:
         if not self._warnings.take():
-            self.end(RATE_LIMITED, "too many frames")
+            self.end(transport.RATE_LIMITED, "too many frames")
             return
         self._refuse(
-            id_in(text) if len(text) <= SHORT_CHARS else None,
+            transport.id_in(text) if len(text) <= transport.SHORT_CHARS else None,
             ErrorCode.RATE_LIMITED,
             f"more than {self._settings.frames_per_s} frames a second",
             retry_after_s=round(self._rate.wait_s, 3),
@@ -166,7 +154,7 @@ class WebsocketConnection:
                 now = datetime.now(UTC).isoformat()
                 self.send(frames.Pong(reply_to=frame.id, t=frame.t, ts=now))
             case frames.Hello() if self._session.caller is not None:
-                self.end(SECOND_HELLO, "a second hello")
+                self.end(transport.SECOND_HELLO, "a second hello")
             case frames.Hello() if not self._session.greet(frame.token):
                 pass  # `greet` has closed the connection.
             case _ if self._session.caller is None:
@@ -282,7 +270,9 @@ class Connections:
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in offered else None
         await websocket.accept(subprotocol=chosen)
         if offered and chosen is None:
-            await websocket.close(UNSUPPORTED_PROTOCOL, f"this server supports {frames.SUBPROTOCOL} only")
+            await websocket.close(
+                transport.UNSUPPORTED_PROTOCOL, f"this server supports {frames.SUBPROTOCOL} only"
+            )
             return
         connection = WebsocketConnection(self.context, websocket, caller)
         self.open.add(connection)
@@ -302,7 +292,6 @@ class Connections:
         return None if token is None else self.context.keys.caller(token)
 
     def revoke(self, key: str) -> None:
-        """Close the websockets of the key with this SHA-256."""
         for connection in tuple(self.open):
             connection.revoke(key)
 
@@ -312,7 +301,7 @@ class Connections:
             # Spread the reconnects over another `reconnect_after_s`, so that they do not arrive at once.
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
             connection.send(frames.Draining(reconnect_after_s=round(spread, 2)))
-            connection.end(RESTART, "the server is restarting")
+            connection.end(transport.RESTART, "the server is restarting")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._idle.wait()

@@ -28,7 +28,7 @@ class CallerSockets:
     _open: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
 
     def add(self, caller: Caller) -> bool:
-        """Count a websocket; return False if the caller has reached the limit."""
+        """Count a websocket; return False at the limit."""
         if self._open[caller.tenant, caller.user] >= self.limit:
             return False
         self._open[caller.tenant, caller.user] += 1
@@ -98,7 +98,6 @@ class CallerSession:
         return expired
 
     def revoke(self, key: str) -> None:
-        """Close the websocket if its caller uses the key with this SHA-256."""
         if self.caller is not None and self.caller.key == key:
             self._end(UNAUTHENTICATED, "the key was revoked")
 

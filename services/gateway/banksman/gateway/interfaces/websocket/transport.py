@@ -37,8 +37,6 @@ KNOWN_TYPES = frozenset(
 
 
 class SocketTransport:
-    """Sends and receives the frames of one websocket, until either side ends it."""
-
     def __init__(self, websocket: WebSocket) -> None:
         self.outbox = Outbox(on_overflow=self._overflowed)
         self._websocket = websocket
@@ -68,7 +66,6 @@ class SocketTransport:
         return text
 
     async def write(self) -> None:
-        """Send queued frames until the client disconnects."""
         while True:
             frame = await self.outbox.next()
             try:
