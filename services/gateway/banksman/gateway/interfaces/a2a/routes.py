@@ -14,38 +14,15 @@ from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.wire import parse
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
-from banksman.gateway.interfaces.a2a.models import (
-    INTERNAL,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    NO_EXTENDED_CARD,
-    PARSE_ERROR,
-    VERSION_NOT_SUPPORTED,
-    ListConfigs,
-    ListTasks,
-    NamedConfig,
-    NamedTask,
-    PushConfig,
-    RpcError,
-    RpcRequest,
-    SendMessage,
-    rpc_error,
-)
-from banksman.gateway.interfaces.a2a.push import PushConfigs, supports_push
+from banksman.gateway.interfaces.a2a import models
+from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods, PushConfigs, supports_push
+from banksman.gateway.interfaces.a2a.models import RpcError
 from banksman.gateway.live.followed_runs import FollowedRuns
+from banksman.gateway.operation import streaming
 from banksman.gateway.operation.caller import READ
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, provided
-from banksman.gateway.operation.streaming import (
-    CLIENT_CLOSED,
-    SSE_HEADERS,
-    StreamedResponse,
-    kept_alive,
-    sse_event,
-    unless_disconnected,
-)
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -85,15 +62,7 @@ async def read_agent_card(
 
 
 def _agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
-    """Return the agent card, by which clients discover this server. It names no assistant and no tool.
-
-    https://a2a-protocol.org/latest/specification/#441-agentcard
-
-    Args:
-        base_url: The URL of the gateway as the client wrote it, without a trailing slash.
-        keyless: Whether the gateway serves requests without a key.
-        push: Whether it notifies receivers of a task's updates.
-    """
+    """Return the agent card; `base_url` has no trailing slash. It names no assistant and no tool."""
     card: dict[str, Any] = {
         "name": "Banksman",
         "description": "Runs LLM agents with tools in sandboxes. Some calls wait for a decision.",
@@ -138,64 +107,66 @@ async def call_a2a(
 
     A client that disconnects cancels nothing. `SubscribeToTask` follows a task again, `CancelTask` ends it.
     """
-    rpc: RpcRequest | None = None
+    rpc: models.RpcRequest | None = None
     try:
         rpc = _parsed(await request.body())
         if a2a_version.split(".")[0] != "1":
-            raise RpcError(VERSION_NOT_SUPPORTED, f"version {a2a_version!r} is not supported: use 1.0")
+            raise RpcError(models.VERSION_NOT_SUPPORTED, f"version {a2a_version!r} is not supported: use 1.0")
         return await _call(rpc, Methods(followed, caller), request)
     except BanksmanError as error:
-        return _json(rpc, error=rpc_error(error).body())
+        return _json(rpc, error=models.rpc_error(error).body())
     except RpcError as error:
         return _json(rpc, error=error.body())
 
 
-def _parsed(body: bytes) -> RpcRequest:
+def _parsed(body: bytes) -> models.RpcRequest:
     try:
-        return parse(RpcRequest, body)
+        return parse(models.RpcRequest, body)
     except BadInput as error:
-        raise RpcError(PARSE_ERROR if error.field == "body" else INVALID_REQUEST, error.public) from error
+        raise RpcError(
+            models.PARSE_ERROR if error.field == "body" else models.INVALID_REQUEST, error.public
+        ) from error
 
 
-async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
+async def _call(rpc: models.RpcRequest, methods: Methods, request: Request) -> Response:
     configs = PushConfigs(methods.dispatcher, methods.caller)
     match rpc.method:
         case "SendMessage":
             return await _send(rpc, methods, request)
         case "SendStreamingMessage":
-            return _stream(rpc, await _sent(_params(SendMessage, rpc), methods))
+            return _stream(rpc, await _sent(_params(models.SendMessage, rpc), methods))
         case "SubscribeToTask":
-            return _stream(rpc, await methods.subscribe(_params(NamedTask, rpc)))
+            return _stream(rpc, await methods.subscribe(_params(models.NamedTask, rpc)))
         case "GetTask":
-            named = _params(NamedTask, rpc)
+            named = _params(models.NamedTask, rpc)
             return _json(rpc, result=await methods.get(named.id, named.history_length))
         case "ListTasks":
-            return _json(rpc, result=await methods.list(_params(ListTasks, rpc)))
+            return _json(rpc, result=await methods.list(_params(models.ListTasks, rpc)))
         case "CancelTask":
-            return _json(rpc, result=await methods.cancel(_params(NamedTask, rpc)))
+            return _json(rpc, result=await methods.cancel(_params(models.NamedTask, rpc)))
         case "GetExtendedAgentCard":
-            raise RpcError(NO_EXTENDED_CARD, "there is one agent card")
+            raise RpcError(models.NO_EXTENDED_CARD, "there is one agent card")
         case "CreateTaskPushNotificationConfig":
-            config = _params(PushConfig, rpc)
+            config = _params(models.PushConfig, rpc)
             return _json(rpc, result=await configs.create(config.task_id, config))
         case "GetTaskPushNotificationConfig":
-            return _json(rpc, result=await configs.get(_params(NamedConfig, rpc)))
+            return _json(rpc, result=await configs.get(_params(models.NamedConfig, rpc)))
         case "ListTaskPushNotificationConfigs":
-            return _json(rpc, result=await configs.list(_params(ListConfigs, rpc)))
+            return _json(rpc, result=await configs.list(_params(models.ListConfigs, rpc)))
         case "DeleteTaskPushNotificationConfig":
-            return _json(rpc, result=await configs.delete(_params(NamedConfig, rpc)))
+            return _json(rpc, result=await configs.delete(_params(models.NamedConfig, rpc)))
         case method:
             older = " (A2A 0.3 is not supported: use 1.0)" if "/" in method else ""
-            raise RpcError(METHOD_NOT_FOUND, f"the method {method!r} is unknown{older}")
+            raise RpcError(models.METHOD_NOT_FOUND, f"the method {method!r} is unknown{older}")
 
 
-async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
-    params = _params(SendMessage, rpc)
+async def _send(rpc: models.RpcRequest, methods: Methods, request: Request) -> Response:
+    params = _params(models.SendMessage, rpc)
     followed = await _sent(params, methods)
     try:
         if not params.configuration.return_immediately:
-            if await unless_disconnected(request.receive, _finished(followed)) is None:
-                return Response(status_code=CLIENT_CLOSED)
+            if await streaming.unless_disconnected(request.receive, _finished(followed)) is None:
+                return Response(status_code=streaming.CLIENT_CLOSED)
     finally:
         if followed.run is not None:
             await followed.run.feed.close()
@@ -203,8 +174,7 @@ async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response
     return _json(rpc, result={"task": found})
 
 
-async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
-    """Send a message, and store where its client wants to be notified of the task."""
+async def _sent(params: models.SendMessage, methods: Methods) -> FollowedTask:
     followed = await methods.send(params.message)
     if params.configuration.push is not None:
         try:
@@ -218,33 +188,34 @@ async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
 
 
 async def _finished(followed: FollowedTask) -> bool:
-    """Wait until the task has ended, or waits for a user."""
     async for _ in followed.results():
         pass
     return True
 
 
-def _stream(rpc: RpcRequest, followed: FollowedTask) -> StreamedResponse:
+def _stream(rpc: models.RpcRequest, followed: FollowedTask) -> streaming.StreamedResponse:
     on_end = None if followed.run is None else followed.run.feed.close
-    return StreamedResponse(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
+    return streaming.StreamedResponse(
+        streaming.kept_alive(_encoded(rpc, followed)), headers=streaming.SSE_HEADERS, on_end=on_end
+    )
 
 
-async def _encoded(rpc: RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
+async def _encoded(rpc: models.RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
     async for result in followed.results():
-        yield sse_event(_response(rpc, result=result))
+        yield streaming.sse_event(_response(rpc, result=result))
     if followed.run is not None and not followed.updates.complete:
-        yield sse_event(_response(rpc, error=RpcError(INTERNAL, FOLLOW_AGAIN).body()))
+        yield streaming.sse_event(_response(rpc, error=RpcError(models.INTERNAL, FOLLOW_AGAIN).body()))
 
 
-def _json(rpc: RpcRequest | None, **body: Any) -> Response:
+def _json(rpc: models.RpcRequest | None, **body: Any) -> Response:
     return JSONResponse(_response(rpc, **body))
 
 
-def _response(rpc: RpcRequest | None, **body: Any) -> dict[str, Any]:
+def _response(rpc: models.RpcRequest | None, **body: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": None if rpc is None else rpc.id, **body}
 
 
-def _params(model: type[P], rpc: RpcRequest) -> P:
+def _params(model: type[P], rpc: models.RpcRequest) -> P:
     return parse(model, rpc.params, what="params")
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from banksman.gateway.interfaces.agui.events import (
+from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
+from banksman.gateway.interfaces.agui.models import (
     OWN,
     PROTOCOL_VERSION,
     AguiEvent,
@@ -24,7 +25,6 @@ from banksman.gateway.interfaces.agui.events import (
     usage_of,
     whole_message,
 )
-from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
@@ -35,8 +35,6 @@ ENDED_EARLY = frozenset({"cancelled", "rejected", "max_iterations"})
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """The ids of an AG-UI run, and those of the Banksman run that it shows."""
-
     thread_id: str
     agui_run_id: str
     conversation_id: str
@@ -116,11 +114,9 @@ class EventMapper:
                 return [custom(kind, data)]
 
     def interrupted(self, interrupts: Iterable[dict[str, Any]]) -> list[AguiEvent]:
-        """Return the last events of a run that waits for a user."""
         return self._interrupt(self.status, list(interrupts))
 
     def idle(self) -> list[AguiEvent]:
-        """Return the last events of a thread without an open run."""
         self.ended = True
         return [self._run_finished({"type": "success"})]
 

@@ -11,15 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from banksman.contracts import events
 from banksman.contracts.errors import BadInput
-from banksman.contracts.events import (
-    Event,
-    MessageCompleted,
-    RunFinished,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import JsonValue
@@ -49,11 +42,7 @@ class UserTurn:
 
 
 def user_turn(messages: tuple[InputMessage, ...]) -> UserTurn:
-    """Return the user's last messages, which messages of other roles may follow.
-
-    Raises:
-        BadInput: No message is a user's.
-    """
+    """Return the user's last messages; raise `BadInput` if no message is a user's."""
     end = len(messages)
     while end and messages[end - 1].role != "user":
         end -= 1
@@ -68,13 +57,7 @@ def user_turn(messages: tuple[InputMessage, ...]) -> UserTurn:
 
 
 def content_of(given: RunInput, turn: UserTurn, *, new: bool) -> Content:
-    """Return the content of a run's message.
-
-    Args:
-        given: The input.
-        turn: Its last user messages.
-        new: Whether the server has no history of the thread.
-    """
+    """Return the content of a run's message; `new` is whether the server has no history of the thread."""
     before: list[str] = []
     if new and (earlier := list(_earlier_texts(given.messages[: turn.start]))):
         before += (EARLIER, *earlier)
@@ -114,25 +97,25 @@ def _part(part: JsonValue) -> Part | None:
             return None
 
 
-def messages_of(events: Iterable[Event]) -> list[AguiMessage]:
+def messages_of(stored: Iterable[events.Event]) -> list[AguiMessage]:
     """Return the messages of a thread, oldest first: the newest ones that fit in `SNAPSHOT_CHARS`."""
     messages: list[AguiMessage] = []
     last: AguiMessage | None = None
-    for event in events:
+    for event in stored:
         match event.data:
-            case RunStarted(message_id=id, message=content):
+            case events.RunStarted(message_id=id, message=content):
                 messages.append({"id": id, "role": "user", "content": text_of(content)})
-            case MessageCompleted(role=role, message_id=id, content=content):
+            case events.MessageCompleted(role=role, message_id=id, content=content):
                 last = {"id": id, "role": role, "content": text_of(content or "")}
                 messages.append(last)
-            case ToolCallRequested(call=call):
+            case events.ToolCallRequested(call=call):
                 if last is None or last["role"] != "assistant":
                     last = {"id": f"{call.id}-message", "role": "assistant"}
                     messages.append(last)
                 last.setdefault("toolCalls", []).append(_call(call))
-            case ToolCallCompleted(result=result):
+            case events.ToolCallCompleted(result=result):
                 messages.append(_result(result))
-            case RunFinished(content=content) if event.run_id and content and _is_new(content, last):
+            case events.RunFinished(content=content) if event.run_id and content and _is_new(content, last):
                 messages.append({"id": f"{event.run_id}-outcome", "role": "assistant", "content": content})
             case _:
                 continue

@@ -37,8 +37,6 @@ NO_MEDIA = "Parts of the message that are neither text nor an image of at most 2
 
 @dataclass(slots=True)
 class AguiRun:
-    """One run of AG-UI."""
-
     mapper: EventMapper
     run: FollowedRun | None = None
     """The run to follow; None if the thread has none."""
@@ -62,8 +60,6 @@ class AguiRun:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Opens the runs of one request."""
-
     followed: FollowedRuns
     conversations: Conversations
     caller: Caller
@@ -72,12 +68,7 @@ class Threads:
     detail: Detail
 
     async def open(self) -> AguiRun:
-        """Return the run for the input: a response to interrupts, a message, or neither to load the thread.
-
-        Raises:
-            CallerMistake: The input is at fault.
-            Refused: The request may succeed later.
-        """
+        """Respond to interrupts, send a message, or with neither load the thread."""
         options = self.given.options
         conversation_id = await self._conversation()
         if self.given.resume:
@@ -107,7 +98,6 @@ class Threads:
         return True
 
     async def _messaged(self, conversation_id: str) -> AguiRun:
-        """Start a run with the user's last messages, or follow the run that an earlier request started."""
         turn = user_turn(self.given.messages)
         view = await self._view(conversation_id)
         ids = DerivedIds(f"agui/{digest(self.given.run_id.encode())}")
@@ -152,7 +142,6 @@ class Threads:
         return await self.followed.start(self.caller, message, self.detail, requests=ids)
 
     async def _resumed(self, conversation_id: str) -> AguiRun:
-        """Store the responses to interrupts, and follow the events after them."""
         view = await self._view(conversation_id)
         request_id = f"agui-{digest(self.given.run_id.encode())[:32]}"
         frame = answer(self.given.resume or (), request_id).model_copy(
@@ -174,11 +163,7 @@ class Threads:
         return found
 
     async def _position(self, conversation_id: str, view: ConversationView, run_id: str, asked: str) -> int:
-        """Return the number of the event after which the run continues: the request's, if it is resolved.
-
-        Raises:
-            NotFound: The conversation has no such request.
-        """
+        """Return the number of the event after which the run continues: the request's, if it is resolved."""
         if asked in view.approvals or asked in view.inputs:
             return view.last_seq
         known = view.runs.get(run_id)

@@ -20,25 +20,15 @@ REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 class Writer(Protocol):
     """Writes one reply, whole or as the events of a stream."""
 
-    def body(self, outcome: Ended) -> dict[str, Any]:
-        """Return the body of the response."""
-        ...
+    def body(self, outcome: Ended) -> dict[str, Any]: ...
 
-    def begin(self) -> bytes:
-        """Return the first events of a stream."""
-        ...
+    def begin(self) -> bytes: ...
 
-    def text(self, piece: str) -> bytes:
-        """Return the event of a piece of text."""
-        ...
+    def text(self, piece: str) -> bytes: ...
 
-    def end(self, outcome: Ended) -> bytes:
-        """Return the last events of a stream."""
-        ...
+    def end(self, outcome: Ended) -> bytes: ...
 
-    def error(self, code: str, message: str) -> bytes:
-        """Return the event that ends a stream without a reply."""
-        ...
+    def error(self, code: str, message: str) -> bytes: ...
 
 
 def failure(outcome: Ended) -> tuple[str, str] | None:
@@ -88,14 +78,13 @@ class ChatCompletionWriter:
         return self._chunk({"content": piece})
 
     def end(self, outcome: Ended) -> bytes:
-        """Return the last chunks: the finish reason, the usage if requested, and `[DONE]`."""
         last = self._chunk({}, finish=_finish(outcome), banksman=self.extension.of(outcome))
         if self.include_usage:
             last += _data(self._object("chat.completion.chunk", []) | {"usage": _openai_usage(outcome)})
         return last + b"data: [DONE]\n\n"
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the error. No `[DONE]` follows, because clients treat a stream with it as a success."""
+        """No `[DONE]` follows, because clients treat a stream with it as a success."""
         error = {"message": message, "type": "server_error", "param": None, "code": code}
         return _data({"error": error})
 
@@ -168,7 +157,6 @@ class StreamedText:
         self._last = ""
 
     def delta(self, message_id: str, offset: int, text: str) -> str:
-        """Return the text that a delta adds to the stream."""
         gap = self._turn_to(message_id)
         known = self._sent[offset : offset + len(text)]
         self._differs = self._differs or offset > len(self._sent) or not text.startswith(known)
@@ -179,7 +167,6 @@ class StreamedText:
         return gap + new
 
     def completed(self, message_id: str, text: str, *, truncated: bool = False) -> str:
-        """Return the text that a stored message adds to the stream."""
         self._last = text
         if not text or (truncated and self._sent):
             return ""

@@ -5,7 +5,6 @@ The checks concern host, origin, rate and size; the headers include those of COR
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -38,8 +37,6 @@ PREFLIGHT_CACHE_S = 600
 
 
 class BodyTooLarge(CallerMistake):
-    """A body exceeds the size limit."""
-
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, limit: int) -> None:
@@ -48,8 +45,6 @@ class BodyTooLarge(CallerMistake):
 
 
 class Perimeter:
-    """ASGI middleware that checks requests and adds headers to responses."""
-
     def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
         self._app = app
         self._settings = settings
@@ -168,11 +163,8 @@ def _request_id(headers: Headers) -> str:
 
 
 def _hostname(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
-
-
-def _is_host(host: Iterable[str]) -> bool:
-    return all(character not in "/?#@\\" for character in host)
+    is_host = all(character not in "/?#@\\" for character in host)
+    return (urlsplit(f"//{host}").hostname or "").lower() if is_host else ""
 
 
 def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:

@@ -22,24 +22,13 @@ StepReport = Callable[[int, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class RunReader:
-    """Reads one run for a caller."""
-
     dispatcher: Dispatcher
     feeds: Feeds
     caller: Caller
     run_id: str
 
     async def read(self, wait_s: float, report: StepReport | None, *, started: bool) -> Run:
-        """Return the run once it has ended or needs a decision, or after `wait_s` seconds.
-
-        Args:
-            wait_s: Seconds to wait.
-            report: Receives the progress of the run; None if the client did not request progress.
-            started: True for a run that this process has just accepted.
-
-        Raises:
-            NotFound: The caller's tenant has no such run.
-        """
+        """Return the run once it has ended or needs a decision; `started` skips the check that it exists."""
         if not wait_s:
             return await self._read()
         if not started:
@@ -55,7 +44,6 @@ class RunReader:
 
     @asynccontextmanager
     async def _reporting(self, report: StepReport | None) -> AsyncGenerator[None]:
-        """Report the steps of the run while the block runs."""
         if report is None:
             yield
             return
@@ -89,7 +77,6 @@ class _Steps:
         self._new = asyncio.Event()
 
     def put(self, frame: str) -> None:
-        """Store the description of a frame that is a step."""
         if text := _described(json.loads(frame)):
             self._count += 1
             self._text = text
@@ -99,7 +86,7 @@ class _Steps:
         """Ignore a piece of text."""
 
     async def room(self) -> None:
-        """Return at once."""
+        pass
 
     async def next(self) -> tuple[int, str]:
         """Wait for the next step; return the number of steps so far and its text."""

@@ -9,27 +9,95 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
+from banksman.contracts.calls import Delta
+from banksman.contracts.events import Commit
 from banksman.contracts.frames import ErrorFrame
-from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints, Endpoint
-from banksman.gateway.interfaces.nats.shared_subjects import (
-    PARAMETERS,
-    PUBLISHED,
-    REGISTRIES,
-    REQUEST_HEADERS,
+from banksman.contracts.registry import (
+    RegisterTool,
+    RegisterWorkflow,
+    ToolList,
+    ToolRegistration,
+    WithdrawTool,
+    WithdrawWorkflow,
+    WorkflowRegistration,
 )
+from banksman.contracts.wire import WIRE_VERSION
+from banksman.contracts.work import ApprovalRequest
+from banksman.contracts.workflows import ProgressReported, ReportProgress
+from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints, Endpoint
 from banksman.gateway.live.event_frames import event_schema
 
 VERSION = "3.1.0"
 Json = dict[str, Any]
+REQUEST_HEADERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        REQUEST_ID: {
+            "type": "string",
+            "maxLength": 128,
+            "description": "Identifies the request for 24 hours: a repeat gets the same reply. "
+            "Defaults to the body's `id`.",
+        },
+        SCHEMA_VERSION: {
+            "type": "string",
+            "const": str(WIRE_VERSION),
+            "description": "Version of the bodies.",
+        },
+    },
+}
+PARAMETERS = {
+    "tenant": "The tenant, to whose account the client belongs.",
+    "conversation_id": "The conversation.",
+    "run_id": "The run. Its id begins with that of its conversation.",
+    "approval_id": "The approval request.",
+    "request_id": "The request for a value.",
+    "workflow": "The name of the workflow.",
+    "tool": "The name of the tool.",
+    "prompt_id": "The system prompt.",
+    "assistant_id": "The assistant.",
+    "schedule_id": "The schedule.",
+    "secret": "The name of the secret.",
+    "key_id": "The API key.",
+    "webhook_id": "The webhook.",
+    "server_id": "The id of the MCP server.",
+}
+_COMMIT = "A stored commit. `replay` sends the same events as frames."
+PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
+    ("live", "live.{tenant}.{conversation_id}", Commit, _COMMIT),
+    (
+        "delta",
+        "delta.{tenant}.{conversation_id}",
+        Delta,
+        "A piece of text that a model writes. It may be lost; `message.completed` replaces all pieces.",
+    ),
+    (
+        "approval request",
+        "approval.request.{tenant}.{approval_id}",
+        ApprovalRequest,
+        "A new approval request, or request for a value, of the tenant.",
+    ),
+    (
+        "api error",
+        "api.{tenant}.error",
+        ErrorFrame,
+        "The error of a request without a reply subject: `reply_to` is its id, `details.subject` its "
+        "subject.",
+    ),
+)
+"""Title, subject, body and description of each subject that clients may subscribe to."""
+REGISTRIES: tuple[tuple[str, type[BaseModel] | None, type[BaseModel], str], ...] = (
+    ("tool.register", RegisterTool, ToolRegistration, "Register a tool, or renew its registration."),
+    ("tool.withdraw", WithdrawTool, ToolRegistration, "Withdraw a tool."),
+    ("tool.list", None, ToolList, "List the tools that the models of the tenant may call."),
+    ("workflow.register", RegisterWorkflow, WorkflowRegistration, "Register a workflow, or change it."),
+    ("workflow.withdraw", WithdrawWorkflow, WorkflowRegistration, "Withdraw a workflow."),
+    ("workflow.progress", ReportProgress, ProgressReported, "Store the progress of a run during its turn."),
+)
+"""Subject, body, reply and description of the requests of tool and workflow servers."""
 
 
 def asyncapi(handlers: Mapping[str, Any], endpoints: ApiEndpoints) -> Json:
-    """Return the AsyncAPI document.
-
-    Args:
-        handlers: FastStream's document of the handlers, without parameters, headers and errors.
-        endpoints: The parameters and errors of each request.
-    """
     document: Json = json.loads(json.dumps(handlers))
     document["asyncapi"] = VERSION
     # The address of the broker differs between deployments and is not part of the contract.
@@ -50,7 +118,7 @@ def asyncapi(handlers: Mapping[str, Any], endpoints: ApiEndpoints) -> Json:
             text,
         )
     _sort(document)
-    return cast(Json, _without_discriminators(document))
+    return cast(Json, _rewritten(document, _without_discriminator))
 
 
 def _sort(document: Json) -> None:
@@ -64,7 +132,6 @@ def _sort(document: Json) -> None:
 
 
 def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> None:
-    """Add the parameters, headers and errors of a request."""
     channel.pop("servers", None)
     channel.pop("bindings", None)
     channel["address"] = endpoint.address
@@ -79,7 +146,7 @@ def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> 
     operation = document["operations"][title]
     operation["messages"] = [{"$ref": f"#/channels/{quote(title, safe='')}/messages/Request"}]
     operation["description"] = channel["description"]
-    codes = [code.value for code in (*endpoint.errors, *COMMON_ERRORS)]
+    codes = [code.value for code in (*endpoint.operation.errors, *COMMON_ERRORS)]
     messages[f"{title}:Error"]["description"] = f"One of the codes {', '.join(codes)}."
     operation["x-error-codes"] = codes
 
@@ -101,12 +168,10 @@ def _request_body(document: Json, name: str, endpoint: Endpoint) -> Json:
 
 
 def _add_frames(document: Json) -> None:
-    """Add the frames that a replay sends, one message each."""
     schema = event_schema()
-    rename = _references("#/$defs/", "#/components/schemas/frames.")
     schemas = document["components"]["schemas"]
-    schemas |= {f"frames.{name}": rename(value) for name, value in schema["$defs"].items()}
-    schemas["frames.Event"] = {"oneOf": rename(schema["oneOf"])}
+    schemas |= {f"frames.{name}": _rewritten(value, _in_frames) for name, value in schema["$defs"].items()}
+    schemas["frames.Event"] = {"oneOf": _rewritten(schema["oneOf"], _in_frames)}
     messages = document["components"]["messages"]
     messages["replay:Reply"] = {
         "title": "replay:Reply",
@@ -127,7 +192,6 @@ def _add(
     bodies: Mapping[str, type[BaseModel] | None],
     text: str,
 ) -> None:
-    """Add a channel, its messages and its operation, which sends or receives the first body."""
     escaped = quote(title, safe="")
     references: list[Json] = []
     messages: Json = {}
@@ -147,12 +211,7 @@ def _add(
         "messages": messages,
     }
     channel = {"$ref": f"#/channels/{escaped}"}
-    operation: Json = {
-        "action": action,
-        "channel": channel,
-        "description": text,
-        "messages": references[:1],
-    }
+    operation: Json = {"action": action, "channel": channel, "description": text, "messages": references[:1]}
     if len(references) > 1:
         operation["reply"] = {"channel": channel, "messages": references[1:]}
     document["operations"][title] = operation
@@ -176,32 +235,26 @@ def _named(parameter: str) -> str:
     return f"The {parameter.removesuffix('_id').replace('_', ' ')}."
 
 
-def _references(old: str, new: str) -> Callable[[Any], Any]:
-    def renamed(value: Any) -> Any:
-        match value:
-            case {"$ref": str() as target, **rest}:
-                return {"$ref": target.replace(old, new), **rest}
-            case dict():
-                return {name: renamed(item) for name, item in cast(Json, value).items()}
-            case list():
-                return [renamed(item) for item in cast(list[Any], value)]
-            case _:
-                return value
-
-    return renamed
-
-
-def _without_discriminators(value: Any) -> Any:
-    """Return a schema without OpenAPI's discriminators, which are objects; those of AsyncAPI are names."""
+def _rewritten(value: Any, change: Callable[[Json], Json]) -> Any:
+    """Return a part of a document in which `change` has replaced every object."""
     match value:
         case dict():
-            given = cast(Json, value)
-            return {
-                name: _without_discriminators(item)
-                for name, item in given.items()
-                if not (name == "discriminator" and isinstance(item, dict) and "propertyName" in item)
-            }
+            return {name: _rewritten(item, change) for name, item in change(cast(Json, value)).items()}
         case list():
-            return [_without_discriminators(item) for item in cast(list[Any], value)]
+            return [_rewritten(item, change) for item in cast(list[Any], value)]
         case _:
             return value
+
+
+def _in_frames(value: Json) -> Json:
+    target = value.get("$ref")
+    if not isinstance(target, str):
+        return value
+    return {**value, "$ref": target.replace("#/$defs/", "#/components/schemas/frames.")}
+
+
+def _without_discriminator(value: Json) -> Json:
+    """Return an object without OpenAPI's discriminator, which is an object; that of AsyncAPI is a name."""
+    given = value.get("discriminator")
+    is_openapi = isinstance(given, dict) and "propertyName" in given
+    return {name: item for name, item in value.items() if name != "discriminator"} if is_openapi else value

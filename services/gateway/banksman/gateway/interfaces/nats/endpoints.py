@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import NoneType
 from typing import Any, get_type_hints
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
 from faststream.nats import NatsRouter
-from faststream.nats.subscriber.usecases import LogicSubscriber
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
@@ -23,7 +23,7 @@ from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
-from banksman.gateway.interfaces.nats.failures import RequestFailures
+from banksman.gateway.interfaces.nats.requests import RequestFailures
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -54,8 +54,6 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class ReplyTooLarge(BanksmanError):
-    """A reply does not fit one message."""
-
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, size: int, max_bytes: int) -> None:
@@ -74,18 +72,12 @@ class Deleted(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One subject of the API."""
-
-    tokens: tuple[str, ...]
-    """The tokens after `api.{tenant}`; one in braces is a parameter."""
-    errors: tuple[ErrorCode, ...]
-    """The errors of its requests in addition to `COMMON_ERRORS`."""
-    operation: Operation | None = None
+    operation: Operation
 
     @property
     def address(self) -> str:
         """The subject with its parameters: `api.{tenant}.chat.send.{conversation_id}`."""
-        return ".".join(("api", "{tenant}", *self.tokens))
+        return ".".join(("api", "{tenant}", *self.operation.tokens))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -94,7 +86,7 @@ class Endpoint:
     @property
     def title(self) -> str:
         """The tokens of the subject that are no parameters, separated by spaces."""
-        return " ".join(token for token in self.tokens if not _PARAMETER.fullmatch(token))
+        return " ".join(token for token in self.operation.tokens if not _PARAMETER.fullmatch(token))
 
 
 @dataclass
@@ -108,47 +100,42 @@ class ApiEndpoints:
         failures = RequestFailures(
             self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
         )
-
-        def replies(msg: Any, /, *, context: ContextRepo) -> _Replies:
-            return _Replies(msg, context=context, bus=self.bus, failures=failures)
-
-        self.router = NatsRouter(middlewares=(replies,))
+        self.router = NatsRouter(middlewares=(partial(_Replies, bus=self.bus, failures=failures),))
         for operation in self.dispatcher.operations:
             if not operation.not_over_nats:
                 self._serve(operation)
 
     def _serve(self, operation: Operation) -> None:
-        endpoint = Endpoint(operation.tokens, operation.errors, operation)
+        endpoint = Endpoint(operation)
         self.by_title[endpoint.title] = endpoint
-        self._subscriber(endpoint)(_handler(operation, self.dispatcher))
-
-    def _subscriber(self, endpoint: Endpoint) -> LogicSubscriber[Any]:
-        tokens = (ANY if _PARAMETER.fullmatch(token) else token for token in endpoint.tokens)
-        return self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
+        tokens = (ANY if _PARAMETER.fullmatch(token) else token for token in operation.tokens)
+        subscriber = self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
+        subscriber(_handler(operation, self.dispatcher))
 
 
 def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
-    """Return the function that FastStream calls with the request's body, if it has one, and the message."""
     body = operation.frame or request_model(operation)
     returned = get_type_hints(operation.handler)["return"]
     deletes = returned is NoneType and not operation.not_over_http
 
     async def respond(request: BaseModel | None, message: Message) -> BaseModel | None:
-        caller = caller_of(message)
+        # The broker has checked the tenant in the subject; the user is unknown.
+        caller = Caller(message.subject.split(".")[1], USER)
         if operation.frame is not None and request is not None:
             return await dispatcher.handle(caller, request)
-        path = {} if operation.named is None else {operation.named: named_by(message)}
+        path = {} if operation.named is None else {operation.named: message.subject.rpartition(".")[2]}
         arguments = {
             **arguments_of(operation, request),
             **{name: path_value(operation, value) for name, value in path.items()},
             **{name: message for name, kind in parameters_of(operation).others if kind is Received},
         }
-        reply: BaseModel | None = await dispatcher.call(operation, caller, request_id_of(message), arguments)
+        request_id = message.headers.get(REQUEST_ID)
+        call_id = request_id or unrepeated_id()
+        reply: BaseModel | None = await dispatcher.call(operation, caller, call_id, arguments)
         if deletes:
             reply = Deleted(id=str(arguments[operation.path_parameters[-1]]))
         if reply is not None and operation.audit is not None:
             described = reply.model_dump(mode="json", by_alias=True)
-            request_id = message.headers.get(REQUEST_ID)
             await dispatcher.record(operation, caller, "nats", path, described, request_id)
         return reply
 
@@ -196,22 +183,3 @@ class _Replies(BaseMiddleware[Any, Any]):
         if len(data) > self._bus.max_payload:
             return error_envelope(ReplyTooLarge(len(data), self._bus.max_payload))
         return data
-
-
-def caller_of(message: Message) -> Caller:
-    """Return the caller. The tenant is in the subject, which the broker has checked; the user is unknown."""
-    return Caller(tenant_of(message), USER)
-
-
-def tenant_of(message: Message) -> str:
-    return message.subject.split(".")[1]
-
-
-def named_by(message: Message) -> str:
-    """Return the last token of a request's subject, its parameter."""
-    return message.subject.rpartition(".")[2]
-
-
-def request_id_of(message: Message) -> str:
-    """Return the idempotency key of a request; a new id without it."""
-    return message.headers.get(REQUEST_ID) or unrepeated_id()

@@ -26,6 +26,7 @@ from banksman.gateway.interfaces.passthrough.sse import (
     unchanged,
 )
 from banksman.gateway.interfaces.passthrough.upstreams import (
+    ForwardedRequest,
     UnknownModel,
     UnsupportedEndpoint,
     UpstreamResponse,
@@ -56,13 +57,6 @@ PROMPT_ID = "prompt_id"
 async def forward(
     request: Request, path: str, dialect: Dialect, upstreams: Upstreams, caller: Caller
 ) -> Response:
-    """Forward a request to the upstream of its model, and return the response as it arrives.
-
-    Raises:
-        BadInput: The body names no model.
-        TenantLimitReached: The tenant has used up a limit.
-        NotFound: The tenant does not have the prompt that the request names.
-    """
     here = request.url.path
     services: Services = request.app.state.services
     usage = services.find(PassthroughUsage)
@@ -81,7 +75,8 @@ async def forward(
     except UnsupportedEndpoint as error:
         code = "unsupported_endpoint_for_model"
         return JSONResponse(error_body(here, 400, code, str(error), field="model"), 400)
-    opening = upstreams.open(candidates, path, request.url.query, body, request.headers, dialect)
+    forwarded = ForwardedRequest(path, request.url.query, body, request.headers, dialect)
+    opening = upstreams.open(candidates, forwarded)
     if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
         return Response(status_code=CLIENT_CLOSED)
     meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant))
@@ -103,10 +98,7 @@ async def forward(
 async def _opened(
     request: Request, opening: asyncio.Task[UpstreamResponse], patience_s: float | None
 ) -> bool:
-    """Wait up to `patience_s` for an upstream's response.
-
-    Returns False if the client disconnects first; the upstream's request is then cancelled.
-    """
+    """Wait up to `patience_s` for the response; return False if the client disconnects, which cancels it."""
     leaving = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((opening, leaving), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +168,6 @@ async def _events(
 
 
 async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter) -> AsyncGenerator[bytes]:
-    """Yield a body that is not an event stream."""
     repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
     try:
         async for piece in response.body:
@@ -191,7 +182,6 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body. Only `model`, `stream` and `prompt_id` are used."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -207,11 +197,7 @@ def _model_of(given: dict[str, Any]) -> str:
 
 
 def with_prompt(body: dict[str, Any], prompt: str, dialect: Dialect) -> bytes:
-    """Return the body of a request with a system prompt before its own, and without `prompt_id`.
-
-    Raises:
-        BadInput: The body has no place for a prompt.
-    """
+    """Return the body with a system prompt before its own; raise `BadInput` if it has no place for one."""
     rest = {name: value for name, value in body.items() if name != PROMPT_ID}
     match dialect:
         case "openai":

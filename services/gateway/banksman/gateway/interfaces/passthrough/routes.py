@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.security import APIKeyHeader
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from banksman.contracts.wire import Stored
+from banksman.contracts.wire import JsonObject, Stored
 from banksman.gateway.assistants.model_catalog import ModelCatalog, ModelView
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.passthrough.forwarding import forward
-from banksman.gateway.interfaces.passthrough.listing import anthropic_model
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.operation.caller import Caller, key_of
 from banksman.gateway.operation.declaration import Operations
@@ -85,12 +85,6 @@ API_KEY = APIKeyHeader(
 
 
 async def passthrough_caller(request: Request, keys: Annotated[Keys, provided(Keys)]) -> Caller:
-    """Return the caller, whose key must open passthrough endpoints and have the right `chat`.
-
-    Raises:
-        Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open these endpoints, or lacks the right.
-    """
     caller = keys.caller(key_of(request.headers))
     caller.check("passthrough")
     caller.need("chat")
@@ -139,7 +133,7 @@ async def list_models(request: Request, upstreams: UpstreamsDep) -> Response:
     models = await upstreams.lists.models()
     if not _is_anthropic(request):
         return JSONResponse({"object": "list", "data": models})
-    data = [anthropic_model(model) for model in models]
+    data = [_anthropic_model(model) for model in models]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return JSONResponse({"first_id": None, "last_id": None, **ends, "data": data, "has_more": False})
 
@@ -154,10 +148,20 @@ async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> R
     found = next((entry for entry in await upstreams.lists.models() if entry["id"] == model), None)
     anthropic = _is_anthropic(request)
     if found is not None:
-        return JSONResponse(anthropic_model(found) if anthropic else found)
+        return JSONResponse(_anthropic_model(found) if anthropic else found)
     path = "/v1/messages" if anthropic else request.url.path
     message = f"The model {model[:200]!r} does not exist."
     return JSONResponse(error_body(path, 404, "model_not_found", message, field="model"), 404)
+
+
+def _anthropic_model(model: JsonObject) -> JsonObject:
+    created = datetime.fromtimestamp(cast(int, model["created"]), UTC)
+    return {
+        "type": "model",
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def _is_anthropic(request: Request) -> bool:

@@ -1,24 +1,23 @@
-"""The model APIs that passthrough forwards to."""
+"""The model APIs that passthrough forwards to: their headers, requests and lists of models."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
+import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import aiohttp
 from yarl import URL
 
 from banksman.contracts.errors import CallerMistake, Unavailable
-from banksman.gateway.interfaces.passthrough.headers import request_headers, response_headers
-from banksman.gateway.interfaces.passthrough.listing import ModelLists
+from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
-from banksman.runtime.background import Background
+from banksman.runtime.background import Background, BackgroundTask
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
@@ -29,18 +28,43 @@ WHOLE_BODY_BYTES = 2**20
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
 
+REQUEST_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-language",
+        "content-type",
+        "idempotency-key",
+        "originator",
+        "session-id",
+        "traceparent",
+        "user-agent",
+        "x-app",
+        "x-client-request-id",
+    }
+)
+REQUEST_PREFIXES = ("anthropic-", "openai-", "x-stainless-")
+RESPONSE_HEADERS = frozenset(
+    {"content-type", "retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
+)
+RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
+# These headers select an account of the vendor, but the key, and so the account, is the gateway's.
+_ACCOUNT_HEADERS = frozenset({"openai-organization", "openai-project"})
+
+REFRESH_S = 300.0
+RETRY_S = 10.0
+TIMEOUT_S = 10.0
+FIRST_LIST_S = 2.0
+MAX_TIME = 2**33
+"""Seconds since 1970; a later time of an upstream is treated as an error."""
+
 
 class UnknownModel(CallerMistake):
-    """No upstream serves a model."""
-
     def __init__(self, model: str) -> None:
         self.model = model
         super().__init__(f"The model {model[:200]!r} does not exist.")
 
 
 class UnsupportedEndpoint(CallerMistake):
-    """Upstreams serve a model, but not in the dialect of the endpoint."""
-
     def __init__(self, model: str, dialect: Dialect) -> None:
         self.model = model
         self.dialect = dialect
@@ -56,14 +80,21 @@ class UpstreamUnavailable(Unavailable):
         super().__init__(f"The upstream {name} {problem}.")
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    path: str
+    query: str
+    body: bytes
+    headers: Mapping[str, str]
+    dialect: Dialect
+
+
 class _Stopping(Exception):
     """The gateway stops and cannot wait any longer for an upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResponse:
-    """The status and headers of a response, and its body as it arrives."""
-
     status: int
     headers: Mapping[str, str]
     body: AsyncGenerator[bytes]
@@ -72,7 +103,6 @@ class UpstreamResponse:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the body is server-sent events."""
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
 
@@ -97,21 +127,12 @@ class Upstreams:
         self.lists.start(self._session)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.lists.stop()
         await self._session.close()
 
     def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
-        """Return the upstreams that may serve a model in a dialect, in the order in which they are tried.
-
-        Upstreams that list the model come first, then the others, each in the configured order.
-
-        Raises:
-            UnknownModel: No upstream serves the model.
-            UnsupportedEndpoint: Upstreams serve it in other dialects only.
-        """
+        """Return the upstreams that may serve a model: first those that list it, each in configured order."""
         serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
         found = [upstream for upstream in serving if dialect in upstream.dialects]
         if not serving:
@@ -121,20 +142,14 @@ class Upstreams:
         return tuple(sorted(found, key=lambda upstream: not self.lists.has(upstream, model)))
 
     def open(
-        self,
-        candidates: tuple[Upstream, ...],
-        path: str,
-        query: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        dialect: Dialect,
+        self, candidates: tuple[Upstream, ...], request: ForwardedRequest
     ) -> asyncio.Task[UpstreamResponse]:
         """Start to forward a request; the task returns the response with its headers.
 
         After a 404 the next candidate is tried, because the upstream has done nothing. The caller reads or
         closes the body. The task raises `UpstreamUnavailable`.
         """
-        task = asyncio.create_task(self._open(candidates, path, query, body, headers, dialect))
+        task = asyncio.create_task(self._open(candidates, request))
         self._opening.add(task)
         task.add_done_callback(self._opened)
         return task
@@ -145,38 +160,23 @@ class Upstreams:
             # A client may disconnect before its response is read; asyncio would log the task's error.
             task.exception()
 
-    async def _open(
-        self,
-        candidates: tuple[Upstream, ...],
-        path: str,
-        query: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        dialect: Dialect,
-    ) -> UpstreamResponse:
+    async def _open(self, candidates: tuple[Upstream, ...], request: ForwardedRequest) -> UpstreamResponse:
         *earlier, last = candidates
         for upstream in earlier:
-            response = await self._post(upstream, path, query, body, headers, dialect)
+            response = await self._post(upstream, request)
             if response.status != 404:
                 return self._response(response, upstream)
             response.close()
-        return self._response(await self._post(last, path, query, body, headers, dialect), last)
+        return self._response(await self._post(last, request), last)
 
-    async def _post(
-        self,
-        upstream: Upstream,
-        path: str,
-        query: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        dialect: Dialect,
-    ) -> aiohttp.ClientResponse:
-        url = URL(upstream.url(path, query), encoded=True)
-        sent = request_headers(headers, upstream, dialect)
+    async def _post(self, upstream: Upstream, request: ForwardedRequest) -> aiohttp.ClientResponse:
+        url = URL(upstream.url(request.path, request.query), encoded=True)
+        headers = request_headers(request.headers, upstream, request.dialect)
+        body = request.body
         try:
             # No redirects: one would send the upstream's key and the body to another host.
             data = io.BytesIO(body) if len(body) > WHOLE_BODY_BYTES else body
-            response = await self._session.post(url, data=data, headers=sent, allow_redirects=False)
+            response = await self._session.post(url, data=data, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unavailable(upstream, error) from error
         except asyncio.CancelledError:
@@ -246,3 +246,106 @@ def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
             return UpstreamUnavailable(upstream.name, "cannot be reached")
         case _:
             return UpstreamUnavailable(upstream.name, "ended the connection before its response was complete")
+
+
+def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Dialect) -> dict[str, str]:
+    forwarded = {
+        name: value
+        for name, value in given.items()
+        if name in REQUEST_HEADERS or (name.startswith(REQUEST_PREFIXES) and name not in _ACCOUNT_HEADERS)
+    }
+    # A compressed stream arrives in the blocks of its compression instead of event by event.
+    return forwarded | {"accept-encoding": "identity"} | authorization(upstream, dialect)
+
+
+def response_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that the client receives, without keys."""
+    lower = {name.lower(): value for name, value in given.items()}
+    return {
+        name: redacted(value)
+        for name, value in lower.items()
+        if name in RESPONSE_HEADERS or name.startswith(RESPONSE_PREFIXES)
+    }
+
+
+def authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
+    if upstream.api_key is None:
+        return {}
+    key = upstream.api_key.get_secret_value()
+    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+
+
+class ModelLists:
+    def __init__(self, upstreams: tuple[Upstream, ...], background: Background) -> None:
+        self._upstreams = upstreams
+        self._background = background
+        self._models: dict[str, dict[str, JsonObject]] = {}
+        """Listed models by upstream and id."""
+        self._task: BackgroundTask | None = None
+        self._listed = asyncio.Event()
+
+    def start(self, session: aiohttp.ClientSession) -> None:
+        async def list_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for upstream in self._upstreams:
+                    group.create_task(self._list(session, upstream))
+            self._listed.set()
+
+        self._task = self._background.repeat("upstream-models", list_all, wait=self._wait)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await self._task.stop()
+
+    def has(self, upstream: Upstream, model: str) -> bool:
+        return model in self._models.get(upstream.name, ())
+
+    async def models(self) -> list[JsonObject]:
+        """Return each model of all upstreams once; wait up to two seconds for the first lists."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIST_S):
+                await self._listed.wait()
+        found: dict[str, JsonObject] = {}
+        for upstream in self._upstreams:
+            for id, model in self._models.get(upstream.name, {}).items():
+                found.setdefault(id, model)
+        return list(found.values())
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return the upstream and the id of every listed model; waits as `models` does."""
+        await self.models()
+        return [(name, id) for name, models in self._models.items() for id in models]
+
+    async def _wait(self) -> None:
+        if self._listed.is_set():
+            complete = len(self._models) == len(self._upstreams)
+            await asyncio.sleep(REFRESH_S if complete else RETRY_S)
+
+    async def _list(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:
+        dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
+        headers = authorization(upstream, dialect)
+        if dialect == "anthropic":
+            headers["anthropic-version"] = "2023-06-01"
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                # No redirects: one would send the upstream's key to another host.
+                request = session.get(upstream.url("/models"), headers=headers, allow_redirects=False)
+                async with request as response:
+                    response.raise_for_status()
+                    listed = json.loads(await response.read())
+            models = [_model(entry, upstream.name) for entry in listed["data"]]
+            self._models[upstream.name] = {str(model["id"]): model for model in models}
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            reason = redacted(str(error)) or type(error).__name__
+            logger.warning("the models of %s could not be listed: %s", upstream.name, reason)
+
+
+def _model(entry: Any, owner: str) -> JsonObject:
+    found = cast(dict[str, Any], entry)
+    created = found.get("created")
+    return {
+        "id": str(found["id"]),
+        "object": "model",
+        "created": created if isinstance(created, int) and 0 <= created < MAX_TIME else 0,
+        "owned_by": str(found.get("owned_by") or owner),
+    }
