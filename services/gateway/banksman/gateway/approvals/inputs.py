@@ -12,7 +12,7 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
-from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.gateway.approvals.stored_replies import ReplySlots, open_again, readable, valid_reply
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.checks import check_conversation
 from banksman.gateway.runs.idempotency import StoredRequests, ids_once
@@ -32,7 +32,6 @@ class ProvidedInput:
 
     @property
     def outcome(self) -> InputOutcome:
-        """The outcome of the request."""
         match self.reply.outcome:
             case "approved":
                 return "provided"
@@ -44,9 +43,7 @@ class ProvidedInput:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Accepts the values of every interface."""
-
-    slots: ApprovalSlots
+    slots: ReplySlots
     decisions: Decisions
     schemas: SchemaChecker
     clock: Clock
@@ -54,12 +51,7 @@ class Inputs:
     requests: StoredRequests
 
     async def reply(self, caller: Caller, request: InputReply) -> Ack:
-        """Store the value that a user provides; a repeated request returns the result of the first one.
-
-        Raises:
-            BadInput: The request names another conversation, or as `submit`.
-            NotFound, NotReady, Conflict: As `submit`.
-        """
+        """Store the value that a user provides; a repeated request returns the result of the first one."""
         check_conversation(request)
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
         provided = await self.submit(
@@ -81,10 +73,6 @@ class Inputs:
         """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
 
         Args:
-            tenant: The tenant of the request.
-            request_id: The request.
-            value: The value, which must fit the schema of the request.
-            by: The user who provides it.
             reply_id: Identifies this submission; its repeats have the same id.
 
         Raises:

@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import Query, Response
 from fastapi.responses import JSONResponse
 
+from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import Ack, ApprovalDecision, InputReply
 from banksman.gateway.approvals.bodies import (
@@ -23,11 +25,19 @@ from banksman.gateway.approvals.bodies import (
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.approvals.set_aside import Asides
+from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.remembered import operations as remembered_operations
+from banksman.gateway.assistants.tools import Tools
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 MAX_PENDING = 1_000
 """Open requests in one page."""
@@ -101,11 +111,9 @@ async def decide_approval(
     status=204,
     errors=(MISSING, CONFLICT, EARLY),
 )
-async def set_approval_aside(
-    approval_id: str, asides: Annotated[Asides, provided(Asides)], caller: CallerDep
-) -> None:
+async def set_approval_aside(approval_id: str, pending: Pending, caller: CallerDep) -> None:
     """Remove an approval request from the caller's inbox. The request stays open, and may be escalated."""
-    await asides.set_aside(caller, approval_id)
+    await pending.set_aside(caller, approval_id)
 
 
 @operations.add("input.list", "GET /context/inputs")
@@ -144,3 +152,24 @@ async def provide_input(
     message = f"the value was {ack.outcome} by {ack.resolved_by} before"
     late = LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+
+
+async def build(base: Foundation) -> None:
+    services, bus, clock = base.services, base.bus, base.clock
+    conversations, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    key = base.settings.approvals.key()
+    schemas = await base.stack.enter_async_context(SchemaChecker())
+    slots = ApprovalSlots(bus)
+    remembered = RememberedDecisions(bus, conversations, services[Views], queue, backlog)
+    requests = services[StoredRequests]
+    decisions = Decisions(slots, conversations, services[Tools], schemas, clock, key, remembered, requests)
+    services.add(
+        slots,
+        remembered,
+        decisions,
+        Inputs(slots, decisions, schemas, clock, key, requests),
+        PendingApprovals(bus, slots, conversations, queue, backlog, clock),
+    )
+
+
+FEATURE = Feature((*operations, *remembered_operations), build)

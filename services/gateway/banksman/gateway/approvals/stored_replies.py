@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from banksman.contracts.errors import NotReady, Poison
+from banksman.contracts.errors import Conflict, NotReady, Poison
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.runs.approval.requests import problem
+from banksman.runs.approval.requests import is_signed_first, problem, sign_first
 
 
-class ApprovalSlots(Protocol):
+class ReplySlots(Protocol):
     """The two slots of an approval: the request, and the one reply to it."""
 
     async def read(
@@ -36,13 +36,9 @@ class ApprovalSlots(Protocol):
 
 
 async def readable(
-    slots: ApprovalSlots, tenant: str, approval_id: str
+    slots: ReplySlots, tenant: str, approval_id: str
 ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-    """Return the stored request and reply.
-
-    Raises:
-        NotReady: One of them cannot be decoded, and is about to be removed.
-    """
+    """Return the stored request and reply; raise `NotReady` if one of them cannot be decoded."""
     try:
         return await slots.read(tenant, approval_id)
     except Poison as poison:
@@ -50,11 +46,7 @@ async def readable(
 
 
 def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
-    """Return a stored reply after verifying it.
-
-    Raises:
-        NotReady: The reply is invalid, and is about to be removed.
-    """
+    """Return a stored reply; raise `NotReady` if it is invalid."""
     if problem(stored, request, key) is not None:
         raise open_again(stored.approval_id)
     return stored
@@ -67,3 +59,39 @@ def open_again(approval_id: str) -> NotReady:
     """
     message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"
     return NotReady(message, retry_after_s=0.5)
+
+
+async def first_approval(slots: ReplySlots, reply: ApprovalReply, key: bytes) -> FirstApproval:
+    """Return the stored first approval of a request; without one, store this reply as the first approval.
+
+    Raises `Conflict` if the stored first approval cannot be read, or has no valid signature.
+    """
+    try:
+        first = await slots.first(reply.tenant, reply.approval_id)
+        if first is None:
+            fields = set(FirstApproval.model_fields) - {"signature"}
+            mine = FirstApproval(**{name: getattr(reply, name) for name in fields})
+            # Two users may approve at once: the slot decides which of them is the first.
+            first = await slots.store_first(sign_first(mine, key))
+    except Poison as poison:
+        raise _invalid(reply) from poison
+    if not is_signed_first(first, key):
+        raise _invalid(reply)
+    return first
+
+
+def _invalid(reply: ApprovalReply) -> Conflict:
+    return Conflict(f"the stored first approval of {reply.approval_id!r} is invalid: reject the request")
+
+
+def confirming(reply: ApprovalReply, first: FirstApproval) -> ApprovalReply:
+    """Return the reply of a second user, with the first approval in it.
+
+    Raises `Conflict` if the same user approved first, or the approvals differ.
+    """
+    if first.by == reply.by:
+        raise Conflict(f"{first.by} approved {reply.approval_id!r} before: another user must approve it too")
+    if (first.decisions, first.remember) != (reply.decisions, reply.remember):
+        text = f"{first.by} approved {reply.approval_id!r} otherwise: approve exactly the same, or reject all"
+        raise Conflict(text)
+    return reply.model_copy(update={"first": first})

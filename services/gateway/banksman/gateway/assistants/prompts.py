@@ -53,23 +53,14 @@ class EnhancedPromptBody(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The system prompts of all tenants, as clients read and change them."""
-
     store: TenantStore[SystemPrompt]
     requests: StoredRequests
     enhancing: EnhancedPrompts
 
     async def list(self, caller: Caller) -> tuple[SystemPrompt, ...]:
-        """Return all prompts of the caller's tenant, sorted by id."""
         return tuple(await self.store.list(caller.tenant))
 
     async def get(self, caller: Caller, prompt_id: str) -> SystemPrompt:
-        """Return a prompt.
-
-        Raises:
-            BadInput: The id is malformed.
-            NotFound: No such prompt.
-        """
         return await self.store.get(caller.tenant, check_token(prompt_id, "prompt_id"))
 
     async def create(self, caller: Caller, given: NewPrompt, request_id: str) -> SystemPrompt:
@@ -92,22 +83,12 @@ class Prompts:
             return await self.store.get(caller.tenant, ids["id"])
 
     async def replace(self, caller: Caller, prompt_id: str, given: PromptBody) -> SystemPrompt:
-        """Replace a prompt.
-
-        Raises:
-            BadInput: The id or a placeholder of the content is malformed.
-            NotFound: No such prompt.
-        """
+        """Replace a prompt; raise `BadInput` if a placeholder of the content is malformed."""
         variables_of(given.content)
         prompt = _prompt(check_token(prompt_id, "prompt_id"), given)
         return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
 
     async def delete(self, caller: Caller, prompt_id: str) -> None:
-        """Delete a prompt.
-
-        Raises:
-            NotFound: No such prompt.
-        """
         # `get` stores the built-in prompt, so deleting it succeeds even before its first use.
         prompt = await self.get(caller, prompt_id)
         await self.store.delete(caller.tenant, prompt.id)
@@ -125,15 +106,9 @@ class Prompts:
         """Return a prompt with tools and instructions, as a run in `context` would have it.
 
         Args:
-            caller: The client.
-            prompt_id: The prompt.
-            context: The run that the prompt is enhanced for.
             protocol: How calls are written; None for that of the context.
             budget_tokens: Maximum tokens for tools; None for the limit of the settings.
             variables: Values for the placeholders; None leaves placeholders unchanged.
-
-        Raises:
-            NotFound: No such prompt, assistant or conversation.
         """
         prompt = await self.get(caller, prompt_id)
         base = prompt.content if variables is None else render(prompt.content, variables)

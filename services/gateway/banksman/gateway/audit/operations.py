@@ -18,6 +18,7 @@ from banksman.gateway.audit.trail import (
     ExportFormat,
     Trail,
 )
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import FORBIDDEN, Operations
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
@@ -51,11 +52,7 @@ async def requested(
     until: Timestamp | None = None,
     tenant: NamedTenant = None,
 ) -> AuditFilter:
-    """Return the filter for the entries that a request selects.
-
-    Raises:
-        Forbidden: Only an operator sees the trails of other tenants.
-    """
+    """Return the filter of a request; raise `Forbidden` for other tenants, except to an operator."""
     if tenant is not None and tenant != caller.tenant:
         caller.need("operator")
         tenant = tenant if tenant == ANY else check_token(tenant, "tenant")
@@ -95,3 +92,12 @@ async def export_audit(
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
     return StreamedResponse(await trail.export(wanted, format), headers=headers)
+
+
+async def build(base: Foundation) -> None:
+    trail = Trail(base.bus, base.clock)
+    base.dispatcher.trail = trail
+    base.services.add(trail)
+
+
+FEATURE = Feature(operations, build)

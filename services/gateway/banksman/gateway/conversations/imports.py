@@ -43,8 +43,6 @@ OUTCOMES = frozenset(get_args(Outcome))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """Imports conversations."""
-
     conversations: Conversations
     assistants: TenantStore[Assistant]
     requests: StoredRequests
@@ -100,10 +98,7 @@ def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tupl
     """Return the runs of exported events under new ids, in the order of their starts.
 
     Runs that have not ended are omitted. The new ids are derived from the conversation and the old ids, so
-    that a repeat has the same ids.
-
-    Raises:
-        BadInput: There are no or too many runs, or an event is malformed.
+    that a repeat has the same ids. Raises `BadInput` for no or too many runs, or a malformed event.
     """
     ids = _NewIds(conversation_id)
     open_runs: dict[str, ImportedRun] = {}

@@ -20,10 +20,9 @@ from banksman.gateway.conversations.bodies import (
     ExportedConversation,
     NewConversation,
 )
-from banksman.gateway.conversations.changes import ConversationChanges
+from banksman.gateway.conversations.changes import ConversationChanges, Titles
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.imports import Imports
-from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.operation.caller import CHAT
@@ -104,10 +103,9 @@ async def list_conversations(
     Archived conversations are listed only with `archived=true`, which lists no others. Pinned ones are listed
     among the others; `pinned=true` lists only them.
     """
-    page = await index.list(
+    return await index.list(
         caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived
     )
-    return ConversationPage(items=tuple(page.items), next=page.next)
 
 
 @operations.add("conversation.read", "GET /context/conversations/{conversation_id}", errors=(MISSING,))
@@ -206,6 +204,5 @@ async def list_events(
 
 
 def creation(request_id: str, body: NewConversation) -> ConversationCreate:
-    """Return the frame that creates a conversation."""
     fields = {name: getattr(body, name) for name in NewConversation.model_fields}
     return ConversationCreate(type="conversation.create", id=request_id, **fields)

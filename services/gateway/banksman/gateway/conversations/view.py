@@ -35,8 +35,6 @@ PARKED = frozenset({"awaiting_approval", "awaiting_input"})
 
 @dataclass(slots=True)
 class RunView:
-    """The state of one run."""
-
     run_id: str
     status: RunStatus | Outcome
     asked_at: datetime
@@ -54,9 +52,7 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenApproval:
-    """An approval request without a decision."""
-
+class UndecidedApproval:
     run_id: str
     requested: ApprovalRequested
 
@@ -92,7 +88,7 @@ class ConversationView:
     title: str = ""
     deleted: bool = False
     runs: dict[str, RunView] = field(default_factory=dict[str, RunView])
-    approvals: dict[str, OpenApproval] = field(default_factory=dict[str, OpenApproval])
+    approvals: dict[str, UndecidedApproval] = field(default_factory=dict[str, UndecidedApproval])
     """Open approval requests by approval id."""
     remembered: dict[str, RememberedDecision] = field(default_factory=dict[str, "RememberedDecision"])
     """Decisions that apply to further calls, by approval id."""
@@ -124,7 +120,6 @@ class ConversationView:
         return self._stream_seqs[index - 1] if index else 0
 
     def apply(self, stored: StoredCommit) -> None:
-        """Fold the next commit."""
         commit = stored.commit
         if not self._stream_seqs:
             self.oldest_seq = commit.first_seq
@@ -178,7 +173,7 @@ class ConversationView:
             case RunFinished() as finished:
                 self._finish(run, finished, event, stream_seq)
             case ApprovalRequested() as requested:
-                self.approvals[requested.approval_id] = OpenApproval(run.run_id, requested)
+                self.approvals[requested.approval_id] = UndecidedApproval(run.run_id, requested)
             case ApprovalResolved(approval_id=approval_id) as resolved:
                 decided = self.approvals.pop(approval_id, None)
                 if decided is not None and resolved.remember is not None:

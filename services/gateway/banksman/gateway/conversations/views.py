@@ -58,7 +58,6 @@ class Views:
 
         Raises:
             LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
         """
         cached = self._cached(tenant, conversation_id)
         async with cached.turn:
@@ -80,10 +79,6 @@ class Views:
         """Return the events after `after_seq` that are stored when this is called, in order.
 
         Events that are stored during the read are omitted, so that head and events are consistent.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
         """
         view = await self.read(tenant, conversation_id)
         page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
@@ -94,12 +89,7 @@ class Views:
         return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
 
     async def state(self, tenant: str, conversation_id: str) -> Conversation:
-        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
-        """
+        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning."""
         state = Conversation(tenant, conversation_id)
         for stored in await self.log.read(tenant, conversation_id, leader=True):
             state = apply_commit(state, stored.stream_seq, stored.commit)
@@ -116,7 +106,6 @@ class Views:
         Raises:
             LogDamaged: The log is known to be damaged.
             Conflict: Events are missing or cannot be read.
-            Unavailable: The broker does not respond.
         """
         if damage := self.damage(tenant, conversation_id):
             raise damage

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterable, AsyncIterator
+import zipfile
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import IO, cast
 
-from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets.sealing import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
@@ -24,7 +25,6 @@ from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.files.archives import check_size, zipped
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
@@ -44,25 +44,16 @@ class StoredFile(Stored):
     """Bytes."""
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationFiles:
-    """Finds the workspaces of conversations, and the complete outputs of their calls."""
+    placements: Placements
+    outputs: Objects
+    conversations: Conversations
+    runs: Runs
 
-    def __init__(
-        self, placements: Placements, outputs: Bus, conversations: Conversations, runs: Runs
-    ) -> None:
-        self._placements = placements
-        self._outputs = Objects(outputs, OUTPUTS)
-        self._conversations = conversations
-        self._runs = runs
-
-    async def workspace(self, caller: Caller, conversation_id: str) -> WorkspaceFiles:
-        """Return the workspace of a conversation.
-
-        Raises:
-            NotFound: The caller's tenant has no such conversation.
-        """
-        record = await self._conversations.get(caller.tenant, conversation_id)
-        return WorkspaceFiles(self._placements, caller.tenant, conversation_id, record.title)
+    async def workspace(self, caller: Caller, conversation_id: str) -> ConversationWorkspace:
+        record = await self.conversations.get(caller.tenant, conversation_id)
+        return ConversationWorkspace(self.placements, caller.tenant, conversation_id, record.title)
 
     async def output(self, caller: Caller, run_id: str, tool_call_id: str) -> bytes:
         """Return the complete output of a call whose result was truncated.
@@ -71,10 +62,10 @@ class ConversationFiles:
             NotFound: The caller's tenant has no such run, the run has no such call, or the call has no
                 complete output besides its result.
         """
-        result = await self._runs.result(caller.tenant, run_id, tool_call_id)
+        result = await self.runs.result(caller.tenant, run_id, tool_call_id)
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
-        data = await self._outputs.get(result.output_ref)
+        data = await self.outputs.get(result.output_ref)
         if result.output_key is None:
             return data
         content = await asyncio.to_thread(opened, data, result.output_key, result.output_ref)
@@ -84,7 +75,7 @@ class ConversationFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceFiles:
+class ConversationWorkspace:
     """Reads and writes one workspace through the runner that owns it."""
 
     placements: Placements
@@ -135,11 +126,7 @@ class WorkspaceFiles:
         return pieces()
 
     async def archive(self) -> AsyncIterator[bytes]:
-        """Return all files, at most 10,000, as a zip file in pieces.
-
-        Raises:
-            BadInput: There are more than 10,000 files, or they have more than 512 MiB.
-        """
+        """Return all files as a zip file in pieces; `BadInput` for over 10,000 files or 512 MiB."""
         files, more = await self._listed("")
         if more:
             raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
@@ -160,27 +147,16 @@ class WorkspaceFiles:
         return offset + len(buffer)
 
     async def delete(self, path: str) -> None:
-        """Delete a file.
-
-        Raises:
-            NotFound: No such file.
-        """
         await self._request(path, FileDelete(path=path))
 
     async def slice(self, path: str, offset: int) -> FileReply:
-        """Return up to `SLICE_BYTES` of a file's bytes.
-
-        Raises:
-            NotFound: No such file.
-            BadInput: The file cannot be read.
-        """
+        """Return up to `SLICE_BYTES` of a file's bytes. Raises as `read`."""
         return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
     async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
         """Store a slice of an upload; the last slice replaces the file.
 
-        Raises:
-            BadInput: The path is invalid, or the slices before this one are missing.
+        Raises `BadInput` if the path is invalid, or the slices before this one are missing.
         """
         encoded = base64.b64encode(data).decode()
         request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
@@ -202,3 +178,67 @@ def check_length(path: str) -> str:
     if len(path) > MAX_PATH_CHARS:
         raise ValueError(f"at most {MAX_PATH_CHARS} characters")
     return path
+
+
+MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
+"""Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
+FIRST_YEAR, LAST_YEAR = 1980, 2107
+_FAST = 1
+"""Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
+
+Read = Callable[[str], Awaitable[AsyncIterator[bytes]]]
+"""Returns the content of a path in pieces, or raises `NotFound`."""
+
+
+def check_size(files: Sequence[FileEntry]) -> None:
+    """Raise `BadInput` if the files are too large for an archive."""
+    size = sum(file.size for file in files)
+    if size > MAX_ARCHIVE_BYTES:
+        raise BadInput("workspace", f"{size} bytes", f"files of at most {MAX_ARCHIVE_BYTES} bytes together")
+
+
+async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]:
+    """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
+    written = _Written()
+    # For an output that cannot seek, zipfile needs only `write` and `flush`.
+    archive = zipfile.ZipFile(cast(IO[bytes], written), "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST)
+    for file in files:
+        try:
+            pieces = await read(file.path)
+        except NotFound:
+            continue  # A command deleted it meanwhile.
+        entry = zipfile.ZipInfo(file.path, _zip_time(file))
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        # A command may write the file meanwhile, so its size is not known before the end.
+        with archive.open(entry, "w", force_zip64=True) as target:
+            async for piece in pieces:
+                await asyncio.to_thread(target.write, piece)
+                yield written.take()
+    archive.close()
+    yield written.take()
+
+
+def _zip_time(file: FileEntry) -> tuple[int, int, int, int, int, int]:
+    """Return the modification time, or a substitute: commands may set years that zip files cannot state."""
+    at = file.modified_at
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        return (FIRST_YEAR, 1, 1, 0, 0, 0)
+    return (at.year, at.month, at.day, at.hour, at.minute, at.second)
+
+
+class _Written:
+    """Buffers written bytes until `take` returns them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: `take` returns all written bytes."""
+
+    def take(self) -> bytes:
+        taken, self._pieces = b"".join(self._pieces), []
+        return taken

@@ -62,7 +62,7 @@ class KeyDescription(Stored):
 
 
 class StoredKey(KeyDescription):
-    """A key that a client created. Only the digest of the key is stored."""
+    """A key that a client created."""
 
     sha256: str
     name: str = ""
@@ -101,22 +101,12 @@ class ApiKeys:
         await self._view.__aexit__(kind, error, trace)
 
     async def list(self, caller: Caller, tenant: str | None) -> list[StoredKey]:
-        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first.
-
-        Raises:
-            Forbidden: The caller is no operator, and the tenant is another one.
-        """
+        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first."""
         owner = _tenant(caller, tenant)
         found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
         return sorted(found, key=lambda key: (key.created_at, key.id))
 
     async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
-        """Return a key.
-
-        Raises:
-            Forbidden: The caller is no operator, and the tenant is another one.
-            NotFound: The tenant has no such key.
-        """
         return (await self._entry(caller, key_id, tenant)).value
 
     async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
@@ -169,9 +159,7 @@ class ApiKeys:
     async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
         """Delete a key: requests with it are refused, and its websockets are closed.
 
-        Raises:
-            Forbidden, NotFound: As `get`.
-            Conflict: The key is in the file of keys, which decides whether requests need a key.
+        Raises `Conflict` for a key of the file of keys, which decides whether requests need a key.
         """
         entry = await self._entry(caller, key_id, tenant)
         if entry.value.in_file:
@@ -215,11 +203,4 @@ def _tenant(caller: Caller, named: str | None) -> str:
 
 
 def _configured(key: StoredKey) -> ApiKey:
-    return ApiKey(
-        sha256=key.sha256,
-        tenant=key.tenant,
-        user=key.user,
-        modes=key.modes,
-        rights=key.rights,
-        expires_at=key.expires_at,
-    )
+    return ApiKey(**key.model_dump(include=set(ApiKey.model_fields)))

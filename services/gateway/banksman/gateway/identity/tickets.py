@@ -40,7 +40,6 @@ class Tickets:
         self._clock = clock
 
     async def issue(self, caller: Caller) -> str:
-        """Store a new ticket for a caller and return its text."""
         text = secrets.token_urlsafe(24)
         ticket = Ticket(
             tenant=caller.tenant,
@@ -57,8 +56,7 @@ class Tickets:
     async def redeem(self, text: str) -> Caller:
         """Delete a ticket and return the caller that it was issued to.
 
-        Raises:
-            Unauthorized: The ticket is unknown, used or expired, or the caller's key has expired.
+        Raises `Unauthorized` if the ticket is unknown, used or expired, or the caller's key has expired.
         """
         entry = await self._bucket.get(_key(text))
         # If two websockets use the same ticket, only one can delete this revision.

@@ -40,7 +40,6 @@ CUT_TEXT_CHARS = 2_000
 
 
 def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
-    """Return the head of a conversation, with its open approval requests and requests for values."""
     run = view.open_run
     pending = tuple(
         {**approval.requested.model_dump(mode="json", exclude={"type"}), "run_id": approval.run_id}

@@ -32,17 +32,13 @@ EARLY_OUTPUT = 4_096
 class Sink(Protocol):
     """The receiver of a feed's frames."""
 
-    def put(self, frame: str) -> None:
-        """Accept a frame."""
-        ...
+    def put(self, frame: str) -> None: ...
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
         """Accept a piece of text, which may be merged with the piece before it."""
         ...
 
-    async def room(self) -> None:
-        """Wait until there is room for more frames."""
-        ...
+    async def room(self) -> None: ...
 
 
 class ConversationFeed:
@@ -139,7 +135,6 @@ class ConversationFeed:
         self._sink.put(resync.model_dump_json())
 
     async def close(self) -> None:
-        """Stop sending and unsubscribe."""
         self._closed = True
         if self._channel is not None:
             await self._channels.leave(self._channel, self)
@@ -150,7 +145,6 @@ class ConversationFeed:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether the feed sends the progress of tool calls."""
         return is_shown("tool_call.started", self._detail)
 
     def only(self, run_id: str) -> None:

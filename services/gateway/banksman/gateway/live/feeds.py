@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Detail
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.feed import ConversationFeed, Sink
 from banksman.gateway.live.live_output import LiveChannels
 from banksman.gateway.operation.caller import Caller
@@ -46,12 +48,8 @@ class Feeds:
         """Return a feed, which sends frames once its `follow` is called.
 
         Args:
-            caller: Who follows the conversation.
-            conversation_id: The conversation.
             after_seq: The last event that the client has; 0 for none, None for new events only.
             log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
-            detail: The level of detail up to which it sends events.
-            sink: The receiver of its frames.
 
         Raises:
             NotFound: The caller's tenant has no such conversation.
@@ -95,3 +93,16 @@ def _check_position(
     if after_seq and after_seq < view.oldest_seq - 1:
         reason = f"events up to {view.oldest_seq - 1} are no longer stored"
         raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+
+
+async def build(base: Foundation) -> None:
+    log = EventLog(base.bus)
+    hub = await base.stack.enter_async_context(LiveHub(log))
+    views = Views(log, damaged=base.damaged)
+    conversations = Conversations(base.bus, views, base.clock)
+    feeds = Feeds(base.bus, hub, views, conversations)
+    base.damaged.on_found = feeds.on_damage
+    base.services.add(hub, views, conversations, CreatedConversations(), feeds)
+
+
+FEATURE = Feature(build=build)

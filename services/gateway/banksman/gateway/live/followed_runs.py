@@ -50,7 +50,6 @@ class FollowedRun:
             await asyncio.wait((following,))
 
     async def cancel(self) -> None:
-        """Cancel the run, whose client has disconnected."""
         if not self.feed.ended.is_set():
             await self.runs.cancel_abandoned(self.caller, self.run_id)
 
@@ -75,7 +74,6 @@ class FollowedRun:
 
 
 def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
-    """Return the headers that name the run of a response."""
     return {
         "location": f"/context/runs/{run_id}",
         "banksman-run-id": run_id,
@@ -85,8 +83,6 @@ def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRuns:
-    """Starts runs and follows their events."""
-
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
@@ -176,7 +172,6 @@ class OpenRequests:
 
     @classmethod
     def of(cls, view: ConversationView) -> Self:
-        """Return the open approval requests and requests for a value of a conversation."""
         return cls(view.last_seq, frozenset({*view.approvals, *view.inputs}))
 
     def waits(self, frame: dict[str, Any], request_id: str) -> bool:

@@ -20,17 +20,11 @@ class LiveFeed(Protocol):
     """A receiver of live output."""
 
     @property
-    def shows_progress(self) -> bool:
-        """Whether it receives the progress of tool calls."""
-        ...
+    def shows_progress(self) -> bool: ...
 
-    def take(self, live: Delta | CallProgress) -> None:
-        """Receive a piece of a message, or the progress of a tool call."""
-        ...
+    def take(self, live: Delta | CallProgress) -> None: ...
 
-    def require_resync(self, reason: str) -> None:
-        """Make the client read the conversation again."""
-        ...
+    def require_resync(self, reason: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -47,7 +41,6 @@ class LiveChannel:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Tenant and conversation."""
         return self.tenant, self.conversation_id
 
     async def update(self) -> None:
@@ -87,7 +80,6 @@ class LiveChannels:
         self._channels: dict[tuple[str, str], LiveChannel] = {}
 
     async def join(self, tenant: str, conversation_id: str, feed: LiveFeed) -> LiveChannel:
-        """Add a feed to the channel of a conversation, and return the channel."""
         channel = self._channels.setdefault(
             (tenant, conversation_id), LiveChannel(self._bus, tenant, conversation_id)
         )
@@ -100,7 +92,6 @@ class LiveChannels:
         return () if channel is None else tuple(channel.feeds)
 
     async def leave(self, channel: LiveChannel, feed: LiveFeed) -> None:
-        """Remove a feed from a channel. The last feed ends the channel's subscriptions."""
         channel.feeds.discard(feed)
         if not channel.feeds and self._channels.get(channel.key) is channel:
             del self._channels[channel.key]
