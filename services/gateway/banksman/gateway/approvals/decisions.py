@@ -48,8 +48,6 @@ CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SubmittedDecision:
-    """A user's decision on an approval request."""
-
     by: str
     decisions: tuple[ItemDecision, ...] = ()
     """One decision for every item; empty if `all` is given."""
@@ -66,8 +64,6 @@ class SubmittedDecision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The stored result of a decision: the reply to the approval request, or the first of two approvals."""
-
     reply: ApprovalReply | FirstApproval
     won: bool
     """Whether the stored result is the submitted decision, stored now or by an earlier attempt."""
@@ -115,15 +111,10 @@ class Decisions:
         )
 
     async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
-        """Check, sign and store a decision.
+        """Check, sign and store a decision; raises as `decide`.
 
         A client may decide before the agent has stored the request that the client saw in the log. Such a
-        decision waits up to 5 seconds.
-
-        Raises:
-            NotFound: This tenant has no such approval request, or its decision is no longer stored.
-            NotReady: The request is in the log and not stored yet, or as `decide`.
-            BadInput, Conflict: As `decide`.
+        decision waits up to 5 seconds, and then raises `NotReady`.
         """
         tools: Mapping[str, ToolDefinition] = {}
         if any(decision.arguments is not None for decision in submitted.decisions):
@@ -171,15 +162,10 @@ async def decide(
     submitted: SubmittedDecision,
     check: CheckArguments,
 ) -> DecisionResult:
-    """Check, sign and store a decision.
-
-    Args:
-        check: Raises `BadInput` for edited arguments that do not fit their tool.
+    """Check, sign and store a decision. `check` raises `BadInput` for edited arguments that do not fit.
 
     Raises:
-        NotFound: The request is not stored.
         NotReady: An invalid stored reply is about to be removed.
-        BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
         Conflict: The request has expired, lists other calls than the user saw, or was approved by the same
             user or otherwise before.
     """

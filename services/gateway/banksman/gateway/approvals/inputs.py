@@ -24,8 +24,6 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 
 @dataclass(frozen=True, slots=True)
 class ProvidedInput:
-    """The stored reply to a request for a value."""
-
     reply: ApprovalReply
     won: bool
     """Whether it is the submitted value, stored now or by an earlier attempt of the same request."""
@@ -72,13 +70,8 @@ class Inputs:
     ) -> ProvidedInput:
         """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
 
-        Args:
-            reply_id: Identifies this submission; its repeats have the same id.
-
         Raises:
-            NotFound: This tenant has no such request, or its value is no longer stored.
             NotReady: The request is in the log and not stored yet, or an invalid reply is being removed.
-            BadInput: The value does not fit the schema, or is larger than a result of a call may be.
             Conflict: The request has expired.
         """
         return await self.decisions.when_stored(

@@ -25,8 +25,6 @@ EXPECTED = "a link that this system sent, unchanged"
 
 
 class ApprovalLink(Stored):
-    """The content of a link."""
-
     tenant: Token
     approval_id: Token
     calls: str

@@ -11,17 +11,7 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import Ack, ApprovalDecision, InputReply
-from banksman.gateway.approvals.bodies import (
-    ApprovalPage,
-    DecisionBody,
-    FirstOfTwo,
-    InputBody,
-    InputPage,
-    LateDecision,
-    LateValue,
-    ProvidedValue,
-    Resolution,
-)
+from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.pending import PendingApprovals
@@ -40,7 +30,6 @@ from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.schema_checks.checker import SchemaChecker
 
 MAX_PENDING = 1_000
-"""Open requests in one page."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PENDING)]
 After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
@@ -66,7 +55,7 @@ async def provide(frame: InputReply, inputs: Providing, caller: CallerDep) -> Ac
 @operations.add("approval.list", "GET /context/approvals")
 async def list_approvals(
     pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> ApprovalPage:
+) -> bodies.ApprovalPage:
     """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
     return await pending.page(caller.tenant, caller.user, limit=limit, after=after)
 
@@ -75,11 +64,14 @@ async def list_approvals(
     "approval.reply",
     "POST /context/approvals/{approval_id}",
     right=APPROVE,
-    response_model=Resolution,
+    response_model=bodies.Resolution,
     responses={
-        202: {"model": FirstOfTwo, "description": "Approved by the first of two users; the calls wait"},
+        202: {
+            "model": bodies.FirstOfTwo,
+            "description": "Approved by the first of two users; the calls wait",
+        },
         409: {
-            "model": LateDecision | ErrorBody,
+            "model": bodies.LateDecision | ErrorBody,
             "description": "An earlier decision took effect, or the request has expired",
         },
     },
@@ -87,20 +79,20 @@ async def list_approvals(
 )
 async def decide_approval(
     approval_id: str,
-    body: StrictBody[DecisionBody],
+    body: StrictBody[bodies.DecisionBody],
     decisions: Deciding,
     caller: CallerDep,
     request_id: RequestId,
-) -> Resolution | Response:
+) -> bodies.Resolution | Response:
     """Decide an approval request. The first decision takes effect; a later one gets 409 with the first."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await decisions.reply(caller, frame)
     if ack.outcome == AWAITING_SECOND:
-        return JSONResponse(FirstOfTwo.of(ack).model_dump(mode="json"), 202)
+        return JSONResponse(bodies.FirstOfTwo.of(ack).model_dump(mode="json"), 202)
     if not ack.already_resolved:
-        return Resolution.of(ack)
+        return bodies.Resolution.of(ack)
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
-    late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    late = bodies.LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
 
 
@@ -119,7 +111,7 @@ async def set_approval_aside(approval_id: str, pending: Pending, caller: CallerD
 @operations.add("input.list", "GET /context/inputs")
 async def list_inputs(
     pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> InputPage:
+) -> bodies.InputPage:
     """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
     return await pending.inputs(caller.tenant, limit=limit, after=after)
 
@@ -128,10 +120,10 @@ async def list_inputs(
     "input.reply",
     "POST /context/inputs/{request_id}",
     right=APPROVE,
-    response_model=ProvidedValue,
+    response_model=bodies.ProvidedValue,
     responses={
         409: {
-            "model": LateValue | ErrorBody,
+            "model": bodies.LateValue | ErrorBody,
             "description": "An earlier value took effect, or the request is closed",
         },
     },
@@ -139,18 +131,18 @@ async def list_inputs(
 )
 async def provide_input(
     request_id: str,
-    body: StrictBody[InputBody],
+    body: StrictBody[bodies.InputBody],
     inputs: Providing,
     caller: CallerDep,
     idempotency_key: RequestId,
-) -> ProvidedValue | Response:
+) -> bodies.ProvidedValue | Response:
     """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
     frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
     ack = await inputs.reply(caller, frame)
     if not ack.already_resolved:
-        return ProvidedValue.of(ack)
+        return bodies.ProvidedValue.of(ack)
     message = f"the value was {ack.outcome} by {ack.resolved_by} before"
-    late = LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    late = bodies.LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
 
 

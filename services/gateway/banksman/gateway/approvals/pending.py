@@ -18,13 +18,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Poison
 from banksman.contracts.ids import check_token
 from banksman.contracts.work import ApprovalRequest, EscalateApproval, FirstApproval, SetAside
-from banksman.gateway.approvals.bodies import (
-    ApprovalPage,
-    ApprovedFirst,
-    InputPage,
-    PendingApproval,
-    PendingInput,
-)
+from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.stored_replies import readable
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.operation.caller import Caller
@@ -80,7 +74,7 @@ class PendingApprovals:
         self._tenants: dict[str, _Tenant] = {}
         bus.on_reconnect(self._notify_all)
 
-    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> ApprovalPage:
+    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> bodies.ApprovalPage:
         """Return a page of the open requests, oldest first, as `user` sees them."""
         pending = await self._slots.pending(tenant, limit=limit, after=after)
         notes = await self._slots.notes(tenant) if pending else {}
@@ -88,7 +82,7 @@ class PendingApprovals:
         ids = {one.request.conversation_id for one in pending}
         conversations = dict(zip(ids, await read_all(partial(self._conversation, tenant), ids), strict=True))
         items = tuple(
-            PendingApproval(
+            bodies.PendingApproval(
                 requested_at=datetime.fromisoformat(one.stored_at),
                 title=title,
                 requested_by=creator,
@@ -98,12 +92,14 @@ class PendingApprovals:
             for one in pending
             for title, creator in (conversations[one.request.conversation_id],)
         )
-        return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
+        return bodies.ApprovalPage(
+            items=items, next=pending[-1].stream_seq if len(pending) == limit else None
+        )
 
-    async def inputs(self, tenant: str, *, limit: int, after: int) -> InputPage:
+    async def inputs(self, tenant: str, *, limit: int, after: int) -> bodies.InputPage:
         pending = await self._slots.pending(tenant, limit=limit, after=after, inputs=True)
-        items = (PendingInput.of(one.request) for one in pending)
-        return InputPage(
+        items = (bodies.PendingInput.of(one.request) for one in pending)
+        return bodies.InputPage(
             items=tuple(item for item in items if item is not None),
             next=pending[-1].stream_seq if len(pending) == limit else None,
         )
@@ -142,12 +138,7 @@ class PendingApprovals:
                     await subscription.unsubscribe()
 
     async def set_aside(self, caller: Caller, approval_id: str) -> None:
-        """Remove a request from the caller's inbox, which may escalate it. A repeat changes nothing.
-
-        Raises:
-            NotFound: The tenant has no such approval request.
-            Conflict: The request is already decided.
-        """
+        """Remove a request from the caller's inbox, which may escalate it. A repeat changes nothing."""
         check_token(approval_id, "approval_id")
         request, reply = await readable(self._slots, caller.tenant, approval_id)
         if request is None or request.input is not None:
@@ -176,7 +167,6 @@ class PendingApprovals:
 def _noted(
     request: ApprovalRequest, notes: Mapping[str, StoredMessage], user: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the recorded state of a request, and whether it is in the user's inbox."""
     aside = [one for name, note in notes.items() if name.startswith(ASIDE) and (one := _read(SetAside, note))]
     first = _read(FirstApproval, notes[FIRST]) if FIRST in notes else None
     escalation = request.terms and request.terms.escalation
@@ -186,7 +176,7 @@ def _noted(
     # Users named by the escalation see the request after it; others see it unless they set it aside.
     named = escalation is not None and user in escalation.users
     return {
-        "first": None if first is None else ApprovedFirst(**dict(first)),
+        "first": None if first is None else bodies.ApprovedFirst(**dict(first)),
         "escalated": escalated,
         "set_aside_by": by,
         "for_you": escalated if named else user not in by,

@@ -72,10 +72,7 @@ class RememberedDecisions:
     backlog: Backlog
 
     async def note(self, tenant: str, approval_id: str) -> None:
-        """Record that a decision which is about to be stored will be remembered.
-
-        Raises `Conflict` if the tenant has `MAX_REMEMBERED` remembered decisions.
-        """
+        """Record that a decision which is about to be stored will be remembered."""
         bucket, key = self._bucket, _key(tenant, check_token(approval_id, "approval_id"))
         if len(await bucket.keys(_key(tenant))) >= MAX_REMEMBERED and await bucket.get(key) is None:
             raise Conflict(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
@@ -90,9 +87,7 @@ class RememberedDecisions:
     async def withdraw(self, caller: Caller, approval_id: str) -> None:
         """Withdraw a remembered decision, and return when the withdrawal is in the log.
 
-        Raises:
-            NotFound: The tenant remembers no such decision.
-            NotReady: It is not in the log within 5 seconds; a repeated request continues to wait.
+        Raises `NotReady` if it is not in the log within 5 seconds; a repeated request continues to wait.
         """
         conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
         if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
@@ -114,7 +109,6 @@ class RememberedDecisions:
         return Bucket(self.bus, POLICIES, RememberedPlace)
 
     async def _listed(self, tenant: str, place: RememberedPlace) -> ListedRemembered | None:
-        """Return a remembered decision; None if it no longer applies."""
         conversation_id = conversation_of_approval(place.approval_id) or ""
         try:
             title = (await self.conversations.get(tenant, conversation_id)).title

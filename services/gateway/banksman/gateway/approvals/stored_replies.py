@@ -1,4 +1,4 @@
-"""Reads the stored reply to an approval request, which is valid if it can be decoded and verified."""
+"""Reads and verifies the stored replies to approval requests: the reply, and the first of two approvals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from banksman.runs.approval.requests import is_signed_first, problem, sign_first
 
 
 class ReplySlots(Protocol):
-    """The two slots of an approval: the request, and the one reply to it."""
+    """The slots of an approval request. A slot that holds a value keeps it: a store returns that value."""
 
     async def read(
         self, tenant: str, approval_id: str
@@ -18,21 +18,13 @@ class ReplySlots(Protocol):
         """Return the stored request and reply, read from the stream's leader."""
         ...
 
-    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store a reply unless the slot holds one; return the stored reply."""
-        ...
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply: ...
 
-    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
-        """Return the first of two approvals; None if no user approved yet."""
-        ...
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None: ...
 
-    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
-        """Store the use of a link unless one is stored; return the stored one."""
-        ...
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse: ...
 
-    async def store_first(self, first: FirstApproval) -> FirstApproval:
-        """Store the first of two approvals unless one is stored; return the stored one."""
-        ...
+    async def store_first(self, first: FirstApproval) -> FirstApproval: ...
 
 
 async def readable(
@@ -53,19 +45,13 @@ def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: byt
 
 
 def open_again(approval_id: str) -> NotReady:
-    """Return the error for an invalid or unreadable stored reply.
-
-    An agent dead-letters such a reply, which opens the approval request again.
-    """
+    """Return the error for an invalid stored reply, which an agent removes to open the request again."""
     message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"
     return NotReady(message, retry_after_s=0.5)
 
 
 async def first_approval(slots: ReplySlots, reply: ApprovalReply, key: bytes) -> FirstApproval:
-    """Return the stored first approval of a request; without one, store this reply as the first approval.
-
-    Raises `Conflict` if the stored first approval cannot be read, or has no valid signature.
-    """
+    """Return the stored first approval of a request; without one, store this reply as the first approval."""
     try:
         first = await slots.first(reply.tenant, reply.approval_id)
         if first is None:
@@ -85,10 +71,7 @@ def _invalid(reply: ApprovalReply) -> Conflict:
 
 
 def confirming(reply: ApprovalReply, first: FirstApproval) -> ApprovalReply:
-    """Return the reply of a second user, with the first approval in it.
-
-    Raises `Conflict` if the same user approved first, or the approvals differ.
-    """
+    """Return the reply of a second user; `Conflict` for the same user or another decision."""
     if first.by == reply.by:
         raise Conflict(f"{first.by} approved {reply.approval_id!r} before: another user must approve it too")
     if (first.decisions, first.remember) != (reply.decisions, reply.remember):

@@ -1,4 +1,4 @@
-"""Assistants, as clients read and change them."""
+"""Assistants and their revisions, as clients read and change them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.ports import Clock
 
+MAX_REVISIONS = 50
+MAX_BYTES = 512 * 1024
+"""Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Assistants:
@@ -42,12 +46,7 @@ class Assistants:
         return await self.store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
 
     async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
-        """Store a new assistant. A repeated request returns the assistant that the first one created.
-
-        Raises:
-            BadInput, NotFound: A model or a system prompt that it names does not exist.
-            Conflict: The id is taken, or the request id was used with another body.
-        """
+        """Store a new assistant. A repeated request returns the assistant that the first one created."""
         await self._check_names(caller, given)
         key = digest(f"{caller.user}\nassistant\n{request_id}".encode())
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
@@ -64,12 +63,7 @@ class Assistants:
         return created
 
     async def update(self, caller: Caller, assistant_id: str, given: AssistantUpdate) -> Assistant:
-        """Replace an assistant. A repeated request changes nothing.
-
-        Raises:
-            BadInput, NotFound: The assistant, or a model or system prompt that it names, does not exist.
-            Conflict: The stored assistant has another revision than the one named.
-        """
+        """Replace an assistant. A repeated request changes nothing."""
         await self._check_names(caller, given)
         assistant = given.assistant(check_token(assistant_id, "assistant_id"))
         return await self._replace(caller, assistant, given.revision)
@@ -118,11 +112,6 @@ def _without_file_contents(assistant: Assistant) -> Assistant:
     # A list with the contents of all files would exceed the size of a message over NATS.
     files = tuple(file.model_copy(update={"content": None}) for file in assistant.files)
     return assistant.model_copy(update={"files": files})
-
-
-MAX_REVISIONS = 50
-MAX_BYTES = 512 * 1024
-"""Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
 
 
 class StoredRevision(Stored):

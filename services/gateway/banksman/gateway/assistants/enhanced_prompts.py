@@ -35,7 +35,6 @@ class PromptContext:
     conversation_id: str | None = None
     """The conversation. Its assistant is used if `assistant` is None, and its history selects the tools."""
     user_message: str = ""
-    """The user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +83,7 @@ class EnhancedPrompts:
     ) -> tuple[str, tuple[ToolDefinition, ...]]:
         """Return the system prompt and the tools of a run's next model request, as they are now.
 
-        Raises:
-            BadInput: A variable of the prompt is missing.
-            NotFound: The system prompt was deleted.
+        Raises `BadInput` if a variable of the prompt is missing.
         """
         settings = run.settings
         variables = run_variables(

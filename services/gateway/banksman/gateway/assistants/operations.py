@@ -19,8 +19,8 @@ from banksman.gateway.assistants.assistants import AssistantHistories, Assistant
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.policies import operations as policy_operations
-from banksman.gateway.assistants.prompt_operations import operations as prompt_operations
 from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.assistants.prompts import operations as prompt_operations
 from banksman.gateway.assistants.run_settings import ModelCatalog
 from banksman.gateway.assistants.tools import ToolCatalog, Tools
 from banksman.gateway.assistants.tools import operations as tool_operations

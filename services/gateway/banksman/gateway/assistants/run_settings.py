@@ -1,4 +1,7 @@
-"""The settings of a run: the request overrides the conversation, which overrides the assistant."""
+"""The settings of a run, and the models that it can use.
+
+The request overrides the conversation, which overrides the assistant.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,15 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runs.pricing import Price, context_window, cost
+
+PROVIDERS = ("anthropic", "openai", "backboard", "demo")
+MAX_MODELS = 500
+SAMPLE_TOKENS = 1_000
+"""Tokens for which prices are calculated: few, so that no long-context price applies."""
+_NOT_FOR_CHAT = re.compile(
+    r"embed|whisper|tts|dall-e|image|audio|realtime|moderation|transcribe|davinci|babbage|sora", re.IGNORECASE
+)
+"""Patterns of model names that vendors list although the models do not chat."""
 
 
 def resolve_settings(
@@ -66,16 +78,6 @@ def protocol(wanted: str) -> ToolProtocol:
     return "json_text" if wanted == "json_text" else "native"
 
 
-PROVIDERS = ("anthropic", "openai", "backboard", "demo")
-MAX_MODELS = 500
-SAMPLE_TOKENS = 1_000
-"""Tokens for which prices are calculated: few, so that no long-context price applies."""
-_NOT_FOR_CHAT = re.compile(
-    r"embed|whisper|tts|dall-e|image|audio|realtime|moderation|transcribe|davinci|babbage|sora", re.IGNORECASE
-)
-"""Patterns of model names that vendors list although the models do not chat."""
-
-
 class ModelView(Stored):
     """A model that a run can use."""
 
@@ -93,10 +95,7 @@ class ModelView(Stored):
 
 
 def model_name(name: str | None) -> str:
-    """Return the full name of a model, `provider:model`; `demo` is short for `demo:demo`.
-
-    Raises `BadInput` if the name is missing, or has no known provider.
-    """
+    """Return `provider:model`; `demo` is short for `demo:demo`. `BadInput` without a known provider."""
     if name is None:
         raise BadInput(
             "model", None, "a model: neither a provider key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"

@@ -9,15 +9,7 @@ from fastapi import Depends, Query, Response
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Timestamp
-from banksman.gateway.audit.trail import (
-    ACTION_PATTERN,
-    MAX_ACTOR_CHARS,
-    MAX_ENTRIES,
-    AuditFilter,
-    AuditPage,
-    ExportFormat,
-    Trail,
-)
+from banksman.gateway.audit.trail import MAX_ENTRIES, AuditFilter, AuditPage, ExportFormat, Trail
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import FORBIDDEN, Operations
@@ -25,10 +17,13 @@ from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provi
 from banksman.gateway.operation.streaming import StreamedResponse
 
 Service = Annotated[Trail, provided(Trail)]
-Actor = Annotated[str | None, Query(max_length=MAX_ACTOR_CHARS)]
+Actor = Annotated[str | None, Query(max_length=200)]
 Action = Annotated[
     str | None,
-    Query(pattern=ACTION_PATTERN, description="`key.created`, or `key` for all actions on keys."),
+    Query(
+        pattern=r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$",
+        description="`key.created`, or `key` for all actions on keys.",
+    ),
 ]
 NamedTenant = Annotated[
     str | None,

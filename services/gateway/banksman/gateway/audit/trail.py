@@ -25,10 +25,7 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit
 from banksman.runs.ports import Clock
 
-ACTION_PATTERN = r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$"
-MAX_ACTOR_CHARS = 200
 MAX_ENTRIES = 200
-"""Entries in one page."""
 MAX_READ = 2_000
 """Approximate maximum of entries that a request reads; a filter may match few of them."""
 FIRST_WINDOW = 500

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import CONVERSATIONS
@@ -88,13 +89,9 @@ class Conversations:
             return None
         return await self._views.read(tenant, conversation_id)
 
-    async def rename(self, tenant: str, conversation_id: str, title: str) -> ConversationRecord:
-        while True:
-            entry = await self._entry(tenant, conversation_id)
-            changes = {"title": title, "title_by": "person", "updated_at": self._now()}
-            renamed = entry.value.model_copy(update=changes)
-            if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
-                return renamed
+    async def rename(self, tenant: str, conversation_id: str, title: str) -> None:
+        changes = {"title": title, "title_by": "person", "updated_at": self._now()}
+        await self._change(tenant, conversation_id, changes)
 
     async def generated(self, tenant: str, conversation_id: str, title: str | None) -> bool:
         """Store the title that a model wrote; return False if a user chose one meanwhile.
@@ -112,21 +109,14 @@ class Conversations:
 
     async def mark(
         self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
-    ) -> ConversationRecord:
-        """Store whether a conversation is pinned and archived; None changes nothing."""
+    ) -> None:
+        """None changes nothing."""
         wanted = {"pinned": pinned, "archived": archived}
         changes = {name: value for name, value in wanted.items() if value is not None}
-        while True:
-            entry = await self._entry(tenant, conversation_id)
-            marked = entry.value.model_copy(update=changes)
-            if marked == entry.value or await self._bucket.update(entry.key, marked, entry.revision):
-                return marked
+        await self._change(tenant, conversation_id, changes)
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
-        """Move a conversation up in the list after a new message, and derive a title if it has none.
-
-        Best effort: a concurrent write of the record wins.
-        """
+        """Move a conversation up in the list, and derive a missing title. A concurrent write wins."""
         young = self._clock.now() - datetime.fromisoformat(record.updated_at) < FRESH
         if record.title and young:
             return
@@ -167,8 +157,15 @@ class Conversations:
         found, next_cursor = await newest(
             self._bus, self._bucket, tenant, position(cursor), min(limit, MAX_PAGE), matches
         )
-        items = await self._all_with_logs(tenant, [entry.value for entry in found])
+        items = await read_all(partial(self._listed, tenant), [entry.value for entry in found])
         return ConversationPage(items=tuple(items), next=next_cursor)
+
+    async def _change(self, tenant: str, conversation_id: str, changes: Mapping[str, Any]) -> None:
+        while True:
+            entry = await self._entry(tenant, conversation_id)
+            changed = entry.value.model_copy(update=changes)
+            if changed == entry.value or await self._bucket.update(entry.key, changed, entry.revision):
+                return
 
     async def _entry(self, tenant: str, conversation_id: str) -> Entry[ConversationRecord]:
         entry = await self._bucket.get(f"{tenant}.{check_token(conversation_id, 'conversation_id')}")
@@ -176,17 +173,12 @@ class Conversations:
             raise NotFound("conversation", conversation_id)
         return entry
 
-    async def _all_with_logs(
-        self, tenant: str, records: list[ConversationRecord]
-    ) -> list[ConversationRecord]:
-        async def with_log(record: ConversationRecord) -> ConversationRecord:
-            try:
-                return await self._with_log(tenant, record)
-            except BanksmanError as error:
-                logger.warning("the status of %s could not be read: %s", record.conversation_id, error)
-                return record
-
-        return await read_all(with_log, records)
+    async def _listed(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
+        try:
+            return await self._with_log(tenant, record)
+        except BanksmanError as error:
+            logger.warning("the status of %s could not be read: %s", record.conversation_id, error)
+            return record
 
     def _now(self) -> str:
         return self._clock.now().isoformat()

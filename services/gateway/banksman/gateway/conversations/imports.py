@@ -56,12 +56,8 @@ class Imports:
     ) -> ConversationRecord:
         """Store a new conversation with the messages of an export; an agent writes them into its log.
 
-        A repeated request returns the conversation that the first one created.
-
-        Raises:
-            BadInput: The body is not an export, or exceeds a limit; the message names the event.
-            Overloaded: The tenant has reached its limit of conversations or signals.
-            Conflict: The request id was used with another body.
+        A repeated request returns the conversation that the first one created. `BadInput` names the event
+        that is malformed or exceeds a limit.
         """
         key = digest(f"{caller.user}\nimport\n{request_id}".encode())
         fresh = {"conversation_id": self.requests.new("c")}
@@ -127,8 +123,6 @@ def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tupl
 
 
 class _NewIds:
-    """Maps the exported ids to the new ids of an import."""
-
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
         self._messages: dict[str, str] = {}

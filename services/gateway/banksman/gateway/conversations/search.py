@@ -69,7 +69,6 @@ class Search:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> HitPage:
-        """Return messages that contain a text, ignoring case, newest first."""
         wanted = text.casefold()
         hits: list[Hit] = []
         reached: int | None = None

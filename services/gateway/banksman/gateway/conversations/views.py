@@ -27,8 +27,6 @@ CACHED_VIEWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StoredEvents:
-    """Stored events of one conversation, and its head when they were read."""
-
     head_seq: int
     oldest_seq: int
     log_epoch: str
@@ -43,7 +41,7 @@ class _CachedView:
 
 
 class Views:
-    """The views of the conversations that were read last."""
+    """Caches the views of the conversations that were read last. Reads raise `LogBroken` or `Poison`."""
 
     def __init__(
         self, log: EventLog, *, damaged: DamagedLogs | None = None, size: int = CACHED_VIEWS
@@ -54,11 +52,7 @@ class Views:
         self._cache: OrderedDict[tuple[str, str], _CachedView] = OrderedDict()
 
     async def read(self, tenant: str, conversation_id: str) -> ConversationView:
-        """Return the view of everything that is stored when this is called.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-        """
+        """Return the view of everything that is stored when this is called."""
         cached = self._cached(tenant, conversation_id)
         async with cached.turn:
             after = cached.view.stream_seq
@@ -101,12 +95,7 @@ class Views:
         return LogDamaged(tenant, conversation_id, problem) if problem else None
 
     async def check_complete(self, tenant: str, conversation_id: str) -> None:
-        """Refuse a conversation whose log lacks events: a model must not continue from a partial history.
-
-        Raises:
-            LogDamaged: The log is known to be damaged.
-            Conflict: Events are missing or cannot be read.
-        """
+        """Raise `LogDamaged` or `Conflict` if a log lacks events: a model must not continue from a part."""
         if damage := self.damage(tenant, conversation_id):
             raise damage
         try:

@@ -1,4 +1,4 @@
-"""Files of a workspace, and complete outputs of tool calls."""
+"""Files of a workspace, one by one or as a zip file, and complete outputs of tool calls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from typing import IO, cast
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets.sealing import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
-from banksman.contracts.calls import (
-    FileDelete,
-    FileEntry,
-    FileList,
-    FileRead,
-    FileReply,
-    FileRequest,
-    FileWrite,
-)
+from banksman.contracts import calls
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import Stored
@@ -34,6 +26,13 @@ MAX_PATH_CHARS = 4_096
 MAX_LISTED = 10_000
 MAX_PAGES = 10
 """Maximum pages of one list. A page has at most 768 KiB: only very long paths need more than two."""
+MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
+"""Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
+FIRST_YEAR, LAST_YEAR = 1980, 2107
+_FAST = 1
+"""Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
+Read = Callable[[str], Awaitable[AsyncIterator[bytes]]]
+"""Returns the content of a path in pieces, or raises `NotFound`."""
 
 
 class StoredFile(Stored):
@@ -56,12 +55,7 @@ class ConversationFiles:
         return ConversationWorkspace(self.placements, caller.tenant, conversation_id, record.title)
 
     async def output(self, caller: Caller, run_id: str, tool_call_id: str) -> bytes:
-        """Return the complete output of a call whose result was truncated.
-
-        Raises:
-            NotFound: The caller's tenant has no such run, the run has no such call, or the call has no
-                complete output besides its result.
-        """
+        """Return the complete output of a call; `NotFound` if its result is complete."""
         result = await self.runs.result(caller.tenant, run_id, tool_call_id)
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
@@ -82,19 +76,18 @@ class ConversationWorkspace:
     tenant: str
     conversation_id: str
     title: str
-    """The title of the conversation."""
 
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
+    async def list(self, path: str) -> tuple[calls.FileEntry, ...]:
         """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
         return (await self._listed(path))[0]
 
-    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[FileEntry, ...], bool]:
+    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[calls.FileEntry, ...], bool]:
         """Return the first files below a path that sort after a path, and whether more follow."""
-        reply = await self._request(path, FileList(path=path, after=after, limit=limit))
+        reply = await self._request(path, calls.FileList(path=path, after=after, limit=limit))
         return reply.items, reply.more
 
-    async def _listed(self, path: str) -> tuple[tuple[FileEntry, ...], bool]:
-        found: list[FileEntry] = []
+    async def _listed(self, path: str) -> tuple[tuple[calls.FileEntry, ...], bool]:
+        found: list[calls.FileEntry] = []
         for _ in range(MAX_PAGES):
             after = found[-1].path if found else ""
             items, more = await self.page(path, after=after, limit=MAX_LISTED - len(found))
@@ -104,12 +97,7 @@ class ConversationWorkspace:
         return tuple(found), True
 
     async def read(self, path: str) -> AsyncIterator[bytes]:
-        """Return a file's bytes in pieces; the first piece is fetched before this returns.
-
-        Raises:
-            NotFound: No such file.
-            BadInput: The file cannot be read.
-        """
+        """Return a file's bytes in pieces; the first piece is fetched before this returns."""
         first = await self.slice(path, 0)
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -147,22 +135,18 @@ class ConversationWorkspace:
         return offset + len(buffer)
 
     async def delete(self, path: str) -> None:
-        await self._request(path, FileDelete(path=path))
+        await self._request(path, calls.FileDelete(path=path))
 
-    async def slice(self, path: str, offset: int) -> FileReply:
-        """Return up to `SLICE_BYTES` of a file's bytes. Raises as `read`."""
-        return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
+    async def slice(self, path: str, offset: int) -> calls.FileReply:
+        return await self._request(path, calls.FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
     async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Store a slice of an upload; the last slice replaces the file.
-
-        Raises `BadInput` if the path is invalid, or the slices before this one are missing.
-        """
+        """Store a slice of an upload; the last slice replaces the file."""
         encoded = base64.b64encode(data).decode()
-        request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
+        request = calls.FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
         await self._request(path, request)
 
-    async def _request(self, path: str, request: FileRequest) -> FileReply:
+    async def _request(self, path: str, request: calls.FileRequest) -> calls.FileReply:
         reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply
@@ -174,30 +158,19 @@ class ConversationWorkspace:
 
 
 def check_length(path: str) -> str:
-    """Return a path; raise `ValueError` if it is too long."""
     if len(path) > MAX_PATH_CHARS:
         raise ValueError(f"at most {MAX_PATH_CHARS} characters")
     return path
 
 
-MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
-"""Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
-FIRST_YEAR, LAST_YEAR = 1980, 2107
-_FAST = 1
-"""Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
-
-Read = Callable[[str], Awaitable[AsyncIterator[bytes]]]
-"""Returns the content of a path in pieces, or raises `NotFound`."""
-
-
-def check_size(files: Sequence[FileEntry]) -> None:
+def check_size(files: Sequence[calls.FileEntry]) -> None:
     """Raise `BadInput` if the files are too large for an archive."""
     size = sum(file.size for file in files)
     if size > MAX_ARCHIVE_BYTES:
         raise BadInput("workspace", f"{size} bytes", f"files of at most {MAX_ARCHIVE_BYTES} bytes together")
 
 
-async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]:
+async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[bytes]:
     """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
     written = _Written()
     # For an output that cannot seek, zipfile needs only `write` and `flush`.
@@ -218,7 +191,7 @@ async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]
     yield written.take()
 
 
-def _zip_time(file: FileEntry) -> tuple[int, int, int, int, int, int]:
+def _zip_time(file: calls.FileEntry) -> tuple[int, int, int, int, int, int]:
     """Return the modification time, or a substitute: commands may set years that zip files cannot state."""
     at = file.modified_at
     if not FIRST_YEAR <= at.year <= LAST_YEAR:

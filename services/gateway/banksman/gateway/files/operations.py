@@ -125,17 +125,13 @@ def _download(path: str) -> dict[str, str]:
 
 
 async def build(base: Foundation) -> None:
-    services, outputs = base.services, Objects(await _outputs(base), OUTPUTS)
+    services, settings, bus = base.services, base.settings.gateway.outputs, base.bus
+    if settings is not None:
+        # The account of the runners stores the outputs.
+        connection = await Bus.connect(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES))
+        bus = await base.stack.enter_async_context(connection)
+    outputs = Objects(bus, OUTPUTS)
     services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))
-
-
-async def _outputs(base: Foundation) -> Bus:
-    """Return the connection to the account of the runners, where outputs are stored."""
-    settings = base.settings.gateway.outputs
-    if settings is None:
-        return base.bus
-    connection = await Bus.connect(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES))
-    return await base.stack.enter_async_context(connection)
 
 
 FEATURE = Feature((*operations, *slice_operations), build)

@@ -43,8 +43,6 @@ _EXPIRED = Counter("banksman_expired_conversations", "Conversations deleted beca
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Deletes expired conversations."""
-
     bus: Bus
     conversations: Conversations
     views: Views

@@ -23,8 +23,6 @@ _KEYS = TypeAdapter(tuple[ApiKey, ...])
 
 
 class TokenVerifier(Protocol):
-    """Verifies bearer tokens that are no API keys."""
-
     async def prepare(self, token: str | None) -> None:
         """Fetch what the verification of a token needs. Never raises an error."""
         ...
@@ -100,7 +98,6 @@ class Keys:
         return key in self._configured or key in self._stored
 
     def known(self, token: str) -> bool:
-        """Return whether a token is one of the keys, or a valid token of the OIDC provider."""
         return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
 
     def by_tenant(self) -> Counter[str]:

@@ -154,7 +154,8 @@ operations = (*keys, *tickets, *secrets)
 
 
 async def build(base: Foundation) -> None:
-    api_keys = await base.stack.enter_async_context(ApiKeys(base.bus, base.keys, base.clock))
+    api_keys = ApiKeys(base.bus, base.keys, base.clock)
+    await base.stack.enter_async_context(api_keys.view)
     base.services.add(api_keys, Tickets(base.bus, base.clock), SecretStore(base.bus, base.box, base.clock))
 
 

@@ -43,10 +43,6 @@ class SecretStore:
         Args:
             servers: The only servers that receive it. Without them, a stored secret remains for its named
                 servers, so that a new value does not become available to others.
-
-        Raises:
-            BadInput: The name is invalid, or the value is too short or too long.
-            Conflict: The tenant has `MAX_SECRETS` others.
         """
         _check(name, value)
         key = f"{caller.tenant}.{name}"

@@ -16,7 +16,6 @@ from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
 TICKET_S = 30
-"""Seconds for which a ticket is valid."""
 
 
 class Ticket(Stored):
@@ -54,10 +53,7 @@ class Tickets:
         return text
 
     async def redeem(self, text: str) -> Caller:
-        """Delete a ticket and return the caller that it was issued to.
-
-        Raises `Unauthorized` if the ticket is unknown, used or expired, or the caller's key has expired.
-        """
+        """Delete a ticket and return its caller; `Unauthorized` if it is unknown, used or expired."""
         entry = await self._bucket.get(_key(text))
         # If two websockets use the same ticket, only one can delete this revision.
         if entry is None or not await self._bucket.delete(entry.key, revision=entry.revision):

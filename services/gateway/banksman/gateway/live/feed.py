@@ -30,8 +30,6 @@ EARLY_OUTPUT = 4_096
 
 
 class Sink(Protocol):
-    """The receiver of a feed's frames."""
-
     def put(self, frame: str) -> None: ...
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
@@ -42,8 +40,6 @@ class Sink(Protocol):
 
 
 class ConversationFeed:
-    """One subscription of one client to one conversation."""
-
     def __init__(
         self,
         hub: LiveHub,
@@ -92,13 +88,8 @@ class ConversationFeed:
         """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
 
         Returns when the feed is live; callbacks send further frames. Retries while the broker does not
-        respond: the client has its position already, and could not detect missing events.
-
-        Args:
-            quiet: True sends no `replay.done`.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
+        respond: the client has its position already, and could not detect missing events. `quiet` sends no
+        `replay.done`. Raises `LogBroken` or `Poison` if the log cannot be read.
         """
         while not self._closed:
             try:
@@ -148,7 +139,6 @@ class ConversationFeed:
         return is_shown("tool_call.started", self._detail)
 
     def only(self, run_id: str) -> None:
-        """Send only events of one run from now on."""
         self._run_id = run_id
 
     def take(self, live: Delta | CallProgress) -> None:

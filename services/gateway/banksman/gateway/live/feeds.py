@@ -27,8 +27,6 @@ class PositionUnavailable(Exception):
 
 
 class Feeds:
-    """Opens feeds, and ends those of a damaged log."""
-
     def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
         self._hub = hub
         self._views = views

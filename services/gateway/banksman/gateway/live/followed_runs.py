@@ -24,8 +24,6 @@ REASON = "The client closed the connection."
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """A run that this request started, and the frames of its events."""
-
     runs: FollowedRuns
     caller: Caller
     conversation_id: str
@@ -88,7 +86,6 @@ class FollowedRuns:
     views: Views
 
     async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
-        """Cancel a run whose client has disconnected."""
         frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
         await self.dispatcher.handle(caller, frame)
 
@@ -140,8 +137,6 @@ class FollowedRuns:
 
 @dataclass(slots=True)
 class GrowingText:
-    """A message that is being streamed."""
-
     message_id: str
     sent: str = ""
     differs: bool = False

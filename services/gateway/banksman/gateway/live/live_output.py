@@ -17,8 +17,6 @@ from banksman.contracts.calls import CallProgress, Delta
 
 
 class LiveFeed(Protocol):
-    """A receiver of live output."""
-
     @property
     def shows_progress(self) -> bool: ...
 
@@ -32,16 +30,12 @@ class LiveChannel:
     """The core subscriptions of one conversation: deltas, and progress while a feed shows it."""
 
     bus: Bus
-    tenant: str
-    conversation_id: str
+    key: tuple[str, str]
+    """Tenant and conversation."""
     feeds: set[LiveFeed] = field(default_factory=set[LiveFeed])
     _open: dict[str, BusSubscription] = field(default_factory=dict[str, BusSubscription])
     # Subscribing waits for the server: two concurrent updates would subscribe twice.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.tenant, self.conversation_id
 
     async def update(self) -> None:
         """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
@@ -80,9 +74,8 @@ class LiveChannels:
         self._channels: dict[tuple[str, str], LiveChannel] = {}
 
     async def join(self, tenant: str, conversation_id: str, feed: LiveFeed) -> LiveChannel:
-        channel = self._channels.setdefault(
-            (tenant, conversation_id), LiveChannel(self._bus, tenant, conversation_id)
-        )
+        key = tenant, conversation_id
+        channel = self._channels.setdefault(key, LiveChannel(self._bus, key))
         channel.feeds.add(feed)
         await channel.update()
         return channel
