@@ -60,9 +60,7 @@ async def use_link(
 ) -> None:
     """Use a link up for a decision. A repeat of the same client request may use it again.
 
-    Raises:
-        BadInput: The link has no valid signature for this request and these calls.
-        Conflict: The link has expired, or another decision used it.
+    Raises `Conflict` if the link has expired, or another decision used it.
     """
     link = read_link(text, key)
     calls = digest_of_calls([item.digest for item in request.items])

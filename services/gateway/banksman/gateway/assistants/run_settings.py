@@ -1,7 +1,4 @@
-"""The settings of a run, and the models that it can use.
-
-The request overrides the conversation, which overrides the assistant.
-"""
+"""The settings of a run, and the models that it can use."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def resolve_settings(
     variables: JsonObject,
     default_model: str | None,
 ) -> RunSettings:
-    """Return the settings of a run; raise `BadInput` if no model is set, or a name has no known provider."""
+    """Return the settings of a run: the request overrides the conversation, which overrides the assistant."""
     layers = (overrides, conversation)
     iterations = next((layer.max_iterations for layer in layers if layer.max_iterations), None)
     timeout_s = next((layer.run_timeout_s for layer in layers if layer.run_timeout_s), None)

@@ -70,10 +70,7 @@ class Views:
             return cached.view
 
     async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
-        """Return the events after `after_seq` that are stored when this is called, in order.
-
-        Events that are stored during the read are omitted, so that head and events are consistent.
-        """
+        """Return the events after `after_seq` up to the head of the log when this is called, in order."""
         view = await self.read(tenant, conversation_id)
         page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
         if page.head_seq <= after_seq:

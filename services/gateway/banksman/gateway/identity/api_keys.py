@@ -135,10 +135,7 @@ class ApiKeys:
         return text, key
 
     async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
-        """Delete a key: requests with it are refused, and its websockets are closed.
-
-        Raises `Conflict` for a key of the file of keys, which decides whether requests need a key.
-        """
+        """Delete a key; `Conflict` for a key of the file of keys. Websockets with the key are closed."""
         entry = await self._entry(caller, key_id, tenant)
         if entry.value.in_file:
             raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")

@@ -71,12 +71,7 @@ class Keys:
         return not self._configured and not self._stored and self._readable
 
     def write_first(self, key: ApiKey) -> None:
-        """Write the first key to the file of keys: from now on each request needs a key.
-
-        Raises:
-            Conflict: No file is configured, the file has a key already, or the gateway never requires keys.
-            Unavailable: The file cannot be written.
-        """
+        """Write the first key to the file of keys: from now on each request needs a key."""
         if self._file is None or self._always_keyless:
             raise Conflict(
                 "this gateway needs no key: BANKSMAN_GATEWAY__KEYS_FILE names a file for the first one"
