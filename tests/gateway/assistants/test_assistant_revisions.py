@@ -8,7 +8,7 @@ import httpx
 from tests.gateway.conftest import TOKENS, Served
 
 from banksman.contracts.assistants import Assistant
-from banksman.gateway.assistants.revisions import History, StoredRevision
+from banksman.gateway.assistants.assistants import History, StoredRevision
 
 PATH = "/context/assistants/cranes"
 

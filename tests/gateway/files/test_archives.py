@@ -11,7 +11,7 @@ import pytest
 
 from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BadInput, NotFound
-from banksman.gateway.files.archives import MAX_ARCHIVE_BYTES, check_size, zipped
+from banksman.gateway.files.files import MAX_ARCHIVE_BYTES, check_size, zipped
 
 CONTENT = {"a.txt": b"one\n" * 100_000, "folder/ä.bin": bytes(range(256)), "empty": b""}
 

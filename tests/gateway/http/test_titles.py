@@ -16,7 +16,7 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.work import StartRun
-from banksman.gateway.conversations.titles import title_in
+from banksman.gateway.conversations.changes import title_in
 
 
 async def _exchange(http: httpx.AsyncClient, agent: Agent, **more: Any) -> str:

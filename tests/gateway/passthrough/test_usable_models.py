@@ -9,7 +9,7 @@ from tests.support.model_server import ModelServer
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.gateway.assistants.model_catalog import ModelCatalog
+from banksman.gateway.assistants.run_settings import ModelCatalog
 from banksman.gateway.settings import Upstream
 from banksman.runs.pricing import Price
 

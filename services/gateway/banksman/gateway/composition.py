@@ -8,14 +8,14 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
-from banksman.gateway.approvals.feature import FEATURE as APPROVALS
-from banksman.gateway.assistants.feature import FEATURE as ASSISTANTS
-from banksman.gateway.audit.feature import FEATURE as AUDIT
+from banksman.gateway.approvals.operations import FEATURE as APPROVALS
+from banksman.gateway.assistants.operations import FEATURE as ASSISTANTS
+from banksman.gateway.audit.operations import FEATURE as AUDIT
 from banksman.gateway.conversations.feature import FEATURE as CONVERSATIONS
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.files.feature import FEATURE as FILES
-from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
-from banksman.gateway.identity.feature import FEATURE as IDENTITY
+from banksman.gateway.files.operations import FEATURE as FILES
+from banksman.gateway.housekeeping.retention import FEATURE as HOUSEKEEPING
+from banksman.gateway.identity.operations import FEATURE as IDENTITY
 from banksman.gateway.interfaces.a2a.routes import FEATURE as A2A
 from banksman.gateway.interfaces.agui.routes import FEATURE as AGUI
 from banksman.gateway.interfaces.chat_formats.chat import FEATURE as CHAT_FORMATS
@@ -25,7 +25,7 @@ from banksman.gateway.interfaces.mcp.routes import FEATURE as MCP
 from banksman.gateway.interfaces.nats.replays import FEATURE as REPLAYS
 from banksman.gateway.interfaces.page.routes import FEATURE as PAGE
 from banksman.gateway.interfaces.passthrough.routes import FEATURE as PASSTHROUGH
-from banksman.gateway.live.feature import FEATURE as LIVE
+from banksman.gateway.live.feeds import FEATURE as LIVE
 from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
 from banksman.gateway.oidc.feature import FEATURE as OIDC
 from banksman.gateway.operation.declaration import Operation

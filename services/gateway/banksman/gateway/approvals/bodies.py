@@ -87,7 +87,6 @@ class PendingInput(Stored):
 
     @classmethod
     def of(cls, request: ApprovalRequest) -> Self | None:
-        """Return the body of a stored request; None for an approval request."""
         if request.input is None:
             return None
         return cls(

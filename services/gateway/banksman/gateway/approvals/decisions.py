@@ -15,10 +15,16 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.gateway.approvals.first_approvals import confirming, first_approval
 from banksman.gateway.approvals.links import use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
-from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.gateway.approvals.stored_replies import (
+    ReplySlots,
+    confirming,
+    first_approval,
+    open_again,
+    readable,
+    valid_reply,
+)
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
@@ -42,8 +48,6 @@ CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SubmittedDecision:
-    """A user's decision on an approval request."""
-
     by: str
     decisions: tuple[ItemDecision, ...] = ()
     """One decision for every item; empty if `all` is given."""
@@ -60,23 +64,18 @@ class SubmittedDecision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The stored result of a decision: the reply to the approval request, or the first of two approvals."""
-
     reply: ApprovalReply | FirstApproval
     won: bool
     """Whether the stored result is the submitted decision, stored now or by an earlier attempt."""
 
     @property
     def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
-        """The outcome of the request; `awaiting_second` while another user must approve it too."""
         return AWAITING_SECOND if isinstance(self.reply, FirstApproval) else self.reply.outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Accepts the decisions of every interface."""
-
-    slots: ApprovalSlots
+    slots: ReplySlots
     conversations: Conversations
     tools: Tools
     schemas: SchemaChecker
@@ -86,12 +85,7 @@ class Decisions:
     requests: StoredRequests
 
     async def reply(self, caller: Caller, request: ApprovalDecision) -> Ack:
-        """Store a user's decision; a repeated request returns the result of the first one.
-
-        Raises:
-            BadInput: The request names another conversation, or not exactly one of `decisions` and `all`.
-            NotFound, NotReady, Conflict: As `submit`.
-        """
+        """Store a user's decision; a repeated request returns the result of the first one."""
         check_conversation(request)
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
@@ -117,15 +111,10 @@ class Decisions:
         )
 
     async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
-        """Check, sign and store a decision.
+        """Check, sign and store a decision; raises as `decide`.
 
         A client may decide before the agent has stored the request that the client saw in the log. Such a
-        decision waits up to 5 seconds.
-
-        Raises:
-            NotFound: This tenant has no such approval request, or its decision is no longer stored.
-            NotReady: The request is in the log and not stored yet, or as `decide`.
-            BadInput, Conflict: As `decide`.
+        decision waits up to 5 seconds, and then raises `NotReady`.
         """
         tools: Mapping[str, ToolDefinition] = {}
         if any(decision.arguments is not None for decision in submitted.decisions):
@@ -139,12 +128,7 @@ class Decisions:
         return await self.when_stored(tenant, approval_id, attempt)
 
     async def when_stored(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, which is retried while its approval request is not stored yet.
-
-        Raises:
-            NotReady: The request is in the log and was not stored within 5 seconds.
-            BanksmanError: As the attempt.
-        """
+        """Return the result of `attempt`, which is retried for 5 s while its request is not stored yet."""
         deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
         while True:
             try:
@@ -165,13 +149,12 @@ class Decisions:
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
 
     async def _is_open(self, tenant: str, approval_id: str) -> bool:
-        """Return whether a log of the tenant has the approval request and no decision on it."""
         view = await self.conversations.view_of_approval(tenant, approval_id)
         return view is not None and (approval_id in view.approvals or approval_id in view.inputs)
 
 
 async def decide(
-    slots: ApprovalSlots,
+    slots: ReplySlots,
     clock: Clock,
     key: bytes,
     tenant: str,
@@ -179,21 +162,10 @@ async def decide(
     submitted: SubmittedDecision,
     check: CheckArguments,
 ) -> DecisionResult:
-    """Check, sign and store a decision.
-
-    Args:
-        slots: The slots of approvals.
-        clock: The broker's clock.
-        key: The gateways' signing key.
-        tenant: The tenant of the approval request.
-        approval_id: The approval request.
-        submitted: The decision.
-        check: Raises `BadInput` for edited arguments that do not fit their tool.
+    """Check, sign and store a decision. `check` raises `BadInput` for edited arguments that do not fit.
 
     Raises:
-        NotFound: The request is not stored.
         NotReady: An invalid stored reply is about to be removed.
-        BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
         Conflict: The request has expired, lists other calls than the user saw, or was approved by the same
             user or otherwise before.
     """
@@ -274,11 +246,7 @@ async def check_arguments(
     name: str,
     arguments: JsonObject,
 ) -> None:
-    """Check edited arguments against the schema of the tool of this name.
-
-    Raises:
-        BadInput: An argument does not fit, or the tool is no longer registered.
-    """
+    """Raise `BadInput` if edited arguments do not fit the tool of this name, or it is not registered."""
     tool = tools.get(name)
     if tool is None:
         raise BadInput("decisions.arguments", name, "a tool that is still registered")

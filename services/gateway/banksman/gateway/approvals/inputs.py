@@ -12,7 +12,7 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
-from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.gateway.approvals.stored_replies import ReplySlots, open_again, readable, valid_reply
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.checks import check_conversation
 from banksman.gateway.runs.idempotency import StoredRequests, ids_once
@@ -24,15 +24,12 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 
 @dataclass(frozen=True, slots=True)
 class ProvidedInput:
-    """The stored reply to a request for a value."""
-
     reply: ApprovalReply
     won: bool
     """Whether it is the submitted value, stored now or by an earlier attempt of the same request."""
 
     @property
     def outcome(self) -> InputOutcome:
-        """The outcome of the request."""
         match self.reply.outcome:
             case "approved":
                 return "provided"
@@ -44,9 +41,7 @@ class ProvidedInput:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Accepts the values of every interface."""
-
-    slots: ApprovalSlots
+    slots: ReplySlots
     decisions: Decisions
     schemas: SchemaChecker
     clock: Clock
@@ -54,12 +49,7 @@ class Inputs:
     requests: StoredRequests
 
     async def reply(self, caller: Caller, request: InputReply) -> Ack:
-        """Store the value that a user provides; a repeated request returns the result of the first one.
-
-        Raises:
-            BadInput: The request names another conversation, or as `submit`.
-            NotFound, NotReady, Conflict: As `submit`.
-        """
+        """Store the value that a user provides; a repeated request returns the result of the first one."""
         check_conversation(request)
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
         provided = await self.submit(
@@ -80,17 +70,8 @@ class Inputs:
     ) -> ProvidedInput:
         """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
 
-        Args:
-            tenant: The tenant of the request.
-            request_id: The request.
-            value: The value, which must fit the schema of the request.
-            by: The user who provides it.
-            reply_id: Identifies this submission; its repeats have the same id.
-
         Raises:
-            NotFound: This tenant has no such request, or its value is no longer stored.
             NotReady: The request is in the log and not stored yet, or an invalid reply is being removed.
-            BadInput: The value does not fit the schema, or is larger than a result of a call may be.
             Conflict: The request has expired.
         """
         return await self.decisions.when_stored(

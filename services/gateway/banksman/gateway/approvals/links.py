@@ -12,7 +12,6 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -20,13 +19,12 @@ from banksman.contracts.errors import BadInput, Conflict
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.work import ApprovalRequest, LinkUse
+from banksman.gateway.approvals.stored_replies import ReplySlots
 
 EXPECTED = "a link that this system sent, unchanged"
 
 
 class ApprovalLink(Stored):
-    """The content of a link."""
-
     tenant: Token
     approval_id: Token
     calls: str
@@ -36,14 +34,6 @@ class ApprovalLink(Stored):
     expires_at: Timestamp
 
 
-class LinkSlots(Protocol):
-    """Stores the first use of a link."""
-
-    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
-        """Store the use of a link unless one is stored; return the stored one."""
-        ...
-
-
 def signed_link(link: ApprovalLink, key: bytes) -> str:
     """Return a link as the last segment of an address."""
     text = base64.urlsafe_b64encode(link.model_dump_json().encode()).decode().rstrip("=")
@@ -51,16 +41,11 @@ def signed_link(link: ApprovalLink, key: bytes) -> str:
 
 
 def digest_of_calls(digests: Sequence[str]) -> str:
-    """Return the digest of the calls of a request."""
     return digest("\n".join(digests).encode())
 
 
 def read_link(text: str, key: bytes) -> ApprovalLink:
-    """Return the content of a link.
-
-    Raises:
-        BadInput: The link has no valid signature.
-    """
+    """Return the content of a link; raise `BadInput` if it has no valid signature."""
     body, _, mac = text.partition(".")
     if not hmac.compare_digest(mac.encode(), _mac(body, key).encode()):
         raise BadInput("link", None, EXPECTED)
@@ -71,13 +56,11 @@ def read_link(text: str, key: bytes) -> ApprovalLink:
 
 
 async def use_link(
-    slots: LinkSlots, text: str, request: ApprovalRequest, use: LinkUse, now: datetime, key: bytes
+    slots: ReplySlots, text: str, request: ApprovalRequest, use: LinkUse, now: datetime, key: bytes
 ) -> None:
     """Use a link up for a decision. A repeat of the same client request may use it again.
 
-    Raises:
-        BadInput: The link has no valid signature for this request and these calls.
-        Conflict: The link has expired, or another decision used it.
+    Raises `Conflict` if the link has expired, or another decision used it.
     """
     link = read_link(text, key)
     calls = digest_of_calls([item.digest for item in request.items])

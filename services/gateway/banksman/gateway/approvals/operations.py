@@ -7,30 +7,29 @@ from typing import Annotated
 from fastapi import Query, Response
 from fastapi.responses import JSONResponse
 
+from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import Ack, ApprovalDecision, InputReply
-from banksman.gateway.approvals.bodies import (
-    ApprovalPage,
-    DecisionBody,
-    FirstOfTwo,
-    InputBody,
-    InputPage,
-    LateDecision,
-    LateValue,
-    ProvidedValue,
-    Resolution,
-)
+from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.approvals.set_aside import Asides
+from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.remembered import operations as remembered_operations
+from banksman.gateway.assistants.tools import Tools
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 MAX_PENDING = 1_000
-"""Open requests in one page."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PENDING)]
 After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
@@ -56,7 +55,7 @@ async def provide(frame: InputReply, inputs: Providing, caller: CallerDep) -> Ac
 @operations.add("approval.list", "GET /context/approvals")
 async def list_approvals(
     pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> ApprovalPage:
+) -> bodies.ApprovalPage:
     """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
     return await pending.page(caller.tenant, caller.user, limit=limit, after=after)
 
@@ -65,11 +64,14 @@ async def list_approvals(
     "approval.reply",
     "POST /context/approvals/{approval_id}",
     right=APPROVE,
-    response_model=Resolution,
+    response_model=bodies.Resolution,
     responses={
-        202: {"model": FirstOfTwo, "description": "Approved by the first of two users; the calls wait"},
+        202: {
+            "model": bodies.FirstOfTwo,
+            "description": "Approved by the first of two users; the calls wait",
+        },
         409: {
-            "model": LateDecision | ErrorBody,
+            "model": bodies.LateDecision | ErrorBody,
             "description": "An earlier decision took effect, or the request has expired",
         },
     },
@@ -77,20 +79,20 @@ async def list_approvals(
 )
 async def decide_approval(
     approval_id: str,
-    body: StrictBody[DecisionBody],
+    body: StrictBody[bodies.DecisionBody],
     decisions: Deciding,
     caller: CallerDep,
     request_id: RequestId,
-) -> Resolution | Response:
+) -> bodies.Resolution | Response:
     """Decide an approval request. The first decision takes effect; a later one gets 409 with the first."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await decisions.reply(caller, frame)
     if ack.outcome == AWAITING_SECOND:
-        return JSONResponse(FirstOfTwo.of(ack).model_dump(mode="json"), 202)
+        return JSONResponse(bodies.FirstOfTwo.of(ack).model_dump(mode="json"), 202)
     if not ack.already_resolved:
-        return Resolution.of(ack)
+        return bodies.Resolution.of(ack)
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
-    late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    late = bodies.LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
 
 
@@ -101,17 +103,15 @@ async def decide_approval(
     status=204,
     errors=(MISSING, CONFLICT, EARLY),
 )
-async def set_approval_aside(
-    approval_id: str, asides: Annotated[Asides, provided(Asides)], caller: CallerDep
-) -> None:
+async def set_approval_aside(approval_id: str, pending: Pending, caller: CallerDep) -> None:
     """Remove an approval request from the caller's inbox. The request stays open, and may be escalated."""
-    await asides.set_aside(caller, approval_id)
+    await pending.set_aside(caller, approval_id)
 
 
 @operations.add("input.list", "GET /context/inputs")
 async def list_inputs(
     pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> InputPage:
+) -> bodies.InputPage:
     """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
     return await pending.inputs(caller.tenant, limit=limit, after=after)
 
@@ -120,10 +120,10 @@ async def list_inputs(
     "input.reply",
     "POST /context/inputs/{request_id}",
     right=APPROVE,
-    response_model=ProvidedValue,
+    response_model=bodies.ProvidedValue,
     responses={
         409: {
-            "model": LateValue | ErrorBody,
+            "model": bodies.LateValue | ErrorBody,
             "description": "An earlier value took effect, or the request is closed",
         },
     },
@@ -131,16 +131,37 @@ async def list_inputs(
 )
 async def provide_input(
     request_id: str,
-    body: StrictBody[InputBody],
+    body: StrictBody[bodies.InputBody],
     inputs: Providing,
     caller: CallerDep,
     idempotency_key: RequestId,
-) -> ProvidedValue | Response:
+) -> bodies.ProvidedValue | Response:
     """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
     frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
     ack = await inputs.reply(caller, frame)
     if not ack.already_resolved:
-        return ProvidedValue.of(ack)
+        return bodies.ProvidedValue.of(ack)
     message = f"the value was {ack.outcome} by {ack.resolved_by} before"
-    late = LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    late = bodies.LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+
+
+async def build(base: Foundation) -> None:
+    services, bus, clock = base.services, base.bus, base.clock
+    conversations, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    key = base.settings.approvals.key()
+    schemas = await base.stack.enter_async_context(SchemaChecker())
+    slots = ApprovalSlots(bus)
+    remembered = RememberedDecisions(bus, conversations, services[Views], queue, backlog)
+    requests = services[StoredRequests]
+    decisions = Decisions(slots, conversations, services[Tools], schemas, clock, key, remembered, requests)
+    services.add(
+        slots,
+        remembered,
+        decisions,
+        Inputs(slots, decisions, schemas, clock, key, requests),
+        PendingApprovals(bus, slots, conversations, queue, backlog, clock),
+    )
+
+
+FEATURE = Feature((*operations, *remembered_operations), build)

@@ -1,4 +1,4 @@
-"""The open approval requests of a tenant: the list, and a notice whenever it may have changed."""
+"""The open approval requests of a tenant: lists them, sets them aside, and notifies of changes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ASIDE, FIRST, ApprovalSlots
 from banksman.bus.storage.slots import decode_slot
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Poison
-from banksman.contracts.work import ApprovalRequest, FirstApproval, SetAside
-from banksman.gateway.approvals.bodies import (
-    ApprovalPage,
-    ApprovedFirst,
-    InputPage,
-    PendingApproval,
-    PendingInput,
-)
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Poison
+from banksman.contracts.ids import check_token
+from banksman.contracts.work import ApprovalRequest, EscalateApproval, FirstApproval, SetAside
+from banksman.gateway.approvals import bodies
+from banksman.gateway.approvals.stored_replies import readable
+from banksman.gateway.conversations.conversations import Conversations, read_all
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.ports import Clock
 
 GATHER_S = 0.25
 """Seconds in which several changes become one notice. A core message may arrive before its change is stored,
 so a list that is read at once could miss the change."""
-READS_AT_ONCE = 16
 
 N = TypeVar("N", FirstApproval, SetAside)
 OnChange = Callable[[], None]
@@ -51,31 +50,39 @@ class _Tenant:
             self.notice = asyncio.get_running_loop().call_later(GATHER_S, self.notify)
 
     def notify(self) -> None:
-        """Notify the followers now."""
         self.notice = None
         for follower in tuple(self.followers):
             follower()
 
 
 class PendingApprovals:
-    """Reads and follows the open approval requests of tenants."""
-
-    def __init__(self, bus: Bus, slots: ApprovalSlots, conversations: Conversations, clock: Clock) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        slots: ApprovalSlots,
+        conversations: Conversations,
+        queue: RunQueue,
+        backlog: Backlog,
+        clock: Clock,
+    ) -> None:
         self._bus = bus
-        self._clock = clock
         self._slots = slots
         self._conversations = conversations
+        self._queue = queue
+        self._backlog = backlog
+        self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
         bus.on_reconnect(self._notify_all)
 
-    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> ApprovalPage:
+    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> bodies.ApprovalPage:
         """Return a page of the open requests, oldest first, as `user` sees them."""
         pending = await self._slots.pending(tenant, limit=limit, after=after)
         notes = await self._slots.notes(tenant) if pending else {}
         now = self._clock.now()
-        titles = await self._conversations_of(tenant, {one.request.conversation_id for one in pending})
+        ids = {one.request.conversation_id for one in pending}
+        conversations = dict(zip(ids, await read_all(partial(self._conversation, tenant), ids), strict=True))
         items = tuple(
-            PendingApproval(
+            bodies.PendingApproval(
                 requested_at=datetime.fromisoformat(one.stored_at),
                 title=title,
                 requested_by=creator,
@@ -83,35 +90,28 @@ class PendingApprovals:
                 **_noted(one.request, notes.get(one.request.approval_id, {}), user, now),
             )
             for one in pending
-            for title, creator in (titles[one.request.conversation_id],)
+            for title, creator in (conversations[one.request.conversation_id],)
         )
-        return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
+        return bodies.ApprovalPage(
+            items=items, next=pending[-1].stream_seq if len(pending) == limit else None
+        )
 
-    async def inputs(self, tenant: str, *, limit: int, after: int) -> InputPage:
-        """Return a page of the values that workflows wait for, oldest first."""
+    async def inputs(self, tenant: str, *, limit: int, after: int) -> bodies.InputPage:
         pending = await self._slots.pending(tenant, limit=limit, after=after, inputs=True)
-        items = (PendingInput.of(one.request) for one in pending)
-        return InputPage(
+        items = (bodies.PendingInput.of(one.request) for one in pending)
+        return bodies.InputPage(
             items=tuple(item for item in items if item is not None),
             next=pending[-1].stream_seq if len(pending) == limit else None,
         )
 
-    async def _conversations_of(self, tenant: str, ids: set[str]) -> dict[str, tuple[str, str]]:
-        """Return title and creator by conversation."""
-        reads = asyncio.Semaphore(READS_AT_ONCE)
-
-        async def about(conversation_id: str) -> tuple[str, str]:
-            async with reads:
-                try:
-                    record = await self._conversations.get(tenant, conversation_id)
-                except BanksmanError:
-                    # A conversation that was deleted must not hide the requests of others.
-                    return "", ""
-            return record.title, record.created_by
-
-        async with asyncio.TaskGroup() as group:
-            tasks = {one: group.create_task(about(one)) for one in ids}
-        return {one: task.result() for one, task in tasks.items()}
+    async def _conversation(self, tenant: str, conversation_id: str) -> tuple[str, str]:
+        """Return title and creator."""
+        try:
+            record = await self._conversations.get(tenant, conversation_id)
+        except BanksmanError:
+            # A conversation that was deleted must not hide the requests of others.
+            return "", ""
+        return record.title, record.created_by
 
     async def follow(self, tenant: str, on_change: OnChange) -> None:
         """Call `on_change` after each change of the tenant's open requests, and after a reconnect."""
@@ -128,7 +128,6 @@ class PendingApprovals:
                     followed.subscriptions.append(subscription)
 
     async def leave(self, tenant: str, on_change: OnChange) -> None:
-        """Remove a follower. The last follower of a tenant ends its subscriptions."""
         followed = self._tenants.get(tenant)
         if followed is None:
             return
@@ -137,6 +136,27 @@ class PendingApprovals:
             if not followed.followers and self._tenants.pop(tenant, None) is followed:
                 for subscription in followed.subscriptions:
                     await subscription.unsubscribe()
+
+    async def set_aside(self, caller: Caller, approval_id: str) -> None:
+        """Remove a request from the caller's inbox, which may escalate it. A repeat changes nothing."""
+        check_token(approval_id, "approval_id")
+        request, reply = await readable(self._slots, caller.tenant, approval_id)
+        if request is None or request.input is not None:
+            raise NotFound("approval", approval_id)
+        if reply is not None:
+            raise Conflict(f"approval {approval_id!r} is decided")
+        aside = SetAside(by=caller.user, at=self._clock.now())
+        await self._slots.set_aside(caller.tenant, approval_id, aside)
+        escalation = request.terms and request.terms.escalation
+        if escalation and escalation.when_set_aside:
+            await self._backlog.check_signal(caller.tenant)
+            signal = EscalateApproval(
+                tenant=caller.tenant,
+                conversation_id=request.conversation_id,
+                approval_id=approval_id,
+                by=caller.user,
+            )
+            await self._queue.signal(signal, f"escalate-{approval_id}")
 
     def _notify_all(self) -> None:
         # Messages that were published while the connection was down are lost.
@@ -147,7 +167,6 @@ class PendingApprovals:
 def _noted(
     request: ApprovalRequest, notes: Mapping[str, StoredMessage], user: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the recorded state of a request, and whether it is in the user's inbox."""
     aside = [one for name, note in notes.items() if name.startswith(ASIDE) and (one := _read(SetAside, note))]
     first = _read(FirstApproval, notes[FIRST]) if FIRST in notes else None
     escalation = request.terms and request.terms.escalation
@@ -157,7 +176,7 @@ def _noted(
     # Users named by the escalation see the request after it; others see it unless they set it aside.
     named = escalation is not None and user in escalation.users
     return {
-        "first": None if first is None else ApprovedFirst(**dict(first)),
+        "first": None if first is None else bodies.ApprovedFirst(**dict(first)),
         "escalated": escalated,
         "set_aside_by": by,
         "for_you": escalated if named else user not in by,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import POLICIES
@@ -19,23 +20,23 @@ from banksman.contracts.errors import Conflict, NotFound, NotReady
 from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.contracts.work import ForgetDecision
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.operation.caller import APPROVE, Caller
+from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.quotas.backlog import Backlog
 
 MAX_REMEMBERED = 500
 """Maximum remembered decisions of one tenant."""
-READS_AT_ONCE = 16
 WITHDRAWN_WITHIN_S = 5.0
 """Seconds that a withdrawal waits until it is in the log."""
 RETRY_S = 0.05
 
 
 class RememberedPlace(Stored):
-    """An approval request whose decision may be remembered."""
-
     approval_id: Token
 
 
@@ -64,8 +65,6 @@ class ListedRemembered(Stored):
 
 @dataclass(frozen=True, slots=True)
 class RememberedDecisions:
-    """The remembered decisions of all tenants."""
-
     bus: Bus
     conversations: Conversations
     views: Views
@@ -73,36 +72,22 @@ class RememberedDecisions:
     backlog: Backlog
 
     async def note(self, tenant: str, approval_id: str) -> None:
-        """Record that a decision which is about to be stored will be remembered.
-
-        Raises:
-            Conflict: The tenant has `MAX_REMEMBERED` remembered decisions.
-        """
+        """Record that a decision which is about to be stored will be remembered."""
         bucket, key = self._bucket, _key(tenant, check_token(approval_id, "approval_id"))
         if len(await bucket.keys(_key(tenant))) >= MAX_REMEMBERED and await bucket.get(key) is None:
             raise Conflict(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
         await bucket.create(key, RememberedPlace(approval_id=approval_id))
 
     async def list(self, caller: Caller) -> tuple[ListedRemembered, ...]:
-        """Return the remembered decisions of the caller's tenant, newest first."""
         places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
-        reads = asyncio.Semaphore(READS_AT_ONCE)
-
-        async def listed(place: RememberedPlace) -> ListedRemembered | None:
-            async with reads:
-                return await self._listed(caller.tenant, place)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(listed(place)) for place in places]
-        found = [one for task in tasks if (one := task.result()) is not None]
+        listed = await read_all(partial(self._listed, caller.tenant), places)
+        found = (one for one in listed if one is not None)
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
     async def withdraw(self, caller: Caller, approval_id: str) -> None:
         """Withdraw a remembered decision, and return when the withdrawal is in the log.
 
-        Raises:
-            NotFound: The tenant remembers no such decision.
-            NotReady: It is not in the log within 5 seconds; a repeated request continues to wait.
+        Raises `NotReady` if it is not in the log within 5 seconds; a repeated request continues to wait.
         """
         conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
         if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
@@ -124,7 +109,6 @@ class RememberedDecisions:
         return Bucket(self.bus, POLICIES, RememberedPlace)
 
     async def _listed(self, tenant: str, place: RememberedPlace) -> ListedRemembered | None:
-        """Return a remembered decision; None if it no longer applies."""
         conversation_id = conversation_of_approval(place.approval_id) or ""
         try:
             title = (await self.conversations.get(tenant, conversation_id)).title
@@ -168,3 +152,26 @@ def _calls(decision: RememberedDecision) -> tuple[RememberedCall, ...]:
         for item in decision.requested.items
         if (one := decided.get(item.tool_call_id)) is not None
     )
+
+
+Service = Annotated[RememberedDecisions, provided(RememberedDecisions)]
+
+operations = Operations("policies")
+
+
+@operations.add("remembered.list", "GET /context/remembered")
+async def list_remembered(remembered: Service, caller: CallerDep) -> Listing[ListedRemembered]:
+    """List the decisions that apply to further calls, newest first."""
+    return Listing[ListedRemembered](items=await remembered.list(caller))
+
+
+@operations.add(
+    "remembered.withdraw",
+    "DELETE /context/remembered/{approval_id}",
+    right=APPROVE,
+    status=204,
+    errors=(MISSING, EARLY),
+)
+async def withdraw_remembered(approval_id: str, remembered: Service, caller: CallerDep) -> None:
+    """Withdraw a remembered decision: the next matching call waits for approval again."""
+    await remembered.withdraw(caller, approval_id)

@@ -1,16 +1,16 @@
-"""Reads the stored reply to an approval request, which is valid if it can be decoded and verified."""
+"""Reads and verifies the stored replies to approval requests: the reply, and the first of two approvals."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from banksman.contracts.errors import NotReady, Poison
+from banksman.contracts.errors import Conflict, NotReady, Poison
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.runs.approval.requests import problem
+from banksman.runs.approval.requests import is_signed_first, problem, sign_first
 
 
-class ApprovalSlots(Protocol):
-    """The two slots of an approval: the request, and the one reply to it."""
+class ReplySlots(Protocol):
+    """The slots of an approval request. A slot that holds a value keeps it: a store returns that value."""
 
     async def read(
         self, tenant: str, approval_id: str
@@ -18,31 +18,19 @@ class ApprovalSlots(Protocol):
         """Return the stored request and reply, read from the stream's leader."""
         ...
 
-    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store a reply unless the slot holds one; return the stored reply."""
-        ...
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply: ...
 
-    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
-        """Return the first of two approvals; None if no user approved yet."""
-        ...
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None: ...
 
-    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
-        """Store the use of a link unless one is stored; return the stored one."""
-        ...
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse: ...
 
-    async def store_first(self, first: FirstApproval) -> FirstApproval:
-        """Store the first of two approvals unless one is stored; return the stored one."""
-        ...
+    async def store_first(self, first: FirstApproval) -> FirstApproval: ...
 
 
 async def readable(
-    slots: ApprovalSlots, tenant: str, approval_id: str
+    slots: ReplySlots, tenant: str, approval_id: str
 ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-    """Return the stored request and reply.
-
-    Raises:
-        NotReady: One of them cannot be decoded, and is about to be removed.
-    """
+    """Return the stored request and reply; raise `NotReady` if one of them cannot be decoded."""
     try:
         return await slots.read(tenant, approval_id)
     except Poison as poison:
@@ -50,20 +38,43 @@ async def readable(
 
 
 def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
-    """Return a stored reply after verifying it.
-
-    Raises:
-        NotReady: The reply is invalid, and is about to be removed.
-    """
+    """Return a stored reply; raise `NotReady` if it is invalid."""
     if problem(stored, request, key) is not None:
         raise open_again(stored.approval_id)
     return stored
 
 
 def open_again(approval_id: str) -> NotReady:
-    """Return the error for an invalid or unreadable stored reply.
-
-    An agent dead-letters such a reply, which opens the approval request again.
-    """
+    """Return the error for an invalid stored reply, which an agent removes to open the request again."""
     message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"
     return NotReady(message, retry_after_s=0.5)
+
+
+async def first_approval(slots: ReplySlots, reply: ApprovalReply, key: bytes) -> FirstApproval:
+    """Return the stored first approval of a request; without one, store this reply as the first approval."""
+    try:
+        first = await slots.first(reply.tenant, reply.approval_id)
+        if first is None:
+            fields = set(FirstApproval.model_fields) - {"signature"}
+            mine = FirstApproval(**{name: getattr(reply, name) for name in fields})
+            # Two users may approve at once: the slot decides which of them is the first.
+            first = await slots.store_first(sign_first(mine, key))
+    except Poison as poison:
+        raise _invalid(reply) from poison
+    if not is_signed_first(first, key):
+        raise _invalid(reply)
+    return first
+
+
+def _invalid(reply: ApprovalReply) -> Conflict:
+    return Conflict(f"the stored first approval of {reply.approval_id!r} is invalid: reject the request")
+
+
+def confirming(reply: ApprovalReply, first: FirstApproval) -> ApprovalReply:
+    """Return the reply of a second user; `Conflict` for the same user or another decision."""
+    if first.by == reply.by:
+        raise Conflict(f"{first.by} approved {reply.approval_id!r} before: another user must approve it too")
+    if (first.decisions, first.remember) != (reply.decisions, reply.remember):
+        text = f"{first.by} approved {reply.approval_id!r} otherwise: approve exactly the same, or reject all"
+        raise Conflict(text)
+    return reply.model_copy(update={"first": first})

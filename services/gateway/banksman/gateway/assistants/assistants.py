@@ -1,143 +1,108 @@
-"""Assistants, as clients read and change them."""
+"""Assistants and their revisions, as clients read and change them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from banksman.bus.connection import Bus
+from banksman.bus.names import ASSISTANT_REVISIONS
 from banksman.contracts.assistant_requests import (
     AssistantBody,
     AssistantChanges,
+    AssistantRevision,
     AssistantRevisions,
     AssistantUpdate,
+    ChangedField,
     NewAssistant,
 )
 from banksman.contracts.assistants import Assistant
-from banksman.contracts.errors import Conflict
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt
-from banksman.gateway.assistants.model_catalog import model_name
-from banksman.gateway.assistants.revisions import AssistantHistories, changes, found, listed
+from banksman.contracts.wire import JsonObject, Stored, Timestamp
+from banksman.gateway.assistants.run_settings import model_name
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.quotas.shared_bucket import SharedBucket
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.runs.ports import Clock
+
+MAX_REVISIONS = 50
+MAX_BYTES = 512 * 1024
+"""Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
 
 
+@dataclass(frozen=True, slots=True)
 class Assistants:
-    """The assistants of all tenants, as clients read and change them."""
-
-    def __init__(
-        self,
-        store: TenantStore[Assistant],
-        prompts: TenantStore[SystemPrompt],
-        requests: StoredRequests,
-        histories: AssistantHistories,
-    ) -> None:
-        self._store = store
-        self._prompts = prompts
-        self._requests = requests
-        self._histories = histories
+    store: TenantStore[Assistant]
+    prompts: TenantStore[SystemPrompt]
+    requests: StoredRequests
+    histories: AssistantHistories
 
     async def list(self, caller: Caller) -> tuple[Assistant, ...]:
-        """Return all assistants of a tenant, sorted by id, without the contents of their files."""
-        return tuple(_without_file_contents(one) for one in await self._store.list(caller.tenant))
+        return tuple(_without_file_contents(one) for one in await self.store.list(caller.tenant))
 
     async def get(self, caller: Caller, assistant_id: str) -> Assistant:
-        """Return an assistant.
-
-        Raises:
-            NotFound: No such assistant.
-        """
-        return await self._store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
+        return await self.store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
 
     async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
-        """Store a new assistant. A repeated request returns the assistant that the first one created.
-
-        Raises:
-            BadInput, NotFound: A model or a system prompt that it names does not exist.
-            Conflict: The id is taken, or the request id was used with another body.
-        """
+        """Store a new assistant. A repeated request returns the assistant that the first one created."""
         await self._check_names(caller, given)
         key = digest(f"{caller.user}\nassistant\n{request_id}".encode())
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
-        ids = await self._requests.once(caller.tenant, key, given, mine)
+        ids = await self.requests.once(caller.tenant, key, given, mine)
         try:
-            created = await self._store.create(caller.tenant, given.assistant(ids["id"]))
+            created = await self.store.create(caller.tenant, given.assistant(ids["id"]))
         except Conflict:
             # Another request has taken the id, or an earlier attempt of this request has stored the
             # assistant.
             if ids["request"] == mine["request"]:
                 raise
-            return await self._store.get(caller.tenant, ids["id"])
-        await self._histories.add(caller.tenant, None, created, caller.user)
+            return await self.store.get(caller.tenant, ids["id"])
+        await self.histories.add(caller.tenant, None, created, caller.user)
         return created
 
     async def update(self, caller: Caller, assistant_id: str, given: AssistantUpdate) -> Assistant:
-        """Replace an assistant. A repeated request changes nothing.
-
-        Raises:
-            BadInput, NotFound: The assistant, or a model or system prompt that it names, does not exist.
-            Conflict: The stored assistant has another revision than the one named.
-        """
+        """Replace an assistant. A repeated request changes nothing."""
         await self._check_names(caller, given)
         assistant = given.assistant(check_token(assistant_id, "assistant_id"))
         return await self._replace(caller, assistant, given.revision)
 
     async def delete(self, caller: Caller, assistant_id: str) -> None:
-        """Delete an assistant.
-
-        Raises:
-            NotFound: No such assistant.
-        """
-        await self._store.delete(caller.tenant, check_token(assistant_id, "assistant_id"))
-        await self._histories.delete(caller.tenant, assistant_id)
+        await self.store.delete(caller.tenant, check_token(assistant_id, "assistant_id"))
+        await self.histories.delete(caller.tenant, assistant_id)
 
     async def revisions(self, caller: Caller, assistant_id: str) -> AssistantRevisions:
-        """Return the stored revisions of an assistant, newest first: at most 50.
-
-        Raises:
-            NotFound: No such assistant.
-        """
         current = await self.get(caller, assistant_id)
-        return listed(await self._histories.of(caller.tenant, current), current)
+        return listed(await self.histories.of(caller.tenant, current), current)
 
     async def revision(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
-        """Return a revision of an assistant.
-
-        Raises:
-            NotFound: No such assistant or revision.
-        """
         current = await self.get(caller, assistant_id)
-        return found(await self._histories.of(caller.tenant, current), revision)
+        return found(await self.histories.of(caller.tenant, current), revision)
 
     async def changes(
         self, caller: Caller, assistant_id: str, revision: int, since: int | None
     ) -> AssistantChanges:
-        """Return how a revision differs from another one; None stands for the one before it.
-
-        Raises:
-            NotFound: No such assistant or revision.
-        """
-        history = await self._histories.of(caller.tenant, await self.get(caller, assistant_id))
+        """Return how a revision differs from another one; None stands for the one before it."""
+        history = await self.histories.of(caller.tenant, await self.get(caller, assistant_id))
         after = found(history, revision)
         return changes(found(history, history.before(revision) if since is None else since), after)
 
     async def restore(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
-        """Store the content of a revision again, as a new one. A repeated request changes nothing.
-
-        Raises:
-            BadInput, NotFound: No such assistant or revision, or a model or prompt that it names is missing.
-        """
+        """Store the content of a revision again, as a new one. A repeated request changes nothing."""
         wanted = await self.revision(caller, assistant_id, revision)
         await self._check_names(caller, wanted)
         return await self._replace(caller, wanted, None)
 
     async def _replace(self, caller: Caller, assistant: Assistant, revision: int | None) -> Assistant:
-        before = await self._store.get(caller.tenant, assistant.id)
-        stored = await self._store.replace(caller.tenant, assistant, revision)
-        await self._histories.add(caller.tenant, before, stored, caller.user)
+        before = await self.store.get(caller.tenant, assistant.id)
+        stored = await self.store.replace(caller.tenant, assistant, revision)
+        await self.histories.add(caller.tenant, before, stored, caller.user)
         return stored
 
     async def _check_names(self, caller: Caller, given: AssistantBody | Assistant) -> None:
         if given.system_prompt_id is not None:
-            await self._prompts.get(caller.tenant, given.system_prompt_id)
+            await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):
             if name is not None:
                 model_name(name)
@@ -147,3 +112,101 @@ def _without_file_contents(assistant: Assistant) -> Assistant:
     # A list with the contents of all files would exceed the size of a message over NATS.
     files = tuple(file.model_copy(update={"content": None}) for file in assistant.files)
     return assistant.model_copy(update={"files": files})
+
+
+class StoredRevision(Stored):
+    assistant: Assistant
+    at: Timestamp | None = None
+    by: str = ""
+
+
+class History(Stored):
+    """The newest revisions of one assistant, oldest first."""
+
+    items: tuple[StoredRevision, ...] = ()
+
+    def find(self, revision: int) -> StoredRevision | None:
+        return next((one for one in self.items if one.assistant.revision == revision), None)
+
+    def before(self, revision: int) -> int:
+        """Return the number of the stored revision before `revision`; `revision` itself for the oldest."""
+        older = [one.assistant.revision for one in self.items if one.assistant.revision < revision]
+        return older[-1] if older else revision
+
+    def plus(self, added: StoredRevision) -> History:
+        """Return the history with a revision added, within its limits; a known revision changes nothing."""
+        if self.find(added.assistant.revision) is not None:
+            return self
+        items = sorted((*self.items, added), key=lambda one: one.assistant.revision)[-MAX_REVISIONS:]
+        while len(items) > 1 and sum(len(one.model_dump_json()) for one in items) > MAX_BYTES:
+            items = items[1:]
+        return History(items=tuple(items))
+
+
+class AssistantHistories:
+    """The histories of all assistants, keys `{tenant}.{assistant}`."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bucket = SharedBucket(bus, ASSISTANT_REVISIONS, History, "revisions of assistants")
+        self._clock = clock
+
+    async def add(self, tenant: str, before: Assistant | None, after: Assistant, by: str) -> None:
+        """Store a revision, and the one before it if it is missing.
+
+        Safe to repeat. If a gateway ends after it has written an assistant, the next change stores the
+        missing revision, without time and user.
+        """
+        key = f"{tenant}.{after.id}"
+        while True:
+            entry = await self._bucket.get(key)
+            history = History() if entry is None else entry.value
+            if before is not None:
+                history = history.plus(StoredRevision(assistant=before))
+            history = history.plus(StoredRevision(assistant=after, at=self._clock.now(), by=by))
+            if entry is None:
+                written = await self._bucket.create(key, history)
+            else:
+                written = await self._bucket.update(key, history, entry.revision)
+            if written is not None:
+                return
+
+    async def of(self, tenant: str, current: Assistant) -> History:
+        entry = await self._bucket.get(f"{tenant}.{current.id}")
+        history = History() if entry is None else entry.value
+        return history.plus(StoredRevision(assistant=current))
+
+    async def delete(self, tenant: str, assistant_id: str) -> None:
+        await self._bucket.delete(f"{tenant}.{assistant_id}")
+
+
+def listed(history: History, current: Assistant) -> AssistantRevisions:
+    return AssistantRevisions(
+        items=tuple(
+            AssistantRevision(
+                revision=one.assistant.revision,
+                at=one.at,
+                by=one.by,
+                current=one.assistant.revision == current.revision,
+            )
+            for one in reversed(history.items)
+        )
+    )
+
+
+def found(history: History, revision: int) -> Assistant:
+    """Return a revision; raise `NotFound` if it does not exist, or is no longer stored."""
+    stored = history.find(revision)
+    if stored is None:
+        raise NotFound("revision", str(revision))
+    return stored.assistant
+
+
+def changes(before: Assistant, after: Assistant) -> AssistantChanges:
+    old, new = _fields(before), _fields(after)
+    differing = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    items = (ChangedField(field=name, before=old.get(name), after=new.get(name)) for name in differing)
+    return AssistantChanges(since=before.revision, revision=after.revision, items=tuple(items))
+
+
+def _fields(assistant: Assistant) -> JsonObject:
+    return assistant.model_dump(mode="json", exclude={"id", "revision"})

@@ -35,7 +35,6 @@ class PromptContext:
     conversation_id: str | None = None
     """The conversation. Its assistant is used if `assistant` is None, and its history selects the tools."""
     user_message: str = ""
-    """The user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,7 @@ class EnhancedPrompts:
     placements: Placements
 
     async def protocol(self, caller: Caller, context: PromptContext) -> ToolProtocol:
-        """Return the tool protocol of a run in this context; an empty context uses `default` (R25).
-
-        Raises:
-            NotFound: The tenant has no such assistant or conversation.
-        """
+        """Return the tool protocol of a run in this context; an empty context uses `default` (R25)."""
         wanted, assistant_id = None, context.assistant
         if context.conversation_id is not None:
             record = await self.conversations.get(caller.tenant, context.conversation_id)
@@ -71,60 +66,58 @@ class EnhancedPrompts:
         budget_tokens: int | None,
         context: PromptContext,
     ) -> EnhancedPrompt:
-        """Return a rendered prompt with the relevant tools, and the names of the tools that were left out.
-
-        Raises:
-            NotFound: The tenant has no such assistant or conversation.
-        """
+        """Return a rendered prompt with the relevant tools, and the names of the omitted tools."""
         tool_settings = await self._tool_settings(caller, context)
         next_message = UserMessage(message_id=NEXT_MESSAGE, content=context.user_message)
         history = (*await self._history(caller, context), next_message)
-        return enhance(
-            base,
-            await self._available_tools(caller.tenant, tool_settings),
-            protocol,
-            budget_tokens=self.settings.prompt_budget_tokens if budget_tokens is None else budget_tokens,
-            max_tools=self.settings.max_offered_tools,
-            needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
-        )
+        return await self._enhance(caller.tenant, base, protocol, tool_settings, history, budget_tokens)
 
     async def of_assistant(self, caller: Caller, assistant: Assistant) -> EnhancedPrompt:
-        """Return the prompt of a run's first request, with placeholders in place of variables.
-
-        Raises:
-            NotFound: No such system prompt.
-        """
-        return enhance(
-            await self._base_prompt(caller.tenant, assistant),
-            await self._available_tools(caller.tenant, assistant.tools),
-            protocol(assistant.tools.tool_protocol),
-            budget_tokens=self.settings.prompt_budget_tokens,
-            max_tools=self.settings.max_offered_tools,
-            needs=needs_of((), NEXT_MESSAGE, assistant.tools.always_offered),
-        )
+        """Return the prompt of a run's first request, with placeholders in place of variables."""
+        base = await self._base_prompt(caller.tenant, assistant)
+        tools = assistant.tools
+        return await self._enhance(caller.tenant, base, protocol(tools.tool_protocol), tools, ())
 
     async def of_run(
         self, caller: Caller, run: Run, history: tuple[Message, ...]
     ) -> tuple[str, tuple[ToolDefinition, ...]]:
         """Return the system prompt and the tools of a run's next model request, as they are now.
 
-        Raises:
-            BadInput: A variable of the prompt is missing.
-            NotFound: The system prompt was deleted.
+        Raises `BadInput` if a variable of the prompt is missing.
         """
         settings = run.settings
         variables = run_variables(
             service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
         )
-        enhanced = enhance(
-            render(await self._base_prompt(caller.tenant, settings), variables),
-            await self._available_tools(caller.tenant, settings.tools),
+        base = render(await self._base_prompt(caller.tenant, settings), variables)
+        enhanced = await self._enhance(
+            caller.tenant,
+            base,
             settings.tool_protocol,
-            budget_tokens=self.settings.prompt_budget_tokens,
-            max_tools=self.settings.max_offered_tools,
-            needs=needs_of(history, run.message.message_id, settings.tools.always_offered),
+            settings.tools,
+            history,
+            message_id=run.message.message_id,
         )
         return enhanced.text, enhanced.tools
+
+    async def _enhance(
+        self,
+        tenant: str,
+        base: str,
+        protocol: ToolProtocol,
+        tools: ToolSettings,
+        history: tuple[Message, ...],
+        budget_tokens: int | None = None,
+        message_id: str = NEXT_MESSAGE,
+    ) -> EnhancedPrompt:
+        return enhance(
+            base,
+            await self._available_tools(tenant, tools),
+            protocol,
+            budget_tokens=self.settings.prompt_budget_tokens if budget_tokens is None else budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(history, message_id, tools.always_offered),
+        )
 
     async def _base_prompt(self, tenant: str, settings: RunSettings | Assistant) -> str:
         if settings.system_prompt_id is not None:

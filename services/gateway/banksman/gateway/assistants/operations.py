@@ -15,10 +15,23 @@ from banksman.contracts.assistant_requests import (
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.wire import Stored
-from banksman.gateway.assistants.assistants import Assistants
+from banksman.gateway.assistants.assistants import AssistantHistories, Assistants
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.policies import operations as policy_operations
+from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.assistants.prompts import operations as prompt_operations
+from banksman.gateway.assistants.run_settings import ModelCatalog
+from banksman.gateway.assistants.tools import ToolCatalog, Tools
+from banksman.gateway.assistants.tools import operations as tool_operations
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.quotas.tenant_store import AssistantStore, PolicyStore, PromptStore
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.runs.runners.placement import Placements
 
 Service = Annotated[Assistants, provided(Assistants)]
 Enhancing = Annotated[EnhancedPrompts, provided(EnhancedPrompts)]
@@ -147,3 +160,30 @@ async def restore_revision(
 async def delete_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> None:
     """Delete an assistant."""
     await assistants.delete(caller, assistant_id)
+
+
+async def build(base: Foundation) -> None:
+    services, settings = base.services, base.settings
+    store, prompts, policies = AssistantStore(base.bus), PromptStore(base.bus), PolicyStore(base.bus)
+    await base.stack.enter_async_context(store.recent)
+    await base.stack.enter_async_context(policies.recent)
+    tools, placements = Tools(base.bus), services[Placements]
+    requests = services[StoredRequests]
+    enhancing = EnhancedPrompts(
+        services[Conversations], services[Views], store, prompts, tools, settings.agent, placements
+    )
+    services.add(
+        store,
+        prompts,
+        policies,
+        GovernedAssistants(store, policies),
+        Assistants(store, prompts, requests, AssistantHistories(base.bus, base.clock)),
+        Prompts(prompts, requests, enhancing),
+        enhancing,
+        tools,
+        ToolCatalog(tools, placements, settings.agent.tools_enabled),
+        ModelCatalog(settings.default_model, settings.agent.prices),
+    )
+
+
+FEATURE = Feature((*operations, *policy_operations, *prompt_operations, *tool_operations), build)

@@ -16,10 +16,10 @@ from banksman.contracts.assistants import (
     Assistant,
 )
 from banksman.gateway.operation.bodies import RequestBody
-from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
-from banksman.gateway.quotas.tenant_store import TenantStore
+from banksman.gateway.quotas.tenant_store import PolicyStore, TenantStore
 
 POLICY = ApprovalPolicy().id
 """The id of the one policy of each tenant."""
@@ -37,43 +37,17 @@ class PolicyBody(RequestBody):
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
-    """The approval policies, as clients read and change them."""
-
-    store: TenantStore[ApprovalPolicy]
-
-    async def get(self, caller: Caller) -> ApprovalPolicy:
-        """Return the policy of the caller's tenant."""
-        return await self.store.get(caller.tenant, POLICY)
-
-    async def replace(self, caller: Caller, body: PolicyBody) -> ApprovalPolicy:
-        """Replace the policy of the caller's tenant. It applies to runs that start from now on.
-
-        Raises:
-            Conflict: The stored policy has another revision than the one named.
-        """
-        policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals)
-        return await self.store.replace(caller.tenant, policy, body.revision)
-
-
-@dataclass(frozen=True, slots=True)
 class GovernedAssistants:
-    """Combines assistants with the approval policy of their tenant, for runs that start."""
-
     assistants: TenantStore[Assistant]
     policies: TenantStore[ApprovalPolicy]
 
     async def in_use(self, tenant: str, assistant_id: str) -> Assistant:
-        """Return an assistant with the policy of its tenant applied; both may be a moment old.
-
-        Raises:
-            NotFound: No such assistant.
-        """
+        """Return an assistant with the policy of its tenant applied; both may be a moment old."""
         assistant = await self.assistants.in_use(tenant, assistant_id)
         return (await self.policies.in_use(tenant, POLICY)).applied_to(assistant)
 
 
-Service = Annotated[Policies, provided(Policies)]
+Service = Annotated[PolicyStore, provided(PolicyStore)]
 
 operations = Operations("policies")
 
@@ -81,7 +55,7 @@ operations = Operations("policies")
 @operations.add("policy.read", "GET /context/policy")
 async def read_policy(policies: Service, caller: CallerDep) -> ApprovalPolicy:
     """Read the approval policy of the tenant, whose rules come before those of its assistants."""
-    return await policies.get(caller)
+    return await policies.get(caller.tenant, POLICY)
 
 
 @operations.add(
@@ -95,4 +69,5 @@ async def replace_policy(
     body: StrictBody[PolicyBody], policies: Service, caller: CallerDep
 ) -> ApprovalPolicy:
     """Replace the approval policy of the tenant. It applies to runs that start from now on."""
-    return await policies.replace(caller, body)
+    policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals)
+    return await policies.replace(caller.tenant, policy, body.revision)

@@ -1,19 +1,23 @@
-"""System prompts, as clients read and change them."""
+"""System prompts, plain and enhanced, as clients read and change them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import Field
+from fastapi import Query
+from pydantic import Field, TypeAdapter
 
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
-from banksman.contracts.wire import JsonObject, Stored, Token
+from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.bodies import Listing, RequestBody
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.prompting.templates import render, variables_of
@@ -53,32 +57,18 @@ class EnhancedPromptBody(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The system prompts of all tenants, as clients read and change them."""
-
     store: TenantStore[SystemPrompt]
     requests: StoredRequests
     enhancing: EnhancedPrompts
 
     async def list(self, caller: Caller) -> tuple[SystemPrompt, ...]:
-        """Return all prompts of the caller's tenant, sorted by id."""
         return tuple(await self.store.list(caller.tenant))
 
     async def get(self, caller: Caller, prompt_id: str) -> SystemPrompt:
-        """Return a prompt.
-
-        Raises:
-            BadInput: The id is malformed.
-            NotFound: No such prompt.
-        """
         return await self.store.get(caller.tenant, check_token(prompt_id, "prompt_id"))
 
     async def create(self, caller: Caller, given: NewPrompt, request_id: str) -> SystemPrompt:
-        """Store a new prompt. A repeated request returns the prompt that the first one created.
-
-        Raises:
-            BadInput: The content has a malformed placeholder.
-            Conflict: The id is taken, or the request id was used with another body.
-        """
+        """Store a new prompt. A repeated request returns the prompt that the first one created."""
         variables_of(given.content)  # refuses malformed placeholders
         key = digest(f"{caller.user}\nprompt\n{request_id}".encode())
         mine = {"id": given.id or new_id("p"), "request": new_id("q")}
@@ -92,22 +82,12 @@ class Prompts:
             return await self.store.get(caller.tenant, ids["id"])
 
     async def replace(self, caller: Caller, prompt_id: str, given: PromptBody) -> SystemPrompt:
-        """Replace a prompt.
-
-        Raises:
-            BadInput: The id or a placeholder of the content is malformed.
-            NotFound: No such prompt.
-        """
+        """Replace a prompt; raise `BadInput` if a placeholder of the content is malformed."""
         variables_of(given.content)
         prompt = _prompt(check_token(prompt_id, "prompt_id"), given)
         return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
 
     async def delete(self, caller: Caller, prompt_id: str) -> None:
-        """Delete a prompt.
-
-        Raises:
-            NotFound: No such prompt.
-        """
         # `get` stores the built-in prompt, so deleting it succeeds even before its first use.
         prompt = await self.get(caller, prompt_id)
         await self.store.delete(caller.tenant, prompt.id)
@@ -125,15 +105,9 @@ class Prompts:
         """Return a prompt with tools and instructions, as a run in `context` would have it.
 
         Args:
-            caller: The client.
-            prompt_id: The prompt.
-            context: The run that the prompt is enhanced for.
             protocol: How calls are written; None for that of the context.
             budget_tokens: Maximum tokens for tools; None for the limit of the settings.
             variables: Values for the placeholders; None leaves placeholders unchanged.
-
-        Raises:
-            NotFound: No such prompt, assistant or conversation.
         """
         prompt = await self.get(caller, prompt_id)
         base = prompt.content if variables is None else render(prompt.content, variables)
@@ -156,3 +130,158 @@ class Prompts:
 
 def _prompt(prompt_id: str, body: PromptBody) -> SystemPrompt:
     return SystemPrompt(id=prompt_id, name=body.name, content=body.content)
+
+
+Service = Annotated[Prompts, provided(Prompts)]
+VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+operations = Operations("system prompts")
+
+
+@operations.add(
+    "prompt.list", "GET /v1/system-prompts", not_over_nats="declared below, in pages that fit a message"
+)
+async def list_prompts(prompts: Service, caller: CallerDep) -> Listing[SystemPrompt]:
+    """List system prompts."""
+    return Listing[SystemPrompt](items=await prompts.list(caller))
+
+
+class ListPrompts(Wire):
+    """Request a page of the system prompts, sorted by id."""
+
+    after: Token | None = None
+    """`next` of the previous page: the id of its last prompt."""
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class PromptPage(Stored):
+    """A page of the system prompts."""
+
+    items: tuple[SystemPrompt, ...]
+    next: Token | None
+    """`after` of the next page; null at the end."""
+
+
+@operations.over_nats("prompt.list", not_over_http="declared above, in one page")
+async def list_prompt_page(request: ListPrompts, prompts: Service, caller: CallerDep) -> PromptPage:
+    """List the system prompts, sorted by id."""
+    found = await prompts.list(caller)
+    later = [one for one in found if request.after is None or one.id > request.after]
+    page = tuple(later[: request.limit])
+    return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
+
+
+@operations.add(
+    "prompt.create",
+    "POST /v1/system-prompts",
+    status=201,
+    errors=(CONFLICT, EARLY),
+    audit=Audit("prompt.created"),
+)
+async def create_prompt(
+    body: StrictBody[NewPrompt], prompts: Service, caller: CallerDep, request_id: RequestId
+) -> SystemPrompt:
+    """Create a system prompt."""
+    return await prompts.create(caller, body, request_id)
+
+
+@operations.add("prompt.read", "GET /v1/system-prompts/{prompt_id}", errors=(MISSING,))
+async def read_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> SystemPrompt:
+    """Read a system prompt."""
+    return await prompts.get(caller, prompt_id)
+
+
+@operations.add(
+    "prompt.update",
+    "PUT /v1/system-prompts/{prompt_id}",
+    errors=(MISSING,),
+    audit=Audit("prompt.changed"),
+)
+async def update_prompt(
+    prompt_id: str, body: StrictBody[PromptBody], prompts: Service, caller: CallerDep
+) -> SystemPrompt:
+    """Replace a system prompt."""
+    return await prompts.replace(caller, prompt_id, body)
+
+
+@operations.add(
+    "prompt.delete",
+    "DELETE /v1/system-prompts/{prompt_id}",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("prompt.deleted"),
+)
+async def delete_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> None:
+    """Delete a system prompt."""
+    await prompts.delete(caller, prompt_id)
+
+
+@operations.add(
+    "prompt.enhance",
+    "GET /v1/system-prompts/{prompt_id}/enhanced",
+    not_over_nats="declared below, with an object as `variables`",
+)
+async def read_enhanced_prompt(
+    prompt_id: str,
+    prompts: Service,
+    caller: CallerDep,
+    protocol: ToolProtocol | None = None,
+    budget_tokens: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    variables: str | None = None,
+    assistant: str | None = None,
+    conversation_id: str | None = None,
+    user_message: Annotated[str, Query(max_length=20_000)] = "",
+) -> EnhancedPromptBody:
+    """Read a prompt with tools by category, call instructions and diagram instructions (R25).
+
+    `protocol` defaults to that of the conversation or assistant, or of the assistant `default` if neither is
+    given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more tools
+    exist than fit, the prompt contains those relevant to `assistant`, to the history of `conversation_id` and
+    to the user's next message, `user_message` (R26, R33).
+    """
+    context = PromptContext(
+        assistant and check_token(assistant, "assistant"),
+        conversation_id and check_token(conversation_id, "conversation_id"),
+        user_message,
+    )
+    return await prompts.enhanced(
+        caller,
+        prompt_id,
+        context,
+        protocol=protocol,
+        budget_tokens=budget_tokens,
+        variables=None if variables is None else parse_as(VARIABLES, variables, what="variables"),
+    )
+
+
+class EnhancePrompt(Wire):
+    """Request a prompt with tools and instructions."""
+
+    protocol: ToolProtocol | None = None
+    """None for the protocol of the conversation or assistant; without either, of the assistant `default`."""
+    budget_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    variables: JsonObject | None = None
+    """Values for the placeholders; None leaves them unchanged."""
+    assistant: Token | None = None
+    conversation_id: Token | None = None
+    user_message: str = Field(default="", max_length=20_000)
+
+
+@operations.over_nats(
+    "prompt.enhance",
+    "prompt_id",
+    errors=(MISSING,),
+    not_over_http="declared above, with `variables` in the query",
+)
+async def enhance_prompt(
+    prompt_id: str, request: EnhancePrompt, prompts: Service, caller: CallerDep
+) -> EnhancedPromptBody:
+    """Read a prompt with tools by category, call instructions and diagram instructions."""
+    return await prompts.enhanced(
+        caller,
+        prompt_id,
+        PromptContext(request.assistant, request.conversation_id, request.user_message),
+        protocol=request.protocol,
+        budget_tokens=request.budget_tokens,
+        variables=request.variables,
+    )

@@ -60,12 +60,7 @@ class RecentValues(Generic[T]):
             self._subscription = None
 
     async def get(self, key: str) -> Entry[T] | None:
-        """Return a value, which may be cached for a moment; None if the key has none.
-
-        Raises:
-            Poison: The value cannot be decoded.
-            Unavailable: The broker did not respond.
-        """
+        """Return a value, which may be cached for a moment; raise `Poison` if it cannot be decoded."""
         now, writes = asyncio.get_running_loop().time(), self._writes
         known = self._entries.get(key)
         if known is not None and now < known[1]:

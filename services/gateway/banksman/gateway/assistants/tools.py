@@ -21,8 +21,6 @@ from banksman.runs.runners.placement import Placements
 
 
 class Tools:
-    """The built-in workspace tools, and the tools that tool servers registered."""
-
     def __init__(self, bus: Bus) -> None:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
 
@@ -36,7 +34,6 @@ class Tools:
         return _with_workspace_tools(served)
 
     async def visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
-        """Return the registered tools of a tenant, sorted by name."""
         return visible_to(tenant, [entry.value async for entry in self._bucket.entries()])
 
 
@@ -50,7 +47,6 @@ class ToolCatalog:
     """False lists nothing: tools are off for the whole system."""
 
     async def list(self, caller: Caller) -> tuple[ToolView, ...]:
-        """Return the tools that the models of the caller's tenant may call, the built-in ones first."""
         if not self.enabled:
             return ()
         runs = _runs(self.placements)
@@ -63,11 +59,6 @@ class ToolCatalog:
         return (*builtin, *registered)
 
     async def get(self, caller: Caller, name: str) -> ToolView:
-        """Return a tool that the models of the caller's tenant may call.
-
-        Raises:
-            NotFound: The tenant's models may call no tool of this name.
-        """
         found = next((tool for tool in await self.list(caller) if tool.name == name), None)
         if found is None:
             raise NotFound("tool", name[:64])

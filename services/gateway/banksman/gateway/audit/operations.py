@@ -9,25 +9,21 @@ from fastapi import Depends, Query, Response
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Timestamp
-from banksman.gateway.audit.trail import (
-    ACTION_PATTERN,
-    MAX_ACTOR_CHARS,
-    MAX_ENTRIES,
-    AuditFilter,
-    AuditPage,
-    ExportFormat,
-    Trail,
-)
+from banksman.gateway.audit.trail import MAX_ENTRIES, AuditFilter, AuditPage, ExportFormat, Trail
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import FORBIDDEN, Operations
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 
 Service = Annotated[Trail, provided(Trail)]
-Actor = Annotated[str | None, Query(max_length=MAX_ACTOR_CHARS)]
+Actor = Annotated[str | None, Query(max_length=200)]
 Action = Annotated[
     str | None,
-    Query(pattern=ACTION_PATTERN, description="`key.created`, or `key` for all actions on keys."),
+    Query(
+        pattern=r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$",
+        description="`key.created`, or `key` for all actions on keys.",
+    ),
 ]
 NamedTenant = Annotated[
     str | None,
@@ -51,11 +47,7 @@ async def requested(
     until: Timestamp | None = None,
     tenant: NamedTenant = None,
 ) -> AuditFilter:
-    """Return the filter for the entries that a request selects.
-
-    Raises:
-        Forbidden: Only an operator sees the trails of other tenants.
-    """
+    """Return the filter of a request; raise `Forbidden` for other tenants, except to an operator."""
     if tenant is not None and tenant != caller.tenant:
         caller.need("operator")
         tenant = tenant if tenant == ANY else check_token(tenant, "tenant")
@@ -95,3 +87,12 @@ async def export_audit(
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
     return StreamedResponse(await trail.export(wanted, format), headers=headers)
+
+
+async def build(base: Foundation) -> None:
+    trail = Trail(base.bus, base.clock)
+    base.dispatcher.trail = trail
+    base.services.add(trail)
+
+
+FEATURE = Feature(operations, build)

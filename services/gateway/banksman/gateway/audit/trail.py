@@ -25,10 +25,7 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit
 from banksman.runs.ports import Clock
 
-ACTION_PATTERN = r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$"
-MAX_ACTOR_CHARS = 200
 MAX_ENTRIES = 200
-"""Entries in one page."""
 MAX_READ = 2_000
 """Approximate maximum of entries that a request reads; a filter may match few of them."""
 FIRST_WINDOW = 500
@@ -55,8 +52,6 @@ class AuditPage(Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """The entries that a client requests."""
-
     tenant: str
     """A tenant, or `*` for all."""
     actor: str | None = None
@@ -67,12 +62,11 @@ class AuditFilter:
 
     @property
     def subject(self) -> str:
-        """The subjects of the entries."""
         kind, _, done = (self.action or "").partition(".")
         return subjects.audit(self.tenant, kind or ANY, done or ANY)
 
     def matches(self, entry: AuditEntry) -> bool:
-        """Return whether the filter selects an entry of these subjects."""
+        """Return whether the filter selects an entry of its subjects."""
         return (
             (self.actor is None or entry.actor == self.actor)
             and (self.since is None or entry.ts >= self.since)
@@ -82,8 +76,6 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Records actions, and lists the entries."""
-
     bus: Bus
     clock: Clock
 
@@ -98,11 +90,7 @@ class Trail:
         reply: Mapping[str, Any],
         request_id: str | None = None,
     ) -> None:
-        """Store the entry of a successful request. A repeat with the same request id stores no second entry.
-
-        Raises:
-            Overloaded, Unavailable: The entry was not stored, although the request succeeded.
-        """
+        """Store the entry of a successful request; a repeat of the request id stores no second entry."""
         entry = AuditEntry(
             ts=self.clock.now(),
             tenant=tenant,
@@ -116,14 +104,7 @@ class Trail:
         await record_action(self.bus, entry, msg_id=f"{tenant}:{action.action}:{request_id or new_id('au-')}")
 
     async def page(self, wanted: AuditFilter, *, after: int | None, limit: int) -> AuditPage:
-        """Return the newest entries before `after`.
-
-        A page with fewer than `limit` entries may have a next page, because a request reads `MAX_READ`
-        entries.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
+        """Return the newest entries before `after`. A page that is not full may have a next page."""
         state = (await jetstream.call(self.bus, api("STREAM.INFO", AUDIT)))["state"]
         first, end = int(state["first_seq"]), int(state["last_seq"]) + 1
         end = end if after is None else min(after, end)
@@ -143,11 +124,7 @@ class Trail:
         return AuditPage(items=tuple(reversed(found)), next=end if end > first else None)
 
     async def export(self, wanted: AuditFilter, form: ExportFormat) -> AsyncIterator[bytes]:
-        """Return all entries, oldest first, as JSON lines or as CSV with a line of names.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
+        """Return all entries, oldest first, as JSON lines or as CSV with a line of names."""
         pieces = self._exported(wanted, form)
         # Read the first piece before the response begins: afterwards the response cannot become an error.
         first = await anext(pieces)

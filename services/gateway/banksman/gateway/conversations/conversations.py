@@ -6,8 +6,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import CONVERSATIONS
@@ -15,31 +17,26 @@ from banksman.bus.storage.kv import Entry
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import check_token, conversation_of_approval
+from banksman.gateway.conversations.bodies import ConversationPage
 from banksman.gateway.conversations.listing import newest, position
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.quotas.shared_bucket import SharedBucket
 from banksman.runs.ports import Clock
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 logger = logging.getLogger(__name__)
 
 MAX_PAGE = 200
-FOLDS_AT_ONCE = 16
+READS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
 """A record younger than this is not rewritten merely to move it up in the list."""
 TITLE_CHARS = 60
 FIRST_MESSAGE_WITHIN_S = 2.0
 """Seconds after its creation in which a conversation's first message is expected."""
 MAX_CREATED = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the list, newest first."""
-
-    items: list[ConversationRecord]
-    next: str | None
-    """Cursor of the next page; None at the end."""
 
 
 class CreatedConversations:
@@ -52,7 +49,6 @@ class CreatedConversations:
         self._records: OrderedDict[tuple[str, str], tuple[ConversationRecord, float]] = OrderedDict()
 
     def add(self, tenant: str, record: ConversationRecord) -> None:
-        """Cache the record of a conversation that was just stored."""
         self._records[tenant, record.conversation_id] = record, time.monotonic()
         if len(self._records) > MAX_CREATED:
             self._records.popitem(last=False)
@@ -64,8 +60,6 @@ class CreatedConversations:
 
 
 class Conversations:
-    """The conversations of all tenants."""
-
     def __init__(self, bus: Bus, views: Views, clock: Clock) -> None:
         self._bus = bus
         self._views = views
@@ -73,37 +67,19 @@ class Conversations:
         self._bucket = SharedBucket(bus, CONVERSATIONS, ConversationRecord, "conversations")
 
     async def create(self, tenant: str, record: ConversationRecord) -> bool:
-        """Store a conversation; return False if it exists.
-
-        Raises:
-            Overloaded: The tenant has reached its limit of conversations.
-        """
+        """Store a conversation; return False if it exists. `Overloaded` at the tenant's limit."""
         return await self._bucket.create(f"{tenant}.{record.conversation_id}", record) is not None
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord:
-        """Return the stored record.
-
-        Raises:
-            BadInput: The id is malformed.
-            NotFound: This tenant has no such conversation.
-        """
+        """Return the stored record; raise `NotFound` if this tenant has no such conversation."""
         return (await self._entry(tenant, conversation_id)).value
 
     async def current(self, tenant: str, conversation_id: str) -> ConversationRecord:
-        """Return the record with the status and the last update that its log shows now.
-
-        Raises:
-            BadInput: The id is malformed.
-            NotFound: This tenant has no such conversation.
-        """
+        """Return the record with the status and the last update that its log shows now."""
         return await self._with_log(tenant, await self.get(tenant, conversation_id))
 
     async def view_of_approval(self, tenant: str, approval_id: str) -> ConversationView | None:
-        """Return the view of an approval request's conversation; None if the tenant has no such conversation.
-
-        Raises:
-            LogBroken, Poison: Its log cannot be read.
-        """
+        """Return the view of an approval request's conversation; None if the tenant has none."""
         conversation_id = conversation_of_approval(approval_id)
         if conversation_id is None:
             return None
@@ -113,26 +89,14 @@ class Conversations:
             return None
         return await self._views.read(tenant, conversation_id)
 
-    async def rename(self, tenant: str, conversation_id: str, title: str) -> ConversationRecord:
-        """Store a new title and return the record.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
-        """
-        while True:
-            entry = await self._entry(tenant, conversation_id)
-            changes = {"title": title, "title_by": "person", "updated_at": self._now()}
-            renamed = entry.value.model_copy(update=changes)
-            if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
-                return renamed
+    async def rename(self, tenant: str, conversation_id: str, title: str) -> None:
+        changes = {"title": title, "title_by": "person", "updated_at": self._now()}
+        await self._change(tenant, conversation_id, changes)
 
     async def generated(self, tenant: str, conversation_id: str, title: str | None) -> bool:
         """Store the title that a model wrote; return False if a user chose one meanwhile.
 
         None records that the model wrote none: the title is unchanged, and is not generated again.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
         """
         while True:
             entry = await self._entry(tenant, conversation_id)
@@ -145,25 +109,14 @@ class Conversations:
 
     async def mark(
         self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
-    ) -> ConversationRecord:
-        """Store whether a conversation is pinned and archived, and return the record. None changes nothing.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
-        """
+    ) -> None:
+        """None changes nothing."""
         wanted = {"pinned": pinned, "archived": archived}
         changes = {name: value for name, value in wanted.items() if value is not None}
-        while True:
-            entry = await self._entry(tenant, conversation_id)
-            marked = entry.value.model_copy(update=changes)
-            if marked == entry.value or await self._bucket.update(entry.key, marked, entry.revision):
-                return marked
+        await self._change(tenant, conversation_id, changes)
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
-        """Move a conversation up in the list after a new message, and derive a title if it has none.
-
-        Best effort: a concurrent write of the record wins.
-        """
+        """Move a conversation up in the list, and derive a missing title. A concurrent write wins."""
         young = self._clock.now() - datetime.fromisoformat(record.updated_at) < FRESH
         if record.title and young:
             return
@@ -174,7 +127,6 @@ class Conversations:
             await self._bucket.update(entry.key, changed, entry.revision)
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
-        """Remove a conversation from the index."""
         await self._bucket.delete(f"{tenant}.{conversation_id}")
         self._views.forget(tenant, conversation_id)
 
@@ -187,19 +139,14 @@ class Conversations:
         limit: int = 50,
         pinned: bool | None = None,
         archived: bool = False,
-    ) -> Page:
-        """Return a page of the list; `query` selects by a part of the title, or by id.
+    ) -> ConversationPage:
+        """Return a page of the list, newest first.
 
         Args:
-            tenant: The tenant.
             query: Part of a title in any case, or an id.
             cursor: Where the page begins; None for the newest.
-            limit: Conversations in the page.
             pinned: Whether they are pinned; None for both.
             archived: Whether they are archived.
-
-        Raises:
-            BadInput: The cursor was not returned by this list.
         """
         wanted = query.casefold().strip()
 
@@ -210,7 +157,15 @@ class Conversations:
         found, next_cursor = await newest(
             self._bus, self._bucket, tenant, position(cursor), min(limit, MAX_PAGE), matches
         )
-        return Page(await self._all_with_logs(tenant, [entry.value for entry in found]), next_cursor)
+        items = await read_all(partial(self._listed, tenant), [entry.value for entry in found])
+        return ConversationPage(items=tuple(items), next=next_cursor)
+
+    async def _change(self, tenant: str, conversation_id: str, changes: Mapping[str, Any]) -> None:
+        while True:
+            entry = await self._entry(tenant, conversation_id)
+            changed = entry.value.model_copy(update=changes)
+            if changed == entry.value or await self._bucket.update(entry.key, changed, entry.revision):
+                return
 
     async def _entry(self, tenant: str, conversation_id: str) -> Entry[ConversationRecord]:
         entry = await self._bucket.get(f"{tenant}.{check_token(conversation_id, 'conversation_id')}")
@@ -218,22 +173,12 @@ class Conversations:
             raise NotFound("conversation", conversation_id)
         return entry
 
-    async def _all_with_logs(
-        self, tenant: str, records: list[ConversationRecord]
-    ) -> list[ConversationRecord]:
-        folds = asyncio.Semaphore(FOLDS_AT_ONCE)
-
-        async def with_log(record: ConversationRecord) -> ConversationRecord:
-            async with folds:
-                try:
-                    return await self._with_log(tenant, record)
-                except BanksmanError as error:
-                    logger.warning("the status of %s could not be read: %s", record.conversation_id, error)
-                    return record
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(with_log(record)) for record in records]
-        return [task.result() for task in tasks]
+    async def _listed(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
+        try:
+            return await self._with_log(tenant, record)
+        except BanksmanError as error:
+            logger.warning("the status of %s could not be read: %s", record.conversation_id, error)
+            return record
 
     def _now(self) -> str:
         return self._clock.now().isoformat()
@@ -246,6 +191,19 @@ class Conversations:
         return record.model_copy(update={"status": view.status, "updated_at": updated_at})
 
 
+async def read_all(read: Callable[[K], Awaitable[V]], keys: Iterable[K]) -> list[V]:
+    """Return what `read` returns for each key, in order; at most 16 reads run at once."""
+    reads = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def limited(key: K) -> V:
+        async with reads:
+            return await read(key)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(limited(key)) for key in keys]
+    return [task.result() for task in tasks]
+
+
 def new_record(
     conversation_id: str,
     title: str,
@@ -256,7 +214,6 @@ def new_record(
     now: datetime,
     title_by: TitleSource = "person",
 ) -> ConversationRecord:
-    """Return the record of a new conversation."""
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,

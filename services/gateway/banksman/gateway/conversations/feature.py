@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from banksman.bus.publish import RunQueue
-from banksman.gateway.conversations.changes import ConversationChanges
+from banksman.gateway.conversations.changes import ConversationChanges, Titles
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.imports import Imports
 from banksman.gateway.conversations.operations import operations
 from banksman.gateway.conversations.search import Search
-from banksman.gateway.conversations.search_operations import operations as search_operations
-from banksman.gateway.conversations.titles import Titles
+from banksman.gateway.conversations.search import operations as search_operations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
@@ -23,7 +23,6 @@ from banksman.gateway.runs.starts import RunStarts
 
 
 async def build(base: Foundation) -> None:
-    """Build the services."""
     services, settings = base.services, base.settings
     index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
     assistants = services[AssistantStore]
@@ -53,15 +52,16 @@ async def build(base: Foundation) -> None:
         model=services[OneRequest],
         queue=queue,
     )
+    followed = FollowedRuns(base.dispatcher, services[Feeds], services[Views])
     # Here and not with the runs, because a first message creates its conversation.
     over_http = RunsOverHttp(
         changes=changes,
         starts=services[RunStarts],
         requests=services[StoredRequests],
-        followed=services[FollowedRuns],
+        followed=followed,
         runs=services[Runs],
     )
-    services.add(changes, imports, titles, Search(base.bus, index), over_http)
+    services.add(changes, imports, titles, Search(base.bus, index), followed, over_http)
 
 
 FEATURE = Feature((*operations, *search_operations), build)

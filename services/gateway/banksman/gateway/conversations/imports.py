@@ -43,8 +43,6 @@ OUTCOMES = frozenset(get_args(Outcome))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """Imports conversations."""
-
     conversations: Conversations
     assistants: TenantStore[Assistant]
     requests: StoredRequests
@@ -58,12 +56,8 @@ class Imports:
     ) -> ConversationRecord:
         """Store a new conversation with the messages of an export; an agent writes them into its log.
 
-        A repeated request returns the conversation that the first one created.
-
-        Raises:
-            BadInput: The body is not an export, or exceeds a limit; the message names the event.
-            Overloaded: The tenant has reached its limit of conversations or signals.
-            Conflict: The request id was used with another body.
+        A repeated request returns the conversation that the first one created. `BadInput` names the event
+        that is malformed or exceeds a limit.
         """
         key = digest(f"{caller.user}\nimport\n{request_id}".encode())
         fresh = {"conversation_id": self.requests.new("c")}
@@ -100,10 +94,7 @@ def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tupl
     """Return the runs of exported events under new ids, in the order of their starts.
 
     Runs that have not ended are omitted. The new ids are derived from the conversation and the old ids, so
-    that a repeat has the same ids.
-
-    Raises:
-        BadInput: There are no or too many runs, or an event is malformed.
+    that a repeat has the same ids. Raises `BadInput` for no or too many runs, or a malformed event.
     """
     ids = _NewIds(conversation_id)
     open_runs: dict[str, ImportedRun] = {}
@@ -132,8 +123,6 @@ def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tupl
 
 
 class _NewIds:
-    """Maps the exported ids to the new ids of an import."""
-
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
         self._messages: dict[str, str] = {}

@@ -20,11 +20,7 @@ FIRST_WINDOW = 1_000
 
 
 def position(cursor: str | None) -> int | None:
-    """Return the position that a cursor names; None for the start of the list.
-
-    Raises:
-        BadInput: `newest` did not return the cursor.
-    """
+    """Return the position of a cursor; None for the start, `BadInput` if `newest` did not return it."""
     if cursor is None or cursor == "":
         return None
     if not cursor.isdecimal():
@@ -43,12 +39,7 @@ async def newest(
     """Return at most `limit` entries that match, newest first, and the cursor of the next ones.
 
     Args:
-        bus: The connection.
-        bucket: The index.
-        tenant: The tenant.
         before: The stream sequence before which the entries were stored; None for the newest.
-        limit: Maximum number of entries.
-        matches: Whether a record belongs to the list.
     """
     subject = bucket.subject(tenant) + ".*"
     if before is None:

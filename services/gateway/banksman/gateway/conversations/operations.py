@@ -12,18 +12,10 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import Ack, ConversationCreate, Detail
 from banksman.contracts.messages import Content
-from banksman.gateway.conversations.bodies import (
-    Conversation,
-    ConversationChange,
-    ConversationPage,
-    EventPage,
-    ExportedConversation,
-    NewConversation,
-)
-from banksman.gateway.conversations.changes import ConversationChanges
+from banksman.gateway.conversations import bodies
+from banksman.gateway.conversations.changes import ConversationChanges, Titles
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.imports import Imports
-from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.operation.caller import CHAT
@@ -65,7 +57,7 @@ async def create_conversation(
     index: Index,
     caller: CallerDep,
     request_id: RequestId,
-    body: StrictBody[NewConversation] = NewConversation(),  # noqa: B008  # frozen
+    body: StrictBody[bodies.NewConversation] = bodies.NewConversation(),  # noqa: B008  # frozen
 ) -> ConversationRecord:
     """Create a conversation."""
     ack = await changes.create(caller, creation(request_id, body), requests)
@@ -80,7 +72,7 @@ async def create_conversation(
     audit=Audit("conversation.imported"),
 )
 async def import_conversation(
-    body: StrictBody[ExportedConversation],
+    body: StrictBody[bodies.ExportedConversation],
     imports: Annotated[Imports, provided(Imports)],
     caller: CallerDep,
     request_id: RequestId,
@@ -98,33 +90,32 @@ async def list_conversations(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     pinned: bool | None = None,
     archived: bool = False,
-) -> ConversationPage:
+) -> bodies.ConversationPage:
     """List conversations, newest first; `q` selects by a part of the title, or by id.
 
     Archived conversations are listed only with `archived=true`, which lists no others. Pinned ones are listed
     among the others; `pinned=true` lists only them.
     """
-    page = await index.list(
+    return await index.list(
         caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived
     )
-    return ConversationPage(items=tuple(page.items), next=page.next)
 
 
 @operations.add("conversation.read", "GET /context/conversations/{conversation_id}", errors=(MISSING,))
 async def read_conversation(
     conversation_id: str, index: Index, views: Logs, caller: CallerDep
-) -> Conversation:
+) -> bodies.Conversation:
     """Read a conversation, its open run and its open approval requests."""
     record = await index.current(caller.tenant, conversation_id)
     view = await views.read(caller.tenant, conversation_id)
     head = subscribed(conversation_id, view).model_dump(exclude={"type", "reply_to"})
-    return Conversation.model_validate({**head, **record.model_dump()})
+    return bodies.Conversation.model_validate({**head, **record.model_dump()})
 
 
 @operations.add("conversation.rename", "PATCH /context/conversations/{conversation_id}", errors=(MISSING,))
 async def rename_conversation(
     conversation_id: str,
-    body: StrictBody[ConversationChange],
+    body: StrictBody[bodies.ConversationChange],
     changes: Changes,
     index: Index,
     caller: CallerDep,
@@ -162,7 +153,7 @@ async def delete_conversation(conversation_id: str, changes: Changes, caller: Ca
 @operations.add(
     "conversation.events",
     "GET /context/conversations/{conversation_id}/events",
-    response_model=EventPage,
+    response_model=bodies.EventPage,
     not_over_nats="`replay` sends the events as frames",
 )
 async def list_events(
@@ -205,7 +196,6 @@ async def list_events(
     return Response(content, media_type="application/json")
 
 
-def creation(request_id: str, body: NewConversation) -> ConversationCreate:
-    """Return the frame that creates a conversation."""
-    fields = {name: getattr(body, name) for name in NewConversation.model_fields}
+def creation(request_id: str, body: bodies.NewConversation) -> ConversationCreate:
+    fields = {name: getattr(body, name) for name in bodies.NewConversation.model_fields}
     return ConversationCreate(type="conversation.create", id=request_id, **fields)

@@ -7,6 +7,9 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Query
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
@@ -20,6 +23,8 @@ from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runtime.tracing import trace_id_of
 
 BUDGET_S = 2.0
@@ -47,13 +52,12 @@ class Hit(Stored):
     """Text around the match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of hits, newest first."""
+class HitPage(Stored):
+    """A page of messages that contain the search text, newest first."""
 
-    items: list[Hit]
+    items: tuple[Hit, ...]
     next: str | None
-    """Cursor of the next page; None once all logs were read."""
+    """`cursor` of the next page, also after a page without hits; null once all conversations were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,7 @@ class Search:
     conversations: Conversations
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> Found:
-        """Return messages that contain a text, ignoring case, newest first.
-
-        Raises:
-            BadInput: The cursor was not returned by a search.
-        """
+    async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> HitPage:
         wanted = text.casefold()
         hits: list[Hit] = []
         reached: int | None = None
@@ -81,7 +80,7 @@ class Search:
                     reached = message.stream_seq + 1
                     break
                 hits += await self._hits(caller.tenant, message, wanted)
-        return Found(hits, None if reached is None else str(reached))
+        return HitPage(items=tuple(hits), next=None if reached is None else str(reached))
 
     async def _newest_first(self, tenant: str, before: int | None) -> AsyncIterator[StoredMessage]:
         subject = subjects.conversation(tenant, subjects.ANY)
@@ -153,7 +152,6 @@ def _snippet(text: str, at: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text escaped as in JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -163,3 +161,21 @@ def _position(cursor: str | None) -> int | None:
     if not cursor.isdecimal():
         raise BadInput("cursor", cursor[:64], "a cursor that this search returned")
     return int(cursor)
+
+
+operations = Operations("conversations")
+
+
+@operations.add("conversation.search", "GET /context/search")
+async def search(
+    searching: Annotated[Search, provided(Search)],
+    caller: CallerDep,
+    q: Annotated[str, Query(min_length=2, max_length=200)],
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> HitPage:
+    """Find messages of the tenant's conversations that contain a text, ignoring case.
+
+    The logs are read from the newest one on, for at most 2 s per page.
+    """
+    return await searching.find(caller, q, cursor, limit)

@@ -7,26 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus.storage.log import StoredCommit
-from banksman.contracts.approvals import (
-    ApprovalForgotten,
-    ApprovalRequested,
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-)
-from banksman.contracts.events import (
-    CancelRequested,
-    ConversationUpdated,
-    Event,
-    IterationStarted,
-    Outcome,
-    RunFinished,
-    RunQueued,
-    RunStarted,
-    RunStatus,
-    ToolCallCompleted,
-    UnknownEvent,
-)
+from banksman.contracts import approvals, events
 from banksman.runtime.tracing import trace_id_of
 
 PARKED = frozenset({"awaiting_approval", "awaiting_input"})
@@ -35,10 +16,8 @@ PARKED = frozenset({"awaiting_approval", "awaiting_input"})
 
 @dataclass(slots=True)
 class RunView:
-    """The state of one run."""
-
     run_id: str
-    status: RunStatus | Outcome
+    status: events.RunStatus | events.Outcome
     asked_at: datetime
     first_seq: int = 0
     """Number of its first event; 0 while it has none."""
@@ -54,11 +33,9 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenApproval:
-    """An approval request without a decision."""
-
+class UndecidedApproval:
     run_id: str
-    requested: ApprovalRequested
+    requested: approvals.ApprovalRequested
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +43,8 @@ class RememberedDecision:
     """A decision that applies to further calls like those of its request."""
 
     run_id: str
-    requested: ApprovalRequested
-    resolved: ApprovalResolved
+    requested: approvals.ApprovalRequested
+    resolved: approvals.ApprovalResolved
     at: datetime
 
 
@@ -76,25 +53,22 @@ class OpenInput:
     """A workflow's request for a value that no user has provided."""
 
     run_id: str
-    requested: InputRequested
+    requested: approvals.InputRequested
 
 
 @dataclass
 class ConversationView:
-    """The fold of one log."""
-
     stream_seq: int = 0
     log_epoch: str = ""
     oldest_seq: int = 1
-    """Number of the oldest stored event."""
     last_seq: int = 0
     last_ts: datetime | None = None
     title: str = ""
     deleted: bool = False
     runs: dict[str, RunView] = field(default_factory=dict[str, RunView])
-    approvals: dict[str, OpenApproval] = field(default_factory=dict[str, OpenApproval])
+    approvals: dict[str, UndecidedApproval] = field(default_factory=dict[str, UndecidedApproval])
     """Open approval requests by approval id."""
-    remembered: dict[str, RememberedDecision] = field(default_factory=dict[str, "RememberedDecision"])
+    remembered: dict[str, RememberedDecision] = field(default_factory=dict[str, RememberedDecision])
     """Decisions that apply to further calls, by approval id."""
     inputs: dict[str, OpenInput] = field(default_factory=dict[str, OpenInput])
     """Open requests for a value by request id."""
@@ -124,7 +98,6 @@ class ConversationView:
         return self._stream_seqs[index - 1] if index else 0
 
     def apply(self, stored: StoredCommit) -> None:
-        """Fold the next commit."""
         commit = stored.commit
         if not self._stream_seqs:
             self.oldest_seq = commit.first_seq
@@ -135,18 +108,18 @@ class ConversationView:
         self._last_seqs.append(commit.last_seq)
         self._stream_seqs.append(stored.stream_seq)
 
-    def _apply(self, event: Event, stream_seq: int) -> None:
+    def _apply(self, event: events.Event, stream_seq: int) -> None:
         match event.data:
-            case ConversationUpdated() as updated:
+            case events.ConversationUpdated() as updated:
                 self.title = self.title if updated.title is None else updated.title
                 self.deleted = self.deleted or updated.status == "deleted"
-            case ApprovalForgotten(approval_id=approval_id):
+            case approvals.ApprovalForgotten(approval_id=approval_id):
                 self.remembered.pop(approval_id, None)
-            case ToolCallCompleted(result=result):
+            case events.ToolCallCompleted(result=result):
                 self.outputs[result.tool_call_id] = stream_seq
-            case UnknownEvent():
+            case events.UnknownEvent():
                 pass
-            case CancelRequested() if event.run_id is not None and event.run_id not in self.runs:
+            case events.CancelRequested() if event.run_id is not None and event.run_id not in self.runs:
                 # The run may only be queued. In a log of an earlier version it may not exist at all.
                 self._cancelled_early.setdefault(event.run_id, event.seq)
             case _ if event.run_id is not None:
@@ -154,46 +127,48 @@ class ConversationView:
             case _:
                 pass
 
-    def _run(self, event: Event, run_id: str) -> RunView:
+    def _run(self, event: events.Event, run_id: str) -> RunView:
         if run_id not in self.runs:
             cancelled_at = self._cancelled_early.pop(run_id, None)
             status = "queued" if cancelled_at is None else "cancelling"
             self.runs[run_id] = RunView(run_id, status, event.ts, cancelled_at or event.seq)
         return self.runs[run_id]
 
-    def _apply_to_run(self, run: RunView, event: Event, stream_seq: int) -> None:
+    def _apply_to_run(self, run: RunView, event: events.Event, stream_seq: int) -> None:
         match event.data:
-            case RunQueued() as queued:
+            case events.RunQueued() as queued:
                 run.message_id, run.model = queued.message_id, queued.settings.model
                 run.trace_id = trace_id_of(queued.settings.traceparent)
-            case RunStarted() as started:
+            case events.RunStarted() as started:
                 run.status = "cancelling" if run.status == "cancelling" else "running"
                 run.message_id, run.model = started.message_id, started.settings.model
                 run.trace_id = trace_id_of(started.settings.traceparent)
                 run.started_at = event.ts
-            case IterationStarted(n=n):
+            case events.IterationStarted(n=n):
                 run.iterations = n
-            case CancelRequested():
+            case events.CancelRequested():
                 run.status = run.status if run.finished_in else "cancelling"
-            case RunFinished() as finished:
+            case events.RunFinished() as finished:
                 self._finish(run, finished, event, stream_seq)
-            case ApprovalRequested() as requested:
-                self.approvals[requested.approval_id] = OpenApproval(run.run_id, requested)
-            case ApprovalResolved(approval_id=approval_id) as resolved:
+            case approvals.ApprovalRequested() as requested:
+                self.approvals[requested.approval_id] = UndecidedApproval(run.run_id, requested)
+            case approvals.ApprovalResolved(approval_id=approval_id) as resolved:
                 decided = self.approvals.pop(approval_id, None)
                 if decided is not None and resolved.remember is not None:
                     self.remembered[approval_id] = RememberedDecision(
                         run.run_id, decided.requested, resolved, event.ts
                     )
-            case InputRequested(request_id=request_id) as wanted:
+            case approvals.InputRequested(request_id=request_id) as wanted:
                 self.inputs[request_id] = OpenInput(run.run_id, wanted)
-            case InputResolved(request_id=request_id):
+            case approvals.InputResolved(request_id=request_id):
                 self.inputs.pop(request_id, None)
             case _:
                 return
         self._update_status(run)
 
-    def _finish(self, run: RunView, finished: RunFinished, event: Event, stream_seq: int) -> None:
+    def _finish(
+        self, run: RunView, finished: events.RunFinished, event: events.Event, stream_seq: int
+    ) -> None:
         run.status, run.iterations, run.model = finished.status, finished.iterations, finished.model
         run.finished_at, run.finished_in = event.ts, stream_seq
         self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}

@@ -27,8 +27,6 @@ CACHED_VIEWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StoredEvents:
-    """Stored events of one conversation, and its head when they were read."""
-
     head_seq: int
     oldest_seq: int
     log_epoch: str
@@ -43,7 +41,7 @@ class _CachedView:
 
 
 class Views:
-    """The views of the conversations that were read last."""
+    """Caches the views of the conversations that were read last. Reads raise `LogBroken` or `Poison`."""
 
     def __init__(
         self, log: EventLog, *, damaged: DamagedLogs | None = None, size: int = CACHED_VIEWS
@@ -54,12 +52,7 @@ class Views:
         self._cache: OrderedDict[tuple[str, str], _CachedView] = OrderedDict()
 
     async def read(self, tenant: str, conversation_id: str) -> ConversationView:
-        """Return the view of everything that is stored when this is called.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
-        """
+        """Return the view of everything that is stored when this is called."""
         cached = self._cached(tenant, conversation_id)
         async with cached.turn:
             after = cached.view.stream_seq
@@ -77,14 +70,7 @@ class Views:
             return cached.view
 
     async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
-        """Return the events after `after_seq` that are stored when this is called, in order.
-
-        Events that are stored during the read are omitted, so that head and events are consistent.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
-        """
+        """Return the events after `after_seq` up to the head of the log when this is called, in order."""
         view = await self.read(tenant, conversation_id)
         page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
         if page.head_seq <= after_seq:
@@ -94,12 +80,7 @@ class Views:
         return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
 
     async def state(self, tenant: str, conversation_id: str) -> Conversation:
-        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
-        """
+        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning."""
         state = Conversation(tenant, conversation_id)
         for stored in await self.log.read(tenant, conversation_id, leader=True):
             state = apply_commit(state, stored.stream_seq, stored.commit)
@@ -111,13 +92,7 @@ class Views:
         return LogDamaged(tenant, conversation_id, problem) if problem else None
 
     async def check_complete(self, tenant: str, conversation_id: str) -> None:
-        """Refuse a conversation whose log lacks events: a model must not continue from a partial history.
-
-        Raises:
-            LogDamaged: The log is known to be damaged.
-            Conflict: Events are missing or cannot be read.
-            Unavailable: The broker does not respond.
-        """
+        """Raise `LogDamaged` or `Conflict` if a log lacks events: a model must not continue from a part."""
         if damage := self.damage(tenant, conversation_id):
             raise damage
         try:

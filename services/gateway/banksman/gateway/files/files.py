@@ -1,30 +1,22 @@
-"""Files of a workspace, and complete outputs of tool calls."""
+"""Files of a workspace, one by one or as a zip file, and complete outputs of tool calls."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterable, AsyncIterator
+import zipfile
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import IO, cast
 
-from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets.sealing import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
-from banksman.contracts.calls import (
-    FileDelete,
-    FileEntry,
-    FileList,
-    FileRead,
-    FileReply,
-    FileRequest,
-    FileWrite,
-)
+from banksman.contracts import calls
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.files.archives import check_size, zipped
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
@@ -34,6 +26,13 @@ MAX_PATH_CHARS = 4_096
 MAX_LISTED = 10_000
 MAX_PAGES = 10
 """Maximum pages of one list. A page has at most 768 KiB: only very long paths need more than two."""
+MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
+"""Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
+FIRST_YEAR, LAST_YEAR = 1980, 2107
+_FAST = 1
+"""Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
+Read = Callable[[str], Awaitable[AsyncIterator[bytes]]]
+"""Returns the content of a path in pieces, or raises `NotFound`."""
 
 
 class StoredFile(Stored):
@@ -44,37 +43,23 @@ class StoredFile(Stored):
     """Bytes."""
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationFiles:
-    """Finds the workspaces of conversations, and the complete outputs of their calls."""
+    placements: Placements
+    outputs: Objects
+    conversations: Conversations
+    runs: Runs
 
-    def __init__(
-        self, placements: Placements, outputs: Bus, conversations: Conversations, runs: Runs
-    ) -> None:
-        self._placements = placements
-        self._outputs = Objects(outputs, OUTPUTS)
-        self._conversations = conversations
-        self._runs = runs
-
-    async def workspace(self, caller: Caller, conversation_id: str) -> WorkspaceFiles:
-        """Return the workspace of a conversation.
-
-        Raises:
-            NotFound: The caller's tenant has no such conversation.
-        """
-        record = await self._conversations.get(caller.tenant, conversation_id)
-        return WorkspaceFiles(self._placements, caller.tenant, conversation_id, record.title)
+    async def workspace(self, caller: Caller, conversation_id: str) -> ConversationWorkspace:
+        record = await self.conversations.get(caller.tenant, conversation_id)
+        return ConversationWorkspace(self.placements, caller.tenant, conversation_id, record.title)
 
     async def output(self, caller: Caller, run_id: str, tool_call_id: str) -> bytes:
-        """Return the complete output of a call whose result was truncated.
-
-        Raises:
-            NotFound: The caller's tenant has no such run, the run has no such call, or the call has no
-                complete output besides its result.
-        """
-        result = await self._runs.result(caller.tenant, run_id, tool_call_id)
+        """Return the complete output of a call; `NotFound` if its result is complete."""
+        result = await self.runs.result(caller.tenant, run_id, tool_call_id)
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
-        data = await self._outputs.get(result.output_ref)
+        data = await self.outputs.get(result.output_ref)
         if result.output_key is None:
             return data
         content = await asyncio.to_thread(opened, data, result.output_key, result.output_ref)
@@ -84,26 +69,25 @@ class ConversationFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceFiles:
+class ConversationWorkspace:
     """Reads and writes one workspace through the runner that owns it."""
 
     placements: Placements
     tenant: str
     conversation_id: str
     title: str
-    """The title of the conversation."""
 
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
+    async def list(self, path: str) -> tuple[calls.FileEntry, ...]:
         """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
         return (await self._listed(path))[0]
 
-    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[FileEntry, ...], bool]:
+    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[calls.FileEntry, ...], bool]:
         """Return the first files below a path that sort after a path, and whether more follow."""
-        reply = await self._request(path, FileList(path=path, after=after, limit=limit))
+        reply = await self._request(path, calls.FileList(path=path, after=after, limit=limit))
         return reply.items, reply.more
 
-    async def _listed(self, path: str) -> tuple[tuple[FileEntry, ...], bool]:
-        found: list[FileEntry] = []
+    async def _listed(self, path: str) -> tuple[tuple[calls.FileEntry, ...], bool]:
+        found: list[calls.FileEntry] = []
         for _ in range(MAX_PAGES):
             after = found[-1].path if found else ""
             items, more = await self.page(path, after=after, limit=MAX_LISTED - len(found))
@@ -113,12 +97,7 @@ class WorkspaceFiles:
         return tuple(found), True
 
     async def read(self, path: str) -> AsyncIterator[bytes]:
-        """Return a file's bytes in pieces; the first piece is fetched before this returns.
-
-        Raises:
-            NotFound: No such file.
-            BadInput: The file cannot be read.
-        """
+        """Return a file's bytes in pieces; the first piece is fetched before this returns."""
         first = await self.slice(path, 0)
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -135,11 +114,7 @@ class WorkspaceFiles:
         return pieces()
 
     async def archive(self) -> AsyncIterator[bytes]:
-        """Return all files, at most 10,000, as a zip file in pieces.
-
-        Raises:
-            BadInput: There are more than 10,000 files, or they have more than 512 MiB.
-        """
+        """Return all files as a zip file in pieces; `BadInput` for over 10,000 files or 512 MiB."""
         files, more = await self._listed("")
         if more:
             raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
@@ -160,33 +135,18 @@ class WorkspaceFiles:
         return offset + len(buffer)
 
     async def delete(self, path: str) -> None:
-        """Delete a file.
+        await self._request(path, calls.FileDelete(path=path))
 
-        Raises:
-            NotFound: No such file.
-        """
-        await self._request(path, FileDelete(path=path))
-
-    async def slice(self, path: str, offset: int) -> FileReply:
-        """Return up to `SLICE_BYTES` of a file's bytes.
-
-        Raises:
-            NotFound: No such file.
-            BadInput: The file cannot be read.
-        """
-        return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
+    async def slice(self, path: str, offset: int) -> calls.FileReply:
+        return await self._request(path, calls.FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
     async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Store a slice of an upload; the last slice replaces the file.
-
-        Raises:
-            BadInput: The path is invalid, or the slices before this one are missing.
-        """
+        """Store a slice of an upload; the last slice replaces the file."""
         encoded = base64.b64encode(data).decode()
-        request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
+        request = calls.FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
         await self._request(path, request)
 
-    async def _request(self, path: str, request: FileRequest) -> FileReply:
+    async def _request(self, path: str, request: calls.FileRequest) -> calls.FileReply:
         reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply
@@ -198,7 +158,60 @@ class WorkspaceFiles:
 
 
 def check_length(path: str) -> str:
-    """Return a path; raise `ValueError` if it is too long."""
     if len(path) > MAX_PATH_CHARS:
         raise ValueError(f"at most {MAX_PATH_CHARS} characters")
     return path
+
+
+def check_size(files: Sequence[calls.FileEntry]) -> None:
+    """Raise `BadInput` if the files are too large for an archive."""
+    size = sum(file.size for file in files)
+    if size > MAX_ARCHIVE_BYTES:
+        raise BadInput("workspace", f"{size} bytes", f"files of at most {MAX_ARCHIVE_BYTES} bytes together")
+
+
+async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[bytes]:
+    """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
+    written = _Written()
+    # For an output that cannot seek, zipfile needs only `write` and `flush`.
+    archive = zipfile.ZipFile(cast(IO[bytes], written), "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST)
+    for file in files:
+        try:
+            pieces = await read(file.path)
+        except NotFound:
+            continue  # A command deleted it meanwhile.
+        entry = zipfile.ZipInfo(file.path, _zip_time(file))
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        # A command may write the file meanwhile, so its size is not known before the end.
+        with archive.open(entry, "w", force_zip64=True) as target:
+            async for piece in pieces:
+                await asyncio.to_thread(target.write, piece)
+                yield written.take()
+    archive.close()
+    yield written.take()
+
+
+def _zip_time(file: calls.FileEntry) -> tuple[int, int, int, int, int, int]:
+    """Return the modification time, or a substitute: commands may set years that zip files cannot state."""
+    at = file.modified_at
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        return (FIRST_YEAR, 1, 1, 0, 0, 0)
+    return (at.year, at.month, at.day, at.hour, at.minute, at.second)
+
+
+class _Written:
+    """Buffers written bytes until `take` returns them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: `take` returns all written bytes."""
+
+    def take(self) -> bytes:
+        taken, self._pieces = b"".join(self._pieces), []
+        return taken

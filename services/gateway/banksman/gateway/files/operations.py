@@ -8,12 +8,21 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from pydantic import AfterValidator
 
+from banksman.bus.connection import Bus
+from banksman.bus.names import OUTPUTS
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.calls import FileEntry
+from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
+from banksman.gateway.files.slice_operations import operations as slice_operations
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.operation.streaming import StreamedResponse
+from banksman.gateway.runs.runs import Runs
+from banksman.runs.runners.placement import Placements
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]
 FilePath = Annotated[str, AfterValidator(check_length)]
@@ -113,3 +122,16 @@ def _download(path: str) -> dict[str, str]:
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
         "content-security-policy": "default-src 'none'; sandbox",
     }
+
+
+async def build(base: Foundation) -> None:
+    services, settings, bus = base.services, base.settings.gateway.outputs, base.bus
+    if settings is not None:
+        # The account of the runners stores the outputs.
+        connection = await Bus.connect(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES))
+        bus = await base.stack.enter_async_context(connection)
+    outputs = Objects(bus, OUTPUTS)
+    services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))
+
+
+FEATURE = Feature((*operations, *slice_operations), build)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from pydantic import Field
 
@@ -25,7 +23,6 @@ from banksman.gateway.operation.caller import ALL_MODES, Caller
 from banksman.runs.ports import Clock
 
 KEY_BYTES = 32
-"""Number of random bytes of a key."""
 MAX_KEYS = 200
 """Maximum keys of one tenant."""
 
@@ -62,8 +59,6 @@ class KeyDescription(Stored):
 
 
 class StoredKey(KeyDescription):
-    """A key that a client created. Only the digest of the key is stored."""
-
     sha256: str
     name: str = ""
     expires_at: Timestamp | None = None
@@ -73,50 +68,29 @@ class StoredKey(KeyDescription):
 
 
 class ApiKeys:
-    """Creates, lists and revokes the keys of tenants, and follows the changes of other gateways.
-
-    As a context manager it adds the stored keys to `Keys`. A change takes effect within milliseconds, or
-    within 20 s if its message was lost.
-    """
+    """Creates, lists and revokes the keys of tenants, and adds the stored keys to `Keys`."""
 
     def __init__(self, bus: Bus, keys: Keys, clock: Clock) -> None:
         self._bucket = Bucket(bus, KEYS, StoredKey)
-        self._view = BucketView(self._bucket, on_change=self._changed)
+        self.view = BucketView(self._bucket, on_change=self._changed)
+        """Reads the keys once it is opened. A change takes effect in milliseconds, or within 20 s if its
+        message was lost."""
         self._keys = keys
         self._clock = clock
         self.on_revoked: Callable[[str], None] | None = None
         """Called with the SHA-256 of a key that was revoked."""
         self._by_digest: dict[str, ApiKey] = {}
+        keys.created = self._by_digest
         self._digests: dict[str, str] = {}
         """Digests by key of the bucket's entry."""
 
-    async def __aenter__(self) -> Self:
-        await self._view.__aenter__()
-        self._keys.created = self._by_digest
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._view.__aexit__(kind, error, trace)
-
     async def list(self, caller: Caller, tenant: str | None) -> list[StoredKey]:
-        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first.
-
-        Raises:
-            Forbidden: The caller is no operator, and the tenant is another one.
-        """
+        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first."""
         owner = _tenant(caller, tenant)
         found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
         return sorted(found, key=lambda key: (key.created_at, key.id))
 
     async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
-        """Return a key.
-
-        Raises:
-            Forbidden: The caller is no operator, and the tenant is another one.
-            NotFound: The tenant has no such key.
-        """
         return (await self._entry(caller, key_id, tenant)).value
 
     async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
@@ -124,12 +98,6 @@ class ApiKeys:
 
         The first key of a gateway that serves without one is written to its file of keys too: from then on
         each request needs a key.
-
-        Raises:
-            Conflict: The first key lacks the right `admin`, so no further key could be created; the gateway
-                has no file of keys; or the tenant has `MAX_KEYS` keys.
-            Forbidden: The caller is no operator, and the tenant is another one, a right is `operator`, or the
-                gateway serves without a key.
         """
         owner = _tenant(caller, tenant)
         if "operator" in asked.rights and "operator" not in caller.rights:
@@ -167,12 +135,7 @@ class ApiKeys:
         return text, key
 
     async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
-        """Delete a key: requests with it are refused, and its websockets are closed.
-
-        Raises:
-            Forbidden, NotFound: As `get`.
-            Conflict: The key is in the file of keys, which decides whether requests need a key.
-        """
+        """Delete a key; `Conflict` for a key of the file of keys. Websockets with the key are closed."""
         entry = await self._entry(caller, key_id, tenant)
         if entry.value.in_file:
             raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
@@ -183,7 +146,7 @@ class ApiKeys:
         """Wait until this gateway has received a change, so that the client's next request shows it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_WITHIN_S):
-                await self._view.wait_for(holds)
+                await self.view.wait_for(holds)
 
     async def _entry(self, caller: Caller, key_id: str, tenant: str | None) -> Entry[StoredKey]:
         entry = await self._bucket.get(f"{_tenant(caller, tenant)}.{check_token(key_id, 'key_id')}")
@@ -215,11 +178,4 @@ def _tenant(caller: Caller, named: str | None) -> str:
 
 
 def _configured(key: StoredKey) -> ApiKey:
-    return ApiKey(
-        sha256=key.sha256,
-        tenant=key.tenant,
-        user=key.user,
-        modes=key.modes,
-        rights=key.rights,
-        expires_at=key.expires_at,
-    )
+    return ApiKey(**key.model_dump(include=set(ApiKey.model_fields)))

@@ -23,15 +23,11 @@ _KEYS = TypeAdapter(tuple[ApiKey, ...])
 
 
 class TokenVerifier(Protocol):
-    """Verifies bearer tokens that are no API keys."""
-
     async def prepare(self, token: str | None) -> None:
         """Fetch what the verification of a token needs. Never raises an error."""
         ...
 
-    def known(self, token: str) -> bool:
-        """Return whether a token is valid."""
-        ...
+    def known(self, token: str) -> bool: ...
 
     def caller(self, token: str) -> Caller | None:
         """Return the caller of a token; None if it is of another kind.
@@ -68,7 +64,6 @@ class Keys:
 
     @property
     def keyless(self) -> bool:
-        """Whether requests without a key are served."""
         if self._anonymous is None or self._always_keyless:
             return self._anonymous is not None
         self._refresh()
@@ -76,12 +71,7 @@ class Keys:
         return not self._configured and not self._stored and self._readable
 
     def write_first(self, key: ApiKey) -> None:
-        """Write the first key to the file of keys: from now on each request needs a key.
-
-        Raises:
-            Conflict: No file is configured, the file has a key already, or the gateway never requires keys.
-            Unavailable: The file cannot be written.
-        """
+        """Write the first key to the file of keys: from now on each request needs a key."""
         if self._file is None or self._always_keyless:
             raise Conflict(
                 "this gateway needs no key: BANKSMAN_GATEWAY__KEYS_FILE names a file for the first one"
@@ -103,7 +93,6 @@ class Keys:
         return key in self._configured or key in self._stored
 
     def known(self, token: str) -> bool:
-        """Return whether a token is one of the keys, or a valid token of the OIDC provider."""
         return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
 
     def by_tenant(self) -> Counter[str]:
@@ -118,7 +107,6 @@ class Keys:
         Args:
             key: SHA-256 of the key with which the user signed in. None for a user without a key, who may
                 approve in keyless mode or with an OIDC provider: the rights of past tokens are not known.
-            tenant: The tenant of the user.
         """
         if key is None:
             return self.keyless or self.tokens is not None
@@ -129,7 +117,6 @@ class Keys:
         return caller.may_approve and not caller.expired
 
     async def prepare(self, token: str | None) -> None:
-        """Fetch new keys of the OIDC provider if a token needs them. Never raises an error."""
         if self.tokens is not None:
             await self.tokens.prepare(token)
 
@@ -141,7 +128,6 @@ class Keys:
         return self._configured.get(key) or self._stored.get(key) or self.created.get(key)
 
     def _refresh(self) -> None:
-        """Read the file if it has changed."""
         if self._file is not None and (version := _version(self._file)) != self._version:
             self._version = version
             self._read(self._file)

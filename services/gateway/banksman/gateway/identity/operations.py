@@ -14,6 +14,7 @@ from banksman.contracts.tenant_secrets import (
     SecretServers,
 )
 from banksman.contracts.wire import Stored, Token
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys, KeyDescription, NewKey
 from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import TICKET_S, Tickets
@@ -150,3 +151,12 @@ async def delete_secret(name: str, stored: Secrets, caller: CallerDep) -> None:
 
 
 operations = (*keys, *tickets, *secrets)
+
+
+async def build(base: Foundation) -> None:
+    api_keys = ApiKeys(base.bus, base.keys, base.clock)
+    await base.stack.enter_async_context(api_keys.view)
+    base.services.add(api_keys, Tickets(base.bus, base.clock), SecretStore(base.bus, base.box, base.clock))
+
+
+FEATURE = Feature(operations, build)

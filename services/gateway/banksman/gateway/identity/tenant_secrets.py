@@ -25,8 +25,6 @@ MAX_SECRETS = 100
 
 
 class SecretStore:
-    """The stored secrets. Every method raises `Unavailable` if the broker does not respond."""
-
     def __init__(self, bus: Bus, box: SecretBox, clock: Clock) -> None:
         self._bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
         self._box = box
@@ -43,15 +41,8 @@ class SecretStore:
         """Store a secret, or replace its value. The next call of a tool receives it.
 
         Args:
-            caller: Who sets it.
-            name: Its name.
-            value: Its value.
             servers: The only servers that receive it. Without them, a stored secret remains for its named
                 servers, so that a new value does not become available to others.
-
-        Raises:
-            BadInput: The name is invalid, or the value is too short or too long.
-            Conflict: The tenant has `MAX_SECRETS` others.
         """
         _check(name, value)
         key = f"{caller.tenant}.{name}"
@@ -73,11 +64,6 @@ class SecretStore:
         return _described(secret)
 
     async def delete(self, caller: Caller, name: str) -> None:
-        """Delete a secret. Calls of tools that declare it are then refused.
-
-        Raises:
-            NotFound: The tenant has no such secret.
-        """
         entry = await self._bucket.get(f"{caller.tenant}.{check_token(name, 'name')}")
         if entry is None:
             raise NotFound("secret", name)

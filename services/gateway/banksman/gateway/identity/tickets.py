@@ -16,7 +16,6 @@ from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
 TICKET_S = 30
-"""Seconds for which a ticket is valid."""
 
 
 class Ticket(Stored):
@@ -40,7 +39,6 @@ class Tickets:
         self._clock = clock
 
     async def issue(self, caller: Caller) -> str:
-        """Store a new ticket for a caller and return its text."""
         text = secrets.token_urlsafe(24)
         ticket = Ticket(
             tenant=caller.tenant,
@@ -55,11 +53,7 @@ class Tickets:
         return text
 
     async def redeem(self, text: str) -> Caller:
-        """Delete a ticket and return the caller that it was issued to.
-
-        Raises:
-            Unauthorized: The ticket is unknown, used or expired, or the caller's key has expired.
-        """
+        """Delete a ticket and return its caller; `Unauthorized` if it is unknown, used or expired."""
         entry = await self._bucket.get(_key(text))
         # If two websockets use the same ticket, only one can delete this revision.
         if entry is None or not await self._bucket.delete(entry.key, revision=entry.revision):

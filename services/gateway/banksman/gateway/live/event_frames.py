@@ -8,26 +8,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
+from banksman.contracts import event_frames, events
 from banksman.contracts.approvals import ApprovalRequested
-from banksman.contracts.event_frames import (
-    LEVELS,
-    RunQueuedData,
-    RunStartedData,
-    TextDelta,
-    ToolCallOutputData,
-    ToolCallRequestedData,
-    ToolCallStartedData,
-    event_data,
-    event_frame,
-)
-from banksman.contracts.events import (
-    Event,
-    KnownBody,
-    RunQueued,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.frames import Subscribed
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonValue
@@ -40,7 +22,6 @@ CUT_TEXT_CHARS = 2_000
 
 
 def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
-    """Return the head of a conversation, with its open approval requests and requests for values."""
     run = view.open_run
     pending = tuple(
         {**approval.requested.model_dump(mode="json", exclude={"type"}), "run_id": approval.run_id}
@@ -61,16 +42,16 @@ def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
     )
 
 
-def encoded_event(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
+def encoded_event(event: events.Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
     """Encode an event frame as JSON text.
 
     Long texts of an event above 256 KiB are truncated, except in approval requests: users must see everything
     that they approve.
     """
-    frame = event_frame(event, conversation_id, log_epoch, prev_seq)
+    frame = event_frames.event_frame(event, conversation_id, log_epoch, prev_seq)
     text = to_json(frame).decode()
     if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):
-        frame["data"] = {**_cut_object(event_data(event)), "truncated": True}
+        frame["data"] = {**_cut_object(event_frames.event_data(event)), "truncated": True}
         text = to_json(frame).decode()
     return text
 
@@ -92,10 +73,10 @@ def _cut(value: JsonValue) -> JsonValue:
 
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {
-    RunQueued: RunQueuedData,
-    RunStarted: RunStartedData,
-    ToolCallRequested: ToolCallRequestedData,
-    ToolCallCompleted: ToolResult,
+    events.RunQueued: event_frames.RunQueuedData,
+    events.RunStarted: event_frames.RunStartedData,
+    events.ToolCallRequested: event_frames.ToolCallRequestedData,
+    events.ToolCallCompleted: ToolResult,
 }
 """Events whose data has another shape than their stored body."""
 _HIDDEN = {
@@ -106,10 +87,10 @@ _HIDDEN = {
 _SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}
 """Stored bodies of which only these fields are sent."""
 _LIVE: dict[str, type[BaseModel]] = {
-    "message.delta": TextDelta,
-    "reasoning.delta": TextDelta,
-    "tool_call.started": ToolCallStartedData,
-    "tool_call.output": ToolCallOutputData,
+    "message.delta": event_frames.TextDelta,
+    "reasoning.delta": event_frames.TextDelta,
+    "tool_call.started": event_frames.ToolCallStartedData,
+    "tool_call.output": event_frames.ToolCallOutputData,
 }
 """Frames that are not stored, by type: they have no number and may be lost."""
 
@@ -128,7 +109,7 @@ _STORED_FIELDS: dict[str, Any] = {
 
 def event_schema() -> dict[str, Any]:
     """Return the JSON Schema of every event frame, one alternative for each type."""
-    bodies: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
+    bodies: tuple[type[BaseModel], ...] = get_args(get_args(events.KnownBody)[0])
     models = {*(_OWN.get(body, body) for body in bodies), *_LIVE.values()}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, document = models_json_schema([(model, "serialization") for model in ordered])
@@ -161,5 +142,5 @@ def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str
         "properties": {**properties, **optional},
         "required": list(properties),
         # The lowest level of detail at which a subscription receives the event.
-        "x-detail": LEVELS[kind],
+        "x-detail": event_frames.LEVELS[kind],
     }

@@ -30,24 +30,16 @@ EARLY_OUTPUT = 4_096
 
 
 class Sink(Protocol):
-    """The receiver of a feed's frames."""
-
-    def put(self, frame: str) -> None:
-        """Accept a frame."""
-        ...
+    def put(self, frame: str) -> None: ...
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
         """Accept a piece of text, which may be merged with the piece before it."""
         ...
 
-    async def room(self) -> None:
-        """Wait until there is room for more frames."""
-        ...
+    async def room(self) -> None: ...
 
 
 class ConversationFeed:
-    """One subscription of one client to one conversation."""
-
     def __init__(
         self,
         hub: LiveHub,
@@ -96,13 +88,8 @@ class ConversationFeed:
         """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
 
         Returns when the feed is live; callbacks send further frames. Retries while the broker does not
-        respond: the client has its position already, and could not detect missing events.
-
-        Args:
-            quiet: True sends no `replay.done`.
-
-        Raises:
-            LogBroken, Poison: The log cannot be read.
+        respond: the client has its position already, and could not detect missing events. `quiet` sends no
+        `replay.done`. Raises `LogBroken` or `Poison` if the log cannot be read.
         """
         while not self._closed:
             try:
@@ -139,7 +126,6 @@ class ConversationFeed:
         self._sink.put(resync.model_dump_json())
 
     async def close(self) -> None:
-        """Stop sending and unsubscribe."""
         self._closed = True
         if self._channel is not None:
             await self._channels.leave(self._channel, self)
@@ -150,11 +136,9 @@ class ConversationFeed:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether the feed sends the progress of tool calls."""
         return is_shown("tool_call.started", self._detail)
 
     def only(self, run_id: str) -> None:
-        """Send only events of one run from now on."""
         self._run_id = run_id
 
     def take(self, live: Delta | CallProgress) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Detail
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.feed import ConversationFeed, Sink
 from banksman.gateway.live.live_output import LiveChannels
 from banksman.gateway.operation.caller import Caller
@@ -25,8 +27,6 @@ class PositionUnavailable(Exception):
 
 
 class Feeds:
-    """Opens feeds, and ends those of a damaged log."""
-
     def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
         self._hub = hub
         self._views = views
@@ -46,21 +46,16 @@ class Feeds:
         """Return a feed, which sends frames once its `follow` is called.
 
         Args:
-            caller: Who follows the conversation.
-            conversation_id: The conversation.
             after_seq: The last event that the client has; 0 for none, None for new events only.
             log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
-            detail: The level of detail up to which it sends events.
-            sink: The receiver of its frames.
 
-        Raises:
-            NotFound: The caller's tenant has no such conversation.
-            PositionUnavailable: The position belongs to another log, or to events that are not stored.
+        Raises `PositionUnavailable` if the position belongs to another log, or to events that are not stored.
         """
         tenant = caller.tenant
         await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
-        _check_position(conversation_id, view, after_seq, log_epoch)
+        if reason := _problem(view, after_seq, log_epoch):
+            raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
         return ConversationFeed(
             self._hub,
             self._channels,
@@ -83,15 +78,25 @@ class Feeds:
             feed.require_resync("the log is damaged: stored events may be lost")
 
 
-def _check_position(
-    conversation_id: str, view: ConversationView, after_seq: int | None, log_epoch: str | None
-) -> None:
+def _problem(view: ConversationView, after_seq: int | None, log_epoch: str | None) -> str | None:
+    """Return why the events after a position cannot be sent; None if they can."""
     if log_epoch and log_epoch != view.log_epoch:
-        reason = "the log was restored from a backup: positions in the earlier log are invalid"
-        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+        return "the log was restored from a backup: positions in the earlier log are invalid"
     if after_seq is not None and after_seq > view.last_seq:
-        reason = f"after_seq {after_seq} is beyond the last event, {view.last_seq}"
-        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+        return f"after_seq {after_seq} is beyond the last event, {view.last_seq}"
     if after_seq and after_seq < view.oldest_seq - 1:
-        reason = f"events up to {view.oldest_seq - 1} are no longer stored"
-        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+        return f"events up to {view.oldest_seq - 1} are no longer stored"
+    return None
+
+
+async def build(base: Foundation) -> None:
+    log = EventLog(base.bus)
+    hub = await base.stack.enter_async_context(LiveHub(log))
+    views = Views(log, damaged=base.damaged)
+    conversations = Conversations(base.bus, views, base.clock)
+    feeds = Feeds(base.bus, hub, views, conversations)
+    base.damaged.on_found = feeds.on_damage
+    base.services.add(hub, views, conversations, CreatedConversations(), feeds)
+
+
+FEATURE = Feature(build=build)

@@ -24,8 +24,6 @@ REASON = "The client closed the connection."
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """A run that this request started, and the frames of its events."""
-
     runs: FollowedRuns
     caller: Caller
     conversation_id: str
@@ -50,7 +48,6 @@ class FollowedRun:
             await asyncio.wait((following,))
 
     async def cancel(self) -> None:
-        """Cancel the run, whose client has disconnected."""
         if not self.feed.ended.is_set():
             await self.runs.cancel_abandoned(self.caller, self.run_id)
 
@@ -75,7 +72,6 @@ class FollowedRun:
 
 
 def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
-    """Return the headers that name the run of a response."""
     return {
         "location": f"/context/runs/{run_id}",
         "banksman-run-id": run_id,
@@ -85,14 +81,11 @@ def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRuns:
-    """Starts runs and follows their events."""
-
     dispatcher: Dispatcher
     feeds: Feeds
     views: Views
 
     async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
-        """Cancel a run whose client has disconnected."""
         frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
         await self.dispatcher.handle(caller, frame)
 
@@ -144,8 +137,6 @@ class FollowedRuns:
 
 @dataclass(slots=True)
 class GrowingText:
-    """A message that is being streamed."""
-
     message_id: str
     sent: str = ""
     differs: bool = False
@@ -176,7 +167,6 @@ class OpenRequests:
 
     @classmethod
     def of(cls, view: ConversationView) -> Self:
-        """Return the open approval requests and requests for a value of a conversation."""
         return cls(view.last_seq, frozenset({*view.approvals, *view.inputs}))
 
     def waits(self, frame: dict[str, Any], request_id: str) -> bool:

@@ -17,20 +17,12 @@ from banksman.contracts.calls import CallProgress, Delta
 
 
 class LiveFeed(Protocol):
-    """A receiver of live output."""
-
     @property
-    def shows_progress(self) -> bool:
-        """Whether it receives the progress of tool calls."""
-        ...
+    def shows_progress(self) -> bool: ...
 
-    def take(self, live: Delta | CallProgress) -> None:
-        """Receive a piece of a message, or the progress of a tool call."""
-        ...
+    def take(self, live: Delta | CallProgress) -> None: ...
 
-    def require_resync(self, reason: str) -> None:
-        """Make the client read the conversation again."""
-        ...
+    def require_resync(self, reason: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -38,17 +30,12 @@ class LiveChannel:
     """The core subscriptions of one conversation: deltas, and progress while a feed shows it."""
 
     bus: Bus
-    tenant: str
-    conversation_id: str
+    key: tuple[str, str]
+    """Tenant and conversation."""
     feeds: set[LiveFeed] = field(default_factory=set[LiveFeed])
     _open: dict[str, BusSubscription] = field(default_factory=dict[str, BusSubscription])
     # Subscribing waits for the server: two concurrent updates would subscribe twice.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Tenant and conversation."""
-        return self.tenant, self.conversation_id
 
     async def update(self) -> None:
         """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
@@ -87,10 +74,8 @@ class LiveChannels:
         self._channels: dict[tuple[str, str], LiveChannel] = {}
 
     async def join(self, tenant: str, conversation_id: str, feed: LiveFeed) -> LiveChannel:
-        """Add a feed to the channel of a conversation, and return the channel."""
-        channel = self._channels.setdefault(
-            (tenant, conversation_id), LiveChannel(self._bus, tenant, conversation_id)
-        )
+        key = tenant, conversation_id
+        channel = self._channels.setdefault(key, LiveChannel(self._bus, key))
         channel.feeds.add(feed)
         await channel.update()
         return channel
@@ -100,7 +85,6 @@ class LiveChannels:
         return () if channel is None else tuple(channel.feeds)
 
     async def leave(self, channel: LiveChannel, feed: LiveFeed) -> None:
-        """Remove a feed from a channel. The last feed ends the channel's subscriptions."""
         channel.feeds.discard(feed)
         if not channel.feeds and self._channels.get(channel.key) is channel:
             del self._channels[channel.key]

@@ -23,7 +23,6 @@ class _Delta:
     size: int
 
     def is_continued_by(self, key: tuple[str, ...], data: dict[str, Any]) -> bool:
-        """Return whether a piece follows this one without a gap."""
         mine = self.frame["data"]
         return self.key == key and (
             "offset" not in mine or mine["offset"] + len(mine["text"]) == data["offset"]
@@ -82,7 +81,6 @@ class Outbox:
             await self._emptied.wait()
 
     async def next(self) -> str:
-        """Wait for the next frame, remove it and return it."""
         while not self._waiting:
             self._filled.clear()
             await self._filled.wait()

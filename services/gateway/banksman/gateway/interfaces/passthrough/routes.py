@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.contracts.wire import JsonObject, Stored
-from banksman.gateway.assistants.model_catalog import ModelCatalog, ModelView
+from banksman.gateway.assistants.run_settings import ModelCatalog, ModelView
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.passthrough.forwarding import forward
