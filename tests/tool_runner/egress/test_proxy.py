@@ -20,7 +20,7 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 
 from banksman.contracts.network import NetworkPolicy
 from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.limits import FetchLimits, ProxyLimits, RunnerLimits
+from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
 

@@ -18,7 +18,7 @@ from tests.tool_runner.conftest import TLS
 
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.limits import FetchLimits, ProxyLimits
+from banksman.tool_runner.settings import FetchLimits, ProxyLimits
 
 
 @contextlib.contextmanager

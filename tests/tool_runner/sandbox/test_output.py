@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
+from banksman.tool_runner.sandbox.base import CapturedOutput, Stream
 from banksman.tool_runner.tools.base import page
 
 MAX_CHARS = 200

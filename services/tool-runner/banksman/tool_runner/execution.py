@@ -71,13 +71,10 @@ class Admission:
         return self.box is not None and self.box.may_repeat(request.call.name)
 
     def is_placed_here(self, request: CallRequest) -> bool:
-        """Return whether the workspace of the request is on this runner."""
         return self.registry.admits(request.tenant, request.workspace_id, request.place)
 
 
 class CallsMcpTools(Protocol):
-    """Calls tools of servers of the Model Context Protocol."""
-
     async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once; every failure is an outcome."""
         ...

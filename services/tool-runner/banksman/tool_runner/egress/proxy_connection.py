@@ -17,8 +17,8 @@ import httpcore
 import httpx
 
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.rules import FetchRefused, HostRules
-from banksman.tool_runner.limits import ProxyLimits
+from banksman.tool_runner.egress.network import FetchRefused, HostRules
+from banksman.tool_runner.settings import ProxyLimits
 
 _MAX_HEAD_BYTES = 32 * 1024
 _MAX_TARGET_CHARS = 200
@@ -44,7 +44,6 @@ async def serve(
     meter: TransferMeter,
     limits: ProxyLimits,
 ) -> None:
-    """Serve one connection to its end, and record it in `exchange`."""
     client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
     try:
         async with asyncio.timeout(limits.head_timeout_s):
@@ -88,7 +87,6 @@ async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Req
 
 
 def _requested_url(request: h11.Request, exchange: ProxyLogEntry) -> httpx.URL:
-    """Return the target of the request as a URL, which is not checked yet."""
     target = request.target.decode("latin-1")
     exchange.method = request.method.decode("latin-1")[:20]
     exchange.target = _printable(target)
@@ -202,7 +200,6 @@ class ProxiedConnection:
 async def forward(
     client: h11.Connection, request: h11.Request, url: httpx.URL, wire: ProxiedConnection
 ) -> None:
-    """Forward one request and its response. The connection closes afterwards."""
     server = h11.Connection(h11.CLIENT)
     headers = _end_to_end(request.headers, b"host")
     # Transfer-Encoding is hop-by-hop: the body was decoded, so it is encoded again for the server.
@@ -265,7 +262,7 @@ async def _send(write: Callable[[bytes], Awaitable[None]], side: h11.Connection,
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]], *excluded: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the end-to-end headers, without those of this connection. h11 lower-cases the names."""
+    """Exclude the headers of this connection. h11 lower-cases the names."""
     pairs = list(headers)
     named = {
         name.strip().lower() for key, value in pairs if key == b"connection" for name in value.split(b",")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from banksman.runtime.backoff import Backoff
 from banksman.tool_runner.egress.client import Egress
+from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.egress.proxy_connection import READ_BYTES, ProxyLogEntry, TransferMeter, serve
-from banksman.tool_runner.egress.rules import HostRules
-from banksman.tool_runner.limits import ProxyLimits
+from banksman.tool_runner.settings import ProxyLimits
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class CommandProxy:
-    """Creates a proxy for each command."""
-
     def __init__(self, egress: Egress, limits: ProxyLimits) -> None:
         self._egress = egress
         self._limits = limits

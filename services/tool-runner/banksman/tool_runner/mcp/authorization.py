@@ -43,7 +43,7 @@ from banksman.contracts.mcp_sign_in import (
     RequestToken,
 )
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.rules import ANY_HOST
+from banksman.tool_runner.egress.network import ANY_HOST
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
 from banksman.tool_runner.mcp.http import CheckedTransport
 
@@ -81,11 +81,7 @@ class Authorizations:
     egress: Egress
 
     async def discover(self, wanted: DiscoverSignIn) -> Authorization:
-        """Return where users sign in for a server; register this platform at the authorization server.
-
-        Raises:
-            SignInFailed: No authorization server was found, or it does not register this platform.
-        """
+        """Return where users sign in for a server; register this platform at the authorization server."""
         try:
             async with asyncio.timeout(SIGN_IN_S):
                 return await self._discovered(wanted)
@@ -95,12 +91,7 @@ class Authorizations:
             raise SignInFailed("the authorization server returned invalid values") from error
 
     async def token(self, wanted: RequestToken) -> AccessToken:
-        """Request a token.
-
-        Raises:
-            GrantRefused: The authorization server refused the grant.
-            SignInFailed: The authorization server did not respond with a token.
-        """
+        """Request a token; raise `GrantRefused` if the authorization server refuses the grant."""
         form, headers = _identified(wanted)
         request = httpx2.Request("POST", wanted.token_endpoint, data=form, headers=headers)
         try:
@@ -206,7 +197,6 @@ class Authorizations:
         )
 
     async def _send(self, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
-        """Send a request on a separate connection and read the body of its response."""
         self._safe(str(request.url))
         state = ConnectionState()
         transport = CheckedTransport(self.egress, ANY_HOST, ReceiptMeter(limit=MAX_DOCUMENT_BYTES), state)
@@ -222,11 +212,7 @@ class Authorizations:
             raise SignInFailed(f"{request.url.host}: {state.problem or type(error).__name__}") from error
 
     def _safe(self, url: str) -> str:
-        """Return an address to which codes and tokens may be sent.
-
-        Raises:
-            SignInFailed: The URL is not https, and the operator has not allowed its address.
-        """
+        """Return an address to which codes and tokens may be sent: https, or allowed by the operator."""
         if httpx2.URL(url).scheme != "https" and not self.egress.trusts(url):
             raise SignInFailed(f"{httpx2.URL(url).host}: a sign-in needs https")
         return url

@@ -29,13 +29,11 @@ class ReceiptMeter:
     """Maximum bytes of the call."""
 
     def add(self, size: int) -> None:
-        """Count received bytes; raise ServerFailed above `limit`."""
         self.received += size
         if self.received > self.limit:
             raise ServerFailed(f"the server sent more than {self.limit} bytes")
 
     def add_messages(self, number: int) -> None:
-        """Count messages; raise ServerFailed above `MAX_MESSAGES`."""
         self.messages += number
         if self.messages > MAX_MESSAGES:
             raise ServerFailed(f"the server sent more than {MAX_MESSAGES} messages")

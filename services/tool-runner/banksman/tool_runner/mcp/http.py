@@ -14,9 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
-from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.network import TcpNetwork
-from banksman.tool_runner.egress.rules import FetchRefused, HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, header
+from banksman.tool_runner.egress.network import FetchRefused, HostRules
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     ConnectionState,
@@ -77,7 +76,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             httpcore.TimeoutException,
         ) as error:
             raise self._failed(str(error) or type(error).__name__) from error
-        if _header(response, b"content-encoding") not in ("", "identity"):
+        if header(response, b"content-encoding").lower() not in ("", "identity"):
             await response.aclose()
             raise self._failed("the server compressed its response, which was not accepted")
         self._state.needs_sign_in = self._state.needs_sign_in or response.status == _UNAUTHORIZED
@@ -124,7 +123,7 @@ class _Measured(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-class _CheckedNetwork(TcpNetwork):
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     def __init__(self, egress: Egress, rules: HostRules) -> None:
         self._egress = egress
         self._rules = rules
@@ -142,15 +141,6 @@ class _CheckedNetwork(TcpNetwork):
             httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
         )
 
-    async def sleep(self, seconds: float) -> None:
-        """Raise, because the pool must not repeat a request."""
-        raise FetchFailed("the connection is not repeated")
-
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _header(response: httpcore.Response, name: bytes) -> str:
-    values = [value for key, value in response.headers if key.lower() == name]
-    return values[0].decode("latin-1").strip().lower() if values else ""

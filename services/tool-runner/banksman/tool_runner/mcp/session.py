@@ -50,11 +50,7 @@ _US = Implementation(name="banksman", version="1")
 
 @contextlib.asynccontextmanager
 async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
-    """Open a session with the handshake `initialize`; without it if the server refuses the handshake.
-
-    Raises:
-        ServerFailed: The server supports neither, or does not follow the protocol.
-    """
+    """Open a session with the handshake `initialize`; without it if the server refuses the handshake."""
     async with ClientSession(*streams, client_info=_US) as opened:
         try:
             await opened.initialize()
@@ -90,12 +86,6 @@ async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
 
 
 async def call(session: ClientSession, name: str, arguments: JsonObject) -> CallToolResult:
-    """Call a tool, once.
-
-    Raises:
-        MCPError: The server refused the request, or the connection ended.
-        ValidationError: The response is not a valid result.
-    """
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
     request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))

@@ -57,10 +57,6 @@ async def started(
 
     The sandbox must be of kind `bwrap`. After `timeout_s` seconds the program is killed. No error contains a
     text of `secrets`.
-
-    Raises:
-        ServerFailed: The program did not connect.
-        SandboxUnavailable: The sandbox could not be started.
     """
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     script = _SCRIPT.format(command=shlex.join(server.command))
@@ -95,11 +91,7 @@ class _Program:
     _closed: bool = False
 
     async def end(self) -> str | None:
-        """Kill the program. Return the limit that killed it earlier, or the end of its standard error.
-
-        Raises:
-            SandboxUnavailable: The sandbox could not be started.
-        """
+        """Kill the program. Return the limit that killed it earlier, or the end of its standard error."""
         self.stop.request("cancelled")
         await asyncio.wait((self.running,))
         if not self._closed and not self.running.cancelled():

@@ -71,8 +71,6 @@ async def self_test(
 
 
 class _Probe:
-    """Checks the guarantees of a sandbox, each with a command."""
-
     def __init__(self, sandbox: Sandbox, scratch: Path, identity: SandboxIdentity) -> None:
         self._sandbox = sandbox
         self._workspace = scratch / "own"
@@ -96,7 +94,6 @@ class _Probe:
         return Check("sandbox", ok, detail, None if ok else "Check that bash is installed.")
 
     async def has_a_clean_environment(self) -> Check:
-        """Check that no process in the sandbox has a variable of the runner."""
         canary = secrets.token_hex(16)
         os.environ[_CANARY] = canary
         try:
@@ -109,12 +106,10 @@ class _Probe:
             del os.environ[_CANARY]
 
     async def cannot_see_neighbours(self) -> Check:
-        """Check that another workspace does not exist in the sandbox."""
         script = f"test -e '{self._neighbour}' || test -e '{self._neighbour.parent}'"
         return await self._check_fails("neighbours", script, "another workspace")
 
     async def has_no_network(self) -> Check:
-        """Check that the runner's loopback and the cloud's metadata address cannot be reached."""
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
@@ -139,7 +134,6 @@ class _Probe:
         return Check("user", ok, f"commands run as real user {uid}", remedy)
 
     async def makes_no_namespaces(self) -> Check:
-        """Check that a command cannot become root in its own user namespace."""
         return await self._check_fails("namespaces", "unshare -Ur true 2>/dev/null", "its own user namespace")
 
     async def _check_fails(self, name: str, script: str, forbidden: str) -> Check:
@@ -166,7 +160,6 @@ def _unavailable(error: SandboxUnavailable) -> Check:
 
 
 def _check_paths() -> Check:
-    """Report which of the two methods keeps paths inside a workspace; both are safe."""
     if kernel_resolves_beneath():
         return Check("files", ok=True, detail="the kernel keeps paths inside a workspace (openat2)")
     detail = "paths are resolved by component: openat2 is missing (Linux 5.6, seccomp profile)"

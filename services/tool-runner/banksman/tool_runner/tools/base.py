@@ -12,8 +12,8 @@ from typing import Literal, Protocol
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -101,7 +101,6 @@ def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> TextPage:
 
 
 def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
-    """Return the sentence that names the call for the next page."""
     same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
     named = json.dumps(path, ensure_ascii=False)
     return f"Call read_file with path {named} and offset {offset}{same} to read on."

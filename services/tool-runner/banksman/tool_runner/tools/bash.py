@@ -9,10 +9,8 @@ from typing import assert_never
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.concurrency import in_background
+from banksman.tool_runner.egress.network import rules_of
 from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.egress.rules import rules_of
-from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -21,8 +19,10 @@ from banksman.tool_runner.sandbox.base import (
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
+    Stream,
+    in_background,
 )
-from banksman.tool_runner.sandbox.output import Stream
+from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.base import (
     OnProgress,
     ToolOutcome,
@@ -102,7 +102,6 @@ class BashTool:
 
     @contextlib.asynccontextmanager
     async def _proxy_session(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
-        """Open the proxy of a command while it runs; yield None if the command may not connect."""
         if self._proxy is None or not _wants_network(run):
             yield None
             return

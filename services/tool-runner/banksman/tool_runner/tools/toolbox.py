@@ -11,12 +11,11 @@ from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import Sandbox, Stop
+from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, WorkspaceTool, failure
 from banksman.tool_runner.tools.bash import BashTool
-from banksman.tool_runner.tools.files import ReadFileTool, WriteFileTool
-from banksman.tool_runner.tools.search_code import SearchCodeTool
+from banksman.tool_runner.tools.files import ReadFileTool, SearchCodeTool, WriteFileTool
 from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -82,10 +81,7 @@ class ToolBox:
 def workspace_tools(
     sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
 ) -> ToolBox:
-    """Build the tools of a runner.
-
-    With `commands_may_connect`, the policy of an assistant can grant its commands a proxy to `egress`.
-    """
+    """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     return ToolBox(
         (

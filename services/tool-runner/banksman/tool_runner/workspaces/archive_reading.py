@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_writing import (
     Contents,
     SnapshotRefused,
@@ -192,7 +192,6 @@ def read_archive(
 
     Raises:
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
-        OSError: the archive cannot be read, or the files cannot be written.
     """
     # The limit for files does not cover padding and headers, so the whole stream has a limit too.
     max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES

@@ -54,7 +54,6 @@ def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
     Raises:
         OSError: EXDEV if the path leaves the directory or its file system, ELOOP for a refused link,
             otherwise as `open`.
-        ValueError: the path contains NUL.
     """
     if kernel_resolves_beneath():
         return openat2(directory, path, flags, _INSIDE if links else _INSIDE | Resolve.NO_SYMLINKS, mode)
@@ -107,10 +106,6 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
     No step follows a link. `..` is never passed to the kernel, because a directory that is moved meanwhile
     has another parent; the walk goes back by the names of the directories that it opened. It therefore stays
     below `directory`, even if directories are renamed meanwhile.
-
-    Raises:
-        OSError: as `open_beneath`.
-        ValueError: the path contains NUL.
     """
     name = os.fsencode(path)
     if b"\0" in name:
@@ -225,13 +220,10 @@ def opened_directory(path: Path | str, parent: int | None = None) -> Generator[i
 
 
 def change_mode(name: str, directory: int | None, mode: int) -> None:
-    """Change the mode of an entry of `directory`; None is the current directory.
+    """Change the mode of an entry of `directory`, which is not a link; None is the current directory.
 
     `os.chmod` follows a link that a process has put in the place of the entry: fchmodat(2) has no flags
     before Linux 6.6.
-
-    Raises:
-        OSError: the entry is a link, or its mode cannot be changed.
     """
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:

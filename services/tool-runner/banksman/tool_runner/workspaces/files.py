@@ -77,9 +77,7 @@ class FileListing:
 
 
 def relative(path: str) -> str:
-    """Return a path of a tool call relative to the workspace.
-
-    This does not check the target of the path; only opening it does.
+    """Return a path of a tool call relative to the workspace. Only opening it checks its target.
 
     Raises:
         PathRefused: the path is empty, has NUL or a lone surrogate, or is absolute outside `/workspace`.
@@ -98,10 +96,7 @@ def relative(path: str) -> str:
 def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePiece:
     """Read at most `max_bytes` of a regular file from byte `offset`.
 
-    Symbolic links are followed if they stay inside the workspace.
-
-    Raises:
-        PathRefused: the file does not exist, is not regular, or the path leaves the workspace.
+    Symbolic links are followed if they stay inside the workspace; otherwise `PathRefused` is raised.
     """
     with _refusals(path), opened_directory(workspace) as root:
         fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
@@ -117,11 +112,9 @@ def write_whole(
 ) -> bool:
     """Create or replace a file atomically, and create missing directories; return True if the file is new.
 
-    A reader sees the old or the new content, never a part. No link is followed. A replaced file keeps its
-    mode; a new file may be `executable`. Other hard links of a replaced file keep the old content.
-
-    Raises:
-        PathRefused: the path leaves the workspace, contains a link, or names no regular file.
+    A reader sees the old or the new content, never a part. No link is followed: a path with a link raises
+    `PathRefused`. A replaced file keeps its mode; a new file may be `executable`. Other hard links of a
+    replaced file keep the old content.
     """
     with _refusals(path), contextlib.ExitStack() as owner:
         *parents, name = _components(path)
@@ -142,7 +135,6 @@ def write_whole(
 
 
 def delete(workspace: Path, path: str) -> None:
-    """Delete one file or link."""
     with _refusals(path), opened_directory(workspace) as root:
         *parents, name = _components(path)
         directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
@@ -157,10 +149,6 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 
     The files are those at or below the path `below`, which is empty for the whole workspace, with paths that
     sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON.
-
-    Raises:
-        PathRefused: `below` cannot be a path of the workspace.
-        OSError: The workspace cannot be opened.
     """
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
@@ -179,7 +167,7 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
     """Delete temporary files of interrupted writes, and return their number. Nothing runs in the workspace.
 
-    Stops at `deadline`, a time of the monotonic clock. Raises OSError if the workspace cannot be opened.
+    Stops at `deadline`, a time of the monotonic clock.
     """
     swept = 0
     with opened_directory(workspace) as root:
@@ -208,7 +196,6 @@ def _components(path: str) -> list[str]:
 
 
 def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
-    """Open a subdirectory; create it if it is missing."""
     try:
         return open_beneath(directory, name, _DIRECTORY, links=False)
     except FileNotFoundError:

@@ -44,8 +44,6 @@ MAX_TENANT_UPLOADS = 16
 
 
 class HandlesMcpRequests(Protocol):
-    """Lists the tools of servers of the Model Context Protocol, and prepares sign-ins there."""
-
     async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
         """Reply to a request whose workspace is prepared."""
         ...
@@ -56,10 +54,7 @@ class HandlesMcpRequests(Protocol):
 
 
 class FilesApi:
-    """Replies to file requests.
-
-    They take no turn in the workspace: each reads or replaces one file atomically.
-    """
+    """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
 
     def __init__(
         self,
@@ -101,7 +96,6 @@ class FilesApi:
     async def _reply_if_placed(
         self, tenant: str, conversation_id: str, request: WorkspaceRequest
     ) -> FileReply:
-        """Handle a request if its workspace is on this runner; otherwise reply `moved`."""
         place, changes = request.place, not isinstance(request, FileList | FileRead)
         if not self._registry.admits(tenant, conversation_id, place):
             return FileReply(moved=True)
@@ -205,7 +199,6 @@ class Uploads:
         Raises:
             BadInput: slices before this one are missing, or the file becomes too large.
             Overloaded: there are too many unfinished uploads.
-            OSError: the slice cannot be written.
         """
         if offset + len(data) > self._max_bytes:
             raise BadInput("data_base64", None, f"a file of at most {self._max_bytes} bytes")

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.tool_runner.limits import MIB, WorkspaceLimits
+from banksman.tool_runner.settings import MIB, WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
 
 _BLOCK_BYTES = 512
@@ -33,7 +33,6 @@ class WorkspaceUsage:
     """True if directories below level 128 were moved meanwhile, so that a part could not be measured."""
 
     def excess(self, limits: WorkspaceLimits) -> str | None:
-        """Return a sentence about the exceeded limit; None if no limit is exceeded."""
         more = "" if self.complete else " or more"
         if self.disk_bytes > limits.max_bytes:
             return f"the workspace has {self.disk_bytes} bytes{more}; its limit is {limits.max_bytes}"
@@ -71,9 +70,6 @@ def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Workspace
     """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
     Entries that disappear during the measurement, or that this process may not open, do not count.
-
-    Raises:
-        OSError: `directory` itself cannot be opened.
     """
     disk_bytes = entries = deepest = 0
     linked: set[tuple[int, int]] = set()
@@ -122,11 +118,8 @@ def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
     """Yield status and depth of every entry.
 
     The upper levels stay open, so that no rename leads the walk elsewhere. Deeper levels are closed and
-    reopened through `..`, so that neither descriptors nor recursion grow with the depth.
-
-    Raises:
-        _DirectoryMoved: `..` of a deep directory is another directory now.
-        OSError: `directory` cannot be opened.
+    reopened through `..`, so that neither descriptors nor recursion grow with the depth. Raises
+    `_DirectoryMoved` if `..` of a deep directory is another directory now.
     """
     path: list[_Level] = []
     try:
@@ -230,10 +223,7 @@ class QuotaMeter:
             await self.renew()
 
     async def renew(self, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
-        """Measure in a thread; the measurement finishes even if the caller is cancelled.
-
-        Above `bounds`, it stops early.
-        """
+        """Measure in a thread, also if the caller is cancelled. Above `bounds`, it stops early."""
         # No other measurement is due while this one runs.
         self._not_before = self._not_before_if_outgrown = float("inf")
         # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
@@ -245,11 +235,9 @@ class QuotaMeter:
         return self.usage.excess(self._limits)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a file of `size` bytes fits, by the last measurement."""
         return self.usage.disk_bytes + size <= self._limits.max_bytes
 
     def _outgrown(self) -> bool:
-        """Return whether the workspace may have grown beyond a limit since the last measurement began."""
         if self._free is None:
             return True
         try:
@@ -278,9 +266,6 @@ def delete_tree(directory: Path) -> None:
 
     `shutil.rmtree` recurses per level and stops at directories without write permission. Here each
     subdirectory is first moved to the top, so neither recursion nor open descriptors grow with the depth.
-
-    Raises:
-        OSError: a file could not be deleted.
     """
     if not directory.exists():
         return

@@ -6,27 +6,31 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from pydantic import ValidationError
 
+from banksman.bus.connection import Bus
+from banksman.bus.names import WORKSPACES, object_stream
 from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
-from banksman.contracts.errors import BanksmanError, NotFound
+from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
 from banksman.contracts.ids import digest, is_token, new_id
-from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, SnapshotRef
+from banksman.contracts.workspaces import OWN_SHARE, SnapshotManifest, SnapshotPart, SnapshotRef
+from banksman.deployment.streams import stream_info
+from banksman.runtime.shares import within_share
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
-from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +39,15 @@ PART_TIMEOUT_S = 30.0
 """Time limit for storing or reading one part, in seconds."""
 _ARCHIVE_OVERHEAD = 1.1
 """Maximum ratio of archive bytes to file bytes: incompressible files grow a little in an archive."""
+LISTED_S: Final = 600.0
+"""Seconds for which the bytes of all tenants are cached, because listing costs time for each snapshot."""
+REFUSED_S: Final = 60.0
+"""Seconds for which the bytes are cached when they cause a refusal: snapshots may have been removed since."""
+RETRY_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A snapshot on the local disk that is not in the object store yet."""
-
     id: str
     file: BinaryIO
     contents: Contents
@@ -85,7 +92,6 @@ class Snapshots:
 
         Raises:
             SnapshotRefused: the workspace is larger than a restore allows.
-            OSError: the workspace cannot be read, or the archive cannot be written.
         """
         snapshot = new_id("s")
         created_at = self._now()
@@ -100,7 +106,6 @@ class Snapshots:
 
         Raises:
             Overloaded: the store is full, or the tenant's part of it.
-            Unavailable: the snapshot was not stored in time.
         """
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
@@ -144,8 +149,6 @@ class Snapshots:
 
         Raises:
             SnapshotRefused: the snapshot is missing or damaged, or contains entries that no runner writes.
-            Unavailable: the snapshot was not read in time.
-            OSError: the files cannot be written.
         """
         if reference.key is None or reference.stored_by is None:
             raise SnapshotRefused("its record lacks the key or the runner that stored it")
@@ -250,3 +253,61 @@ class Snapshots:
             # The kernel frees an unlinked file when it is closed, even if the process is killed.
             path.unlink()
             yield file
+
+
+class SnapshotRoom:
+    """Refuses snapshots of a tenant whose snapshots fill its part: three times the free bytes of the store.
+
+    It also refuses snapshots that exceed the part of this runner: three quarters of the store.
+
+    While all snapshots together fill less than three quarters of the store, no tenant and no runner can be
+    above its part, and a check costs one request. Above that, the descriptions of all snapshots are listed.
+    """
+
+    def __init__(self, bus: Bus, objects: Objects, runner: str) -> None:
+        self._bus = bus
+        self._objects = objects
+        self._runner = runner
+        self._stored = Counter[str]()
+        self._own = 0
+        self._listed_at = float("-inf")
+
+    async def check(self, tenant: str, size: int = 0) -> None:
+        """Raise `Overloaded` if the tenant's part has no room for a snapshot of `size` bytes."""
+        info = await stream_info(self._bus, object_stream(WORKSPACES))
+        most, held = (int(info["config"]["max_bytes"]), int(info["state"]["bytes"])) if info else (0, 0)
+        free = max(0, most - held - size)
+        if most <= 0 or within_share(held + size, free):
+            return
+        stored = await self._bytes_of(tenant, LISTED_S)
+        if self._own + size > OWN_SHARE * most:
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if self._own + size > OWN_SHARE * most:
+            raise Overloaded(
+                f"storage_full: the snapshots of runner {self._runner} have {self._own} of {most} bytes; one "
+                f"runner may have {OWN_SHARE:.0%}",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        if not within_share(stored + size, free):
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if not within_share(stored + size, free):
+            raise Overloaded(
+                f"storage_full: the snapshots of this tenant have {stored} bytes, {most - held} of {most} "
+                "are free for all tenants; delete conversations or files first",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count a stored snapshot until all are listed again."""
+        self._stored[tenant] += size
+        self._own += size
+
+    async def _bytes_of(self, tenant: str, listed_s: float) -> int:
+        now = asyncio.get_running_loop().time()
+        if now - self._listed_at >= listed_s:
+            stored, own = Counter[str](), 0
+            async for info in self._objects.list():
+                stored[info.path.partition("/")[0]] += info.size
+                own += info.size if info.owner == self._runner else 0
+            self._stored, self._own, self._listed_at = stored, own, now
+        return self._stored[tenant]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from banksman.contracts.ids import check_token
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.files import sweep_temporaries
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree

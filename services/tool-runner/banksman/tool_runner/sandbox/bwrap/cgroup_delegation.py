@@ -36,8 +36,6 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The cgroups that the runner may divide."""
-
     version: Literal[1, 2]
     hierarchies: tuple[Hierarchy, ...]
     """The runner's own cgroup; in version 1, one cgroup for each controller."""
@@ -48,11 +46,7 @@ class Delegation:
 
 
 def examine() -> Delegation:
-    """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only.
-
-    Raises:
-        NotDelegated: the cgroups of this process are not writable, lack a controller, or are shared.
-    """
+    """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only."""
     try:
         return examine_v2()
     except NotDelegated as reason:
@@ -63,7 +57,6 @@ def examine() -> Delegation:
 
 
 def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
-    """Return this process's cgroup of version 2; see `examine`."""
     own = _own_v2()
     try:
         available = frozenset((own / "cgroup.controllers").read_text().split())
@@ -79,7 +72,6 @@ def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
 
 
 def examine_v1() -> Delegation:
-    """Return this process's cgroups of version 1; see `examine`. The runner itself is not moved."""
     by_place: dict[Path, set[str]] = {}
     for controller in _WANTED:
         place = _own("cgroup", controller)

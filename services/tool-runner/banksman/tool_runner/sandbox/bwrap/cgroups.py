@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import (
     RUNNER,
     Delegation,
@@ -24,6 +23,7 @@ from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import (
     NotDelegated,
     members,
 )
+from banksman.tool_runner.settings import SandboxLimits
 
 _CALLS = "banksman-calls-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -81,9 +81,9 @@ class CallCgroup:
         return self._existing[names]
 
     def end(self) -> None:
-        """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
+        """Kill all processes in the cgroup and remove it. Blocks for at most five seconds.
 
-        Blocks for at most five seconds; the next start of the runner removes a cgroup that is left.
+        The next start of the runner removes a cgroup that is left.
         """
         deadline = time.monotonic() + _END_WAIT_S
         left = list(self.directories)
@@ -126,9 +126,7 @@ def divided(own: Delegation, root: Path) -> CallCgroups:
     """Create the directories for the calls of `root`; of version 2, also one for the runner itself.
 
     The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
-
-    Raises:
-        NotDelegated: the kernel refuses a step.
+    Raises `NotDelegated` if the kernel refuses a step.
     """
     name = f"{_CALLS}{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
     with contextlib.ExitStack() as on_failure:

@@ -1,4 +1,4 @@
-"""The Docker backend."""
+"""Commands in containers, one container per workspace."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
     OnOutput,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stop,
+    run_until,
 )
 from banksman.tool_runner.sandbox.docker.container import Container, directory_id
-from banksman.tool_runner.sandbox.docker.engine import Engine, find_host_directory, own_container
-from banksman.tool_runner.sandbox.docker.recipe import INSTALLATION_LABEL, ContainerRecipe
-from banksman.tool_runner.sandbox.output import CapturedOutput
-from banksman.tool_runner.settings import DockerSettings
+from banksman.tool_runner.sandbox.docker.engine import (
+    INSTALLATION_LABEL,
+    ContainerRecipe,
+    Engine,
+    find_host_directory,
+    own_container,
+)
+from banksman.tool_runner.settings import DockerSettings, SandboxLimits
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +61,8 @@ class DockerSandbox:
     ) -> None:
         """Connect to the engine and remove containers of an earlier process for the workspaces below `root`.
 
-        Blocks for at most a few times `settings.engine_timeout_s`.
-
-        Raises:
-            SandboxUnavailable: the engine does not meet a requirement; the message names it.
+        Blocks for at most a few times `settings.engine_timeout_s`. Raises `SandboxUnavailable` if the engine
+        does not meet a requirement; the message names it.
         """
         self._limits = limits
         self._settings = settings
@@ -114,7 +116,6 @@ class DockerSandbox:
 
     @contextlib.contextmanager
     def _using(self, workspace: Path) -> Generator[None]:
-        """Mark a workspace as in use for the block, so that its container is not removed as idle."""
         if workspace in self._in_use:
             # A container runs one command at a time; the caller serialises the calls of a workspace.
             raise SandboxUnavailable(f"another command runs in {workspace}")
@@ -153,9 +154,6 @@ class DockerSandbox:
         """Return the container of a workspace, or None if `stop` comes first.
 
         A container that is still starting then serves the next command.
-
-        Raises:
-            SandboxUnavailable: the container did not start in time.
         """
         container = self._live.get(workspace)
         if container is not None:
@@ -295,7 +293,6 @@ def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
 
 
 def _remove_orphans(engine: Engine, label: str) -> None:
-    """Remove the containers of an earlier process. The caller has claimed the directory."""
     orphans = engine.labelled(label)
     for orphan in orphans:
         engine.remove(orphan)
