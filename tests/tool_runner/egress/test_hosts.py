@@ -14,8 +14,8 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate, HostRules
 from banksman.tool_runner.egress.network import FetchRefused, rules_of
+from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.settings import EgressSettings, FetchLimits
-from banksman.tool_runner.tools.toolbox import workspace_tools
 
 beside = only("bwrap", "fetches run beside the sandbox")
 

@@ -17,7 +17,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS
 
 from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.egress.proxy_session import CommandProxy
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.settings import FetchLimits, ProxyLimits
 
 

@@ -27,7 +27,7 @@ from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.settings import FetchLimits, RunnerLimits
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TOKEN = "a-token-of-a-tenant"

@@ -16,7 +16,7 @@ from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 
 SERVER = Path(__file__).with_name("stdio_server.py")
 TOKEN = "a-token-of-a-tenant"

@@ -16,7 +16,7 @@ from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 from banksman.contracts.wire import JsonValue
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.settings import MIB, RunnerLimits, SandboxLimits
-from banksman.tool_runner.tools.base import ToolOutcome
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 PROBES = {
     "control": """

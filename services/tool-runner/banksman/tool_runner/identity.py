@@ -37,7 +37,6 @@ class SandboxIdentity:
         return self.first_barrier(directory) is None
 
     def first_barrier(self, directory: Path) -> Path | None:
-        """Return the highest existing directory above `directory` that this user may not search, if any."""
         resolved = directory.resolve()
         for step in (*reversed(resolved.parents), resolved):
             if step.exists() and not self._may_search(step):

@@ -17,15 +17,19 @@ from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate
 from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
-from banksman.tool_runner.sandbox.base import SandboxBackend
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
-from banksman.tool_runner.settings import ToolRunnerSettings
-from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.settings import RunnerLimits, ToolRunnerSettings
+from banksman.tool_runner.tools.bash import BashTool
+from banksman.tool_runner.tools.files import ReadFileTool, SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.worker import CallWorker
 from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
@@ -52,9 +56,7 @@ class LocalRunner:
     problem: str | None
     """Why it failed; None if it passed."""
     box: ToolBox | None
-    """None without a sandbox."""
     egress: Egress | None
-    """None without a sandbox."""
 
 
 async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
@@ -126,6 +128,22 @@ def _call_cgroups(root: Path) -> CallCgroups | None:
         names = ", ".join(sorted(hierarchy.controllers))
         logger.info("each command has a cgroup with %s below %s", names, hierarchy.directory)
     return cgroups
+
+
+def workspace_tools(
+    sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
+) -> ToolBox:
+    """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
+    proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
+    return ToolBox(
+        (
+            BashTool(sandbox, limits, proxy),
+            ReadFileTool(limits),
+            WriteFileTool(limits),
+            WebFetchTool(egress, limits),
+            SearchCodeTool(sandbox, limits),
+        )
+    )
 
 
 async def _egress(own: ToolRunnerSettings) -> Egress:

@@ -23,7 +23,7 @@ from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.workspaces import OWN_SHARE
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.sandbox.base import in_background
-from banksman.tool_runner.tools.base import OnProgress
+from banksman.tool_runner.tools.toolbox import OnProgress
 
 logger = logging.getLogger(__name__)
 

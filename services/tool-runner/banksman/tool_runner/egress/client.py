@@ -91,7 +91,6 @@ class Egress:
             raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        """Connect under the rules of a fetch, which may raise `FetchRefused` or `FetchFailed`."""
         checked = self._checked(str(url), within)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
@@ -124,7 +123,6 @@ class Egress:
         return parsed
 
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
-        """Send one request; return the response, or the URL that it redirects to."""
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
@@ -185,8 +183,6 @@ def header(response: httpcore.Response, name: bytes) -> str:
 
 
 class EgressWithPrivate(Egress):
-    """The client for public addresses, and one client for each allowed private server."""
-
     def __init__(
         self,
         limits: FetchLimits,
@@ -258,7 +254,6 @@ class Inflater:
     """Collects a response body and inflates at most `max_bytes` of it, so that a gzip bomb stays small."""
 
     def __init__(self, content_encoding: str, max_bytes: int) -> None:
-        """Raise `UnsupportedEncoding` if the header names no supported encoding."""
         self._max_bytes = max_bytes
         self._body = bytearray()
         self._over = False

@@ -21,8 +21,6 @@ class ServerFailed(Exception):
 
 @dataclass
 class ReceiptMeter:
-    """Counts what a server sends during one call."""
-
     received: int = 0
     messages: int = 0
     limit: int = MAX_RECEIVED_BYTES
@@ -41,8 +39,6 @@ class ReceiptMeter:
 
 @dataclass
 class ConnectionState:
-    """Why a connection to a server failed."""
-
     problem: str | None = None
     """A text of this runner or the server; None if nothing failed."""
     refused: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from typing import cast
 
 import httpcore
@@ -33,7 +34,6 @@ _EVENT_DATA_BYTES = 6
 async def opened(
     server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
 ) -> AsyncGenerator[Streams]:
-    """Connect to the server during the block; yield the streams for the SDK's session."""
     transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
     # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
     # small compressed body may inflate to a large one.
@@ -96,37 +96,35 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         return httpx2.ConnectError(problem)
 
 
+@dataclass(frozen=True, slots=True)
 class _Measured(httpx2.AsyncByteStream):
-    def __init__(
-        self, response: httpcore.Response, meter: ReceiptMeter, failed: Callable[[str], Exception]
-    ) -> None:
-        self._response = response
-        self._meter = meter
-        self._failed = failed
+    response: httpcore.Response
+    meter: ReceiptMeter
+    failed: Callable[[str], Exception]
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         begun = b"\n"
         try:
-            async for chunk in self._response.aiter_stream():
-                self._meter.add(len(chunk))
+            async for chunk in self.response.aiter_stream():
+                self.meter.add(len(chunk))
                 # Each message of a stream of events begins a line, which two chunks may share.
                 text = begun + chunk
-                self._meter.add_messages(len(_EVENT_DATA.findall(text)))
+                self.meter.add_messages(len(_EVENT_DATA.findall(text)))
                 begun = text[1 - _EVENT_DATA_BYTES :]
                 yield chunk
         except ServerFailed as failed:
-            raise self._failed(str(failed)) from failed
+            raise self.failed(str(failed)) from failed
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            raise self._failed(f"the response broke off: {type(error).__name__}") from error
+            raise self.failed(f"the response broke off: {type(error).__name__}") from error
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self.response.aclose()
 
 
+@dataclass(frozen=True, slots=True)
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
-    def __init__(self, egress: Egress, rules: HostRules) -> None:
-        self._egress = egress
-        self._rules = rules
+    egress: Egress
+    rules: HostRules
 
     async def connect_tcp(
         self,
@@ -137,9 +135,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         # `Egress` checks only host and port; the pool adds TLS if the scheme requires it.
-        return await self._egress.connect(
-            httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
-        )
+        return await self.egress.connect(httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self.rules)
 
 
 def _bracketed(host: str) -> str:

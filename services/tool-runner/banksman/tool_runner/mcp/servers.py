@@ -26,8 +26,8 @@ from banksman.tool_runner.mcp.connection import (
 )
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, in_background, run_until
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure, watch_growth
 from banksman.tool_runner.tools.bash import FENCED, LOCKED
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure, watch_growth
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
@@ -112,7 +112,6 @@ class McpClient:
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
-        """Stop a program that makes its workspace too large; refuse to start one in a locked workspace."""
         run = call.run
         if isinstance(call.target.transport, HttpServer):
             yield
@@ -207,7 +206,7 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
 
 
 def _reason(state: ConnectionState, error: BaseException) -> str:
-    """Return why a request failed. The connection's problem is closer to the cause than the SDK's error."""
+    """The connection's problem is closer to the cause than the SDK's error."""
     from mcp.shared.exceptions import MCPError
 
     if state.problem is not None:

@@ -174,7 +174,6 @@ async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
 
 
 def _failure_reason(outcome: SandboxOutcome, secrets: Redaction) -> str | None:
-    """Return why a program failed: the limit that killed it, or the end of its standard error."""
     # Secrets are removed before the cut: the end of a secret would not be recognised without its beginning.
     text = secrets.of(outcome.output.shown().stderr.strip())[-MAX_SHOWN_CHARS:]
     outcome.output.close()

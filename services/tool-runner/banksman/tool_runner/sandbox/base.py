@@ -88,7 +88,6 @@ class Stop:
         return self._reason
 
     def request(self, reason: KilledReason) -> None:
-        """Request the end; no effect on a command that has ended."""
         if not self._over.is_set():
             self._reason = reason
             self._over.set()
@@ -102,8 +101,6 @@ class Stop:
 
 
 class Sandbox(Protocol):
-    """Runs commands, each isolated from the runner, from other workspaces and from the network."""
-
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
@@ -155,8 +152,6 @@ async def _cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
 
 
 class HeadTail:
-    """Stores the first and the last bytes of a stream and counts all bytes."""
-
     def __init__(self, max_chars: int) -> None:
         self._head_bytes = int(max_chars * HEAD_SHARE) * MAX_UTF8_BYTES
         self._tail_bytes = max_chars * MAX_UTF8_BYTES - self._head_bytes
@@ -196,7 +191,7 @@ class HeadTail:
 
 
 def _decode_head(data: bytearray) -> str:
-    """Decode without a character that the cut has split at the end."""
+    """Leave out a character that the cut has split."""
     end = len(data)
     for back in range(1, min(MAX_UTF8_BYTES, end) + 1):
         byte = data[end - back]
@@ -208,7 +203,6 @@ def _decode_head(data: bytearray) -> str:
 
 
 def _decode_tail(data: bytearray) -> str:
-    """Decode without a character that the cut has split at the start."""
     start = 0
     while start < min(MAX_UTF8_BYTES - 1, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1

@@ -41,7 +41,6 @@ class SelfTestReport:
         return all(check.ok for check in self.checks)
 
     def summary(self) -> str:
-        """Return one line per failed check: the problem and its remedy."""
         failed = [check for check in self.checks if not check.ok]
         return "\n".join(f"{check.name}: {check.detail}. {check.remedy or ''}".rstrip() for check in failed)
 
@@ -119,7 +118,6 @@ class _Probe:
             )
 
     async def is_never_root(self) -> Check:
-        """Check that a file of a command belongs to the sandbox user outside the sandbox."""
         await self._run("touch owner")
         uid = await asyncio.to_thread(_owner, self._workspace / "owner")
         if uid is None:
@@ -137,7 +135,6 @@ class _Probe:
         return await self._check_fails("namespaces", "unshare -Ur true 2>/dev/null", "its own user namespace")
 
     async def _check_fails(self, name: str, script: str, forbidden: str) -> Check:
-        """Pass if the script, which tries something forbidden, fails."""
         outcome = await self._run(script)
         ok = outcome.exit_code not in (0, None)
         detail = f"{forbidden}: not reachable" if ok else f"a command can reach {forbidden}"
@@ -201,7 +198,6 @@ _SYSCTLS = (
 
 
 def _setting(message: str) -> str:
-    """Return the setting that most likely prevents bwrap from starting."""
     for path, forbidding, remedy in _SYSCTLS:
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == forbidding:

@@ -10,7 +10,7 @@ from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.egress.network import rules_of
-from banksman.tool_runner.egress.proxy_session import CommandProxy
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -23,7 +23,7 @@ from banksman.tool_runner.sandbox.base import (
     in_background,
 )
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.base import (
+from banksman.tool_runner.tools.toolbox import (
     OnProgress,
     ToolOutcome,
     ToolRun,

@@ -19,7 +19,7 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
 )
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.base import UTF_8, ToolOutcome, ToolRun, continuation, failure, page
+from banksman.tool_runner.tools.toolbox import UTF_8, ToolOutcome, ToolRun, continuation, failure, page
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative, write_whole
 
 DEFAULT_MATCHES = 100

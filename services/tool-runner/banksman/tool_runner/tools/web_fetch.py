@@ -27,8 +27,15 @@ from banksman.tool_runner.sandbox.base import SandboxUnavailable, run_until
 from banksman.tool_runner.sandbox.seccomp import converter_filter
 from banksman.tool_runner.settings import MarkdownLimits, RunnerLimits
 from banksman.tool_runner.tools import page_converter_process as converter_process
-from banksman.tool_runner.tools.base import UTF_8, ToolOutcome, ToolRun, continuation, failure, store_output
 from banksman.tool_runner.tools.page_converter_process import Order
+from banksman.tool_runner.tools.toolbox import (
+    UTF_8,
+    ToolOutcome,
+    ToolRun,
+    continuation,
+    failure,
+    store_output,
+)
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -105,7 +112,6 @@ class WebFetchTool:
         return await self._markdown(fetched, shown.text, workspace)
 
     async def _decoded(self, fetched: Fetched, workspace: Workspace) -> _Shown:
-        """Decode a page by its own character set, or as UTF-8 if that fails."""
         name, note = charset(fetched.content_type, fetched.body), None
         if name != UTF_8:
             try:
@@ -206,7 +212,6 @@ class PageConverter:
         return await self._run(order, page.encode("utf-8", "replace"))
 
     async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
-        """Decode a page; invalid bytes become U+FFFD."""
         order = self._order(identity, charset=charset, markdown=False, base_url="")
         return (await self._run(order, page)).text
 
@@ -281,7 +286,7 @@ async def _write(process: asyncio.subprocess.Process, content: bytes) -> None:
 
 
 async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes | None:
-    """Return all output; kill the process and return None if there are more than `max_bytes`."""
+    """Kill the process and return None if it writes more than `max_bytes`."""
     stdout = process.stdout
     assert stdout is not None  # noqa: S101 - created with PIPE
     output = bytearray()

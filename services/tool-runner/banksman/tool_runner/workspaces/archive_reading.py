@@ -167,7 +167,6 @@ class _Reader:
 
     @contextlib.contextmanager
     def _parent(self, name: str) -> Generator[tuple[int, str]]:
-        """Open the directory of an entry without following links; yield it and the last component."""
         *parents, last = name.split("/")
         with contextlib.ExitStack() as owner:
             fd = self.top

@@ -177,7 +177,6 @@ def _opened_after_chmod(name: str, directory: int | None, flags: int) -> int:
 
 
 def parts_of(path: str, max_depth: int) -> list[str] | None:
-    """Return the components of a path below a workspace; None if the path is not valid."""
     if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
         return None
     parts = path.split("/")

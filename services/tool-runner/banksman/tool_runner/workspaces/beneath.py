@@ -76,7 +76,6 @@ def kernel_resolves_beneath() -> bool:
 
 
 def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int = 0) -> int:
-    """Call the kernel's `openat2`, which Python lacks; see `open_beneath`."""
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError("embedded null byte")
@@ -121,8 +120,6 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
 
 
 class _Walk:
-    """The position of a walk: an open directory, and its names from the top."""
-
     def __init__(self, top: int, path: str, links: bool) -> None:
         self._top = top
         self._path = path
@@ -155,7 +152,7 @@ class _Walk:
             self._enter(part, fd)
 
     def _open(self, part: bytes, flags: int, mode: int, pending: list[bytes]) -> int | None:
-        """Open one component; None if it is a link, whose components are then added to `pending`."""
+        """Return None for a link, and add its components to `pending`."""
         self._count()
         try:
             fd = os.open(part, flags, mode, dir_fd=self._here)

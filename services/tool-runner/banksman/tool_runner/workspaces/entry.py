@@ -103,9 +103,9 @@ class WorkspaceEntry:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class WorkspaceRecords:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    directory: Path
 
     def load(self) -> Iterator[WorkspaceEntry]:
         """Yield the entries that earlier processes of this runner stored.
@@ -113,8 +113,8 @@ class WorkspaceRecords:
         A record does not state whether the workspace has changed, because the platform's record may have
         changed since.
         """
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        for path in self._directory.glob("*.json"):
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self.directory.glob("*.json"):
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
             yield WorkspaceEntry(
@@ -138,7 +138,7 @@ class WorkspaceRecords:
         await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
 
     def _path(self, entry: WorkspaceEntry) -> Path:
-        return self._directory / f"{entry.tenant}.{entry.conversation}.json"
+        return self.directory / f"{entry.tenant}.{entry.conversation}.json"
 
     def _write(self, entry: WorkspaceEntry, record: WorkspaceRecord) -> None:
         path = self._path(entry)
@@ -152,7 +152,7 @@ class WorkspaceRecords:
 
 
 def _read(path: Path) -> WorkspaceRecord:
-    """Read a record. An unreadable record counts as an empty one, which makes the files stale."""
+    """An unreadable record counts as an empty one, which makes the files stale."""
     try:
         return WorkspaceRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -69,8 +69,6 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """Files of a workspace, sorted by path."""
-
     entries: tuple[ListedFile, ...]
     more: bool
     """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""

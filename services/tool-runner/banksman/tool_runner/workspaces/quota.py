@@ -105,8 +105,6 @@ class _DirectoryMoved(Exception):
 
 @dataclass(slots=True)
 class _Level:
-    """A directory on the path from the top to the current one."""
-
     fd: int
     """-1 while it is closed."""
     identity: tuple[int, int]
@@ -163,7 +161,6 @@ def _entered(
 
 
 def _return_to(parent: _Level, child_fd: int) -> None:
-    """Reopen the directory above `child_fd` if it is closed."""
     if parent.fd < 0:
         fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
         if _identity(os.fstat(fd)) != parent.identity:
@@ -212,13 +209,11 @@ class QuotaMeter:
         return now >= self._not_before or (now >= self._not_before_if_outgrown and self._outgrown())
 
     async def current(self) -> WorkspaceUsage:
-        """Return the size before a command starts; measure if it is unknown, or may exceed a limit now."""
         if not self.usage.complete or self.excess() or self._outgrown():
             await self.renew()
         return self.usage
 
     async def before_write(self) -> None:
-        """Measure before a file is written, if a measurement is due, or files may have been deleted."""
         if self.due or self.excess():
             await self.renew()
 
@@ -231,7 +226,6 @@ class QuotaMeter:
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure, bounds))
 
     def excess(self) -> str | None:
-        """Return a sentence about the limit that the last measurement found exceeded, else None."""
         return self.usage.excess(self._limits)
 
     def has_room(self, size: int) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from banksman.contracts.assistant_files import AssistantFile
@@ -101,7 +102,6 @@ class WorkspaceRegistry:
         return iter(tuple(self._entries.values()))
 
     def get(self, tenant: str, conversation: str) -> WorkspaceEntry:
-        """Return the entry of a workspace; a workspace without one gets an empty entry."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         return self._entries.setdefault(key, WorkspaceEntry(*key))
 
@@ -111,7 +111,7 @@ class WorkspaceRegistry:
         return entry.state.admits(place) and not self._names_an_older_snapshot(entry, place)
 
     def _names_an_older_snapshot(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
-        """Return whether an evicted workspace would be restored from a snapshot that is already replaced."""
+        """An evicted workspace must not be restored from a snapshot that is already replaced."""
         if place.term != entry.state.term or entry.snapshot == (place.snapshot and place.snapshot.id):
             return False
         return not self.workspaces.exists(*entry.key)
@@ -236,20 +236,13 @@ class WorkspaceRegistry:
         return True
 
 
+@dataclass(frozen=True, slots=True)
 class Installer:
-    def __init__(
-        self,
-        workspaces: WorkspaceStore,
-        snapshots: Snapshots,
-        reports: Reports,
-        records: WorkspaceRecords,
-        runner_epoch: int,
-    ) -> None:
-        self._workspaces = workspaces
-        self._snapshots = snapshots
-        self._reports = reports
-        self._records = records
-        self._runner_epoch = runner_epoch
+    workspaces: WorkspaceStore
+    snapshots: Snapshots
+    reports: Reports
+    records: WorkspaceRecords
+    runner_epoch: int
 
     async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
         """Replace the directory by the files of the term of `place`. The caller holds the lock of the entry.
@@ -262,8 +255,8 @@ class Installer:
             WorkspaceMoved: the workspace now has another term.
         """
         first_files = await self._report_arrival(entry, place, repeats=repeats)
-        await self._records.mark_incomplete(entry)
-        await self._workspaces.delete(*entry.key)
+        await self.records.mark_incomplete(entry)
+        await self.workspaces.delete(*entry.key)
         lost = None
         if place.snapshot is not None:
             lost = await self._restore(entry, place.snapshot)
@@ -273,7 +266,7 @@ class Installer:
         entry.state.restored(place)
         entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
         entry.lost = lost
-        await self._records.store(entry)
+        await self.records.store(entry)
         if lost is not None:
             raise SnapshotLost(lost)
 
@@ -289,13 +282,13 @@ class Installer:
         generation = place.generation
         while True:
             report = WorkspaceReport(
-                runner_epoch=self._runner_epoch,
+                runner_epoch=self.runner_epoch,
                 term=place.term,
                 starts=starts,
                 missing=True,
                 missing_at=generation,
             )
-            verdict = await self._reports.send(*entry.key, report, repeats=repeats)
+            verdict = await self.reports.send(*entry.key, report, repeats=repeats)
             if not verdict.mine:
                 entry.state.past = place.term
                 raise WorkspaceMoved
@@ -305,7 +298,7 @@ class Installer:
             generation = verdict.generation
 
     def _create(self, entry: WorkspaceEntry, first_files: tuple[AssistantFile, ...]) -> None:
-        workspace = self._workspaces.get(*entry.key)
+        workspace = self.workspaces.get(*entry.key)
         for file in first_files:
             try:
                 write_whole(
@@ -315,10 +308,10 @@ class Installer:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
 
     async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
-        """Restore a snapshot; return the reason if it is refused, else None."""
-        target = self._workspaces.path_of(*entry.key)
+        """Return the reason if the snapshot is refused, else None."""
+        target = self.workspaces.path_of(*entry.key)
         try:
-            await self._snapshots.restore(*entry.key, snapshot, target)
+            await self.snapshots.restore(*entry.key, snapshot, target)
         except SnapshotRefused as refused:
             logger.error("%s: snapshot %s was not restored: %s", entry.conversation, snapshot.id, refused)
             return str(refused)

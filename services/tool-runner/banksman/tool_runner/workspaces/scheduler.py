@@ -181,7 +181,6 @@ class SnapshotScheduler:
     async def _remove_unneeded(
         self, entry: WorkspaceEntry, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
     ) -> None:
-        """Delete the replaced snapshot, or the new one if the platform did not record it."""
         recorded = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
         if not recorded:
             self._refused[entry.key] = entry.state.edits
@@ -202,7 +201,6 @@ class SnapshotScheduler:
             entry.unfinished = None
 
     async def _confirm(self, entry: WorkspaceEntry) -> None:
-        """Read the platform's record after a report that got no reply."""
         try:
             async with entry.lock:
                 await self.registry.report(entry, self._report(entry))

@@ -54,6 +54,7 @@ class Archived:
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
 class Snapshots:
     """Snapshots in the store. A runner restores those of all runners, and stores and removes its own.
 
@@ -61,30 +62,20 @@ class Snapshots:
     them, at the latest after its next start. Agents remove the snapshots of runners that do not return.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        runner: str,
-        scratch: Path,
-        identity: SandboxIdentity,
-        limits: WorkspaceLimits,
-        now: Callable[[], datetime],
-        room: SnapshotRoom,
-    ) -> None:
-        self._objects = objects
-        self._runner = runner
-        self.room = room
-        self._scratch = scratch
-        """A directory that no sandbox sees, on the file system of the workspaces: a rename cannot cross file
-        systems."""
-        self._identity = identity
-        self._limits = limits
-        self._now = now
-        """A clock that all runners share: the platform records the later of two snapshots."""
+    objects: Objects
+    runner: str
+    scratch: Path
+    """A directory that no sandbox sees, on the file system of the workspaces: a rename cannot cross file
+    systems."""
+    identity: SandboxIdentity
+    limits: WorkspaceLimits
+    now: Callable[[], datetime]
+    """A clock that all runners share: the platform records the later of two snapshots."""
+    room: SnapshotRoom
 
     def prepare(self) -> None:
-        delete_tree(self._scratch)
-        self._scratch.mkdir(mode=0o700)
+        delete_tree(self.scratch)
+        self.scratch.mkdir(mode=0o700)
 
     @asynccontextmanager
     async def archived(self, workspace: Path) -> AsyncGenerator[Archived]:
@@ -94,9 +85,9 @@ class Snapshots:
             SnapshotRefused: the workspace is larger than a restore allows.
         """
         snapshot = new_id("s")
-        created_at = self._now()
+        created_at = self.now()
         with self._spool(snapshot) as file:
-            contents = await asyncio.to_thread(write_archive, workspace, file, self._limits)
+            contents = await asyncio.to_thread(write_archive, workspace, file, self.limits)
             yield Archived(snapshot, file, contents, created_at)
 
     async def store(
@@ -109,7 +100,7 @@ class Snapshots:
         """
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
-        prefix = owned_name(self._runner, tenant, conversation_id, archived.id)
+        prefix = owned_name(self.runner, tenant, conversation_id, archived.id)
         key = new_key()
         try:
             parts = await self._store_parts(prefix, archived.file, key)
@@ -127,7 +118,7 @@ class Snapshots:
             )
             data = manifest.model_dump_json().encode()
             # The manifest is stored last, so that an interrupted upload is never taken for a snapshot.
-            await self._objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
+            await self.objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
         except BanksmanError:
             with contextlib.suppress(BanksmanError):
                 await self.remove(tenant, conversation_id, archived.id)
@@ -139,7 +130,7 @@ class Snapshots:
             created_at=archived.created_at,
             size=sum(part.size for part in parts),
             key=key,
-            stored_by=self._runner,
+            stored_by=self.runner,
         )
 
     async def restore(
@@ -154,7 +145,7 @@ class Snapshots:
             raise SnapshotRefused("its record lacks the key or the runner that stored it")
         prefix = owned_name(reference.stored_by, tenant, conversation_id, reference.id)
         manifest = await self._manifest(prefix, reference.manifest_digest)
-        temporary = self._scratch / f"{reference.id}-{new_id('x')}"
+        temporary = self.scratch / f"{reference.id}-{new_id('x')}"
         try:
             with self._spool(temporary.name + ".tar") as file:
                 for number, part in enumerate(manifest.parts):
@@ -169,13 +160,11 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist."""
-        await self._objects.remove(owned_name(self._runner, tenant, conversation_id, snapshot))
+        await self.objects.remove(owned_name(self.runner, tenant, conversation_id, snapshot))
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation."""
         found: dict[tuple[str, str], set[str]] = {}
-        async for info in self._objects.list(owner=self._runner):
+        async for info in self.objects.list(owner=self.runner):
             tenant, _, rest = info.path.partition("/")
             conversation_id, _, rest = rest.partition("/")
             if rest and is_token(tenant) and is_token(conversation_id) and info.modified_at < moment:
@@ -188,13 +177,13 @@ class Snapshots:
         while data := await asyncio.to_thread(file.read, PART_BYTES - SEAL_BYTES):
             name = f"{prefix}/{len(parts)}"
             data = await asyncio.to_thread(sealed, data, key, name)
-            await self._objects.put(name, data, deadline_s=PART_TIMEOUT_S)
+            await self.objects.put(name, data, deadline_s=PART_TIMEOUT_S)
             parts.append(SnapshotPart(size=len(data), digest=digest(data)))
         return tuple(parts)
 
     async def _manifest(self, name: str, expected_digest: str) -> SnapshotManifest:
         try:
-            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S)
+            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S)
         except NotFound as error:
             raise SnapshotRefused("it is no longer in the store") from error
         except ObjectBroken as error:
@@ -211,7 +200,7 @@ class Snapshots:
         return manifest
 
     def _check(self, manifest: SnapshotManifest) -> None:
-        limits = self._limits
+        limits = self.limits
         if manifest.files > limits.max_entries:
             raise SnapshotRefused(
                 f"it contains {manifest.files} files, at most {limits.max_entries} are allowed"
@@ -227,7 +216,7 @@ class Snapshots:
 
     async def _part(self, name: str, part: SnapshotPart, key: str) -> bytes:
         try:
-            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
+            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
         except NotFound as error:
             raise SnapshotRefused("a part is missing") from error
         except ObjectBroken as error:
@@ -242,13 +231,13 @@ class Snapshots:
     def _unpack(self, file: BinaryIO, target: Path, manifest: SnapshotManifest) -> None:
         target.mkdir(mode=0o700)
         expected = Contents(manifest.files, manifest.size)
-        read_archive(file, target, self._identity, self._limits, expected=expected)
+        read_archive(file, target, self.identity, self.limits, expected=expected)
         with opened_directory(target) as directory:
-            self._identity.own(directory)
+            self.identity.own(directory)
 
     @contextlib.contextmanager
     def _spool(self, name: str) -> Generator[BinaryIO]:
-        path = self._scratch / name
+        path = self.scratch / name
         with path.open("x+b") as file:
             # The kernel frees an unlinked file when it is closed, even if the process is killed.
             path.unlink()
@@ -273,7 +262,6 @@ class SnapshotRoom:
         self._listed_at = float("-inf")
 
     async def check(self, tenant: str, size: int = 0) -> None:
-        """Raise `Overloaded` if the tenant's part has no room for a snapshot of `size` bytes."""
         info = await stream_info(self._bus, object_stream(WORKSPACES))
         most, held = (int(info["config"]["max_bytes"]), int(info["state"]["bytes"])) if info else (0, 0)
         free = max(0, most - held - size)

@@ -75,7 +75,6 @@ class WorkspaceStore:
         return self._open[key]
 
     def exists(self, tenant: str, conversation: str) -> bool:
-        """Return whether the conversation has a directory; create nothing."""
         path = self.root / check_token(tenant, "tenant") / check_token(conversation, "conversation_id")
         return path.is_dir()
 
@@ -92,7 +91,6 @@ class WorkspaceStore:
         return self.root / tenant / check_token(conversation, "conversation_id")
 
     def stored(self) -> Iterator[tuple[str, str]]:
-        """Yield tenant and conversation of every workspace; skip the runner's own directories."""
         for tenant in sorted(path for path in self.root.iterdir() if path.is_dir() and path.name[0] != "."):
             for conversation in sorted(path for path in tenant.iterdir() if path.is_dir()):
                 yield tenant.name, conversation.name

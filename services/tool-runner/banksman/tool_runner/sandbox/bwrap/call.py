@@ -37,7 +37,6 @@ class BwrapCall:
         on_output: OnOutput | None,
         proxy_inbox: ListenerInbox | None,
     ) -> None:
-        """Own the descriptors of `tree`, and start to read the output."""
         self._proxy_inbox = proxy_inbox
         self._tree = tree
         self._starter = starter

@@ -28,8 +28,6 @@ class NotDelegated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A directory of cgroups, and the controllers of its children."""
-
     directory: Path
     controllers: frozenset[str]
 
@@ -92,7 +90,6 @@ def _own_v2() -> Path:
 
 
 def _own(kind: Literal["cgroup", "cgroup2"], controller: str) -> Path | None:
-    """Return the directory of this process's cgroup with a controller; None if it is not mounted."""
     path = _own_path(controller)
     for options, mounted, point in _mounts(kind):
         if path is None or (controller and controller not in options):
@@ -132,7 +129,6 @@ def _is_shared(own: Path) -> bool:
 
 
 def _in_container() -> bool:
-    """Return whether this process's cgroup is the root of a cgroup namespace."""
     return _own_path("") in ("/", f"/{RUNNER}")
 
 

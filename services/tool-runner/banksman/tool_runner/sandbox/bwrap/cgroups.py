@@ -54,7 +54,6 @@ class CallCgroup:
         return [os.open(each / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for each in self.directories]
 
     def exceeded_memory(self) -> bool:
-        """Return whether the kernel killed a process of the call at its memory limit."""
         for counter in self._files(*_OOM_COUNTERS):
             with contextlib.suppress(OSError):
                 counted = re.search(rb"^oom_kill (\d+)$", _content(counter), re.MULTILINE)
@@ -63,7 +62,6 @@ class CallCgroup:
         return False
 
     def reusable(self, starter: int) -> bool:
-        """Return whether earlier calls left no process except the starter, and little memory."""
         try:
             # Processes join and leave all hierarchies together.
             if _content(str(self.directories[0] / "cgroup.procs")).split() != [b"%d" % starter]:
@@ -96,15 +94,12 @@ class CallCgroup:
 
 
 class CallCgroups:
-    """Creates a cgroup for each starter, below directories that only the runner uses."""
-
     def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
         self.hierarchies = hierarchies
         self._locks = locks
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
-        """Create an empty cgroup with the limits of one call; raise OSError if the kernel refuses it."""
         self._last += 1
         call = CallCgroup(tuple(each.directory / f"call-{self._last}" for each in self.hierarchies))
         for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):
@@ -116,7 +111,6 @@ class CallCgroups:
         return call
 
     def close(self) -> None:
-        """Remove the directories; after the end of all calls nothing is left in them."""
         for hierarchy in self.hierarchies:
             _removed(hierarchy.directory)
         self._locks.close()
@@ -171,7 +165,6 @@ def _locked(calls: Path) -> int:
 
 
 def _remove_abandoned(calls: Path) -> None:
-    """Remove the directory of another runner that has ended without removing it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as owner:
         lock = os.open(calls, _DIRECTORY)
         owner.callback(os.close, lock)
@@ -187,7 +180,6 @@ def _end_calls(calls: Path) -> None:
 
 
 def _removed(directory: Path) -> bool:
-    """Remove a cgroup; return False if it still has processes."""
     try:
         directory.rmdir()
     except FileNotFoundError:

@@ -67,7 +67,6 @@ def inner_command(command: SandboxCommand) -> list[str]:
 
 
 def _rlimits(command: SandboxCommand, limits: SandboxLimits) -> str:
-    """Return the options of bash's `ulimit`, which counts bytes in KiB."""
     data_kib, file_kib = (math.ceil(size / KIB) for size in (limits.data_bytes, limits.file_size_bytes))
     cpu_s = max(limits.cpu_s, math.ceil(command.timeout_s))
     processes, files = limits.max_processes, limits.max_open_files

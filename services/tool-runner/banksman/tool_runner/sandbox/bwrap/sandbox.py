@@ -176,7 +176,6 @@ class PooledStarter:
     unused_since: float = 0.0
 
     def reusable(self) -> bool:
-        """Return whether earlier commands left no process and little memory."""
         pid = self.starter.process.pid
         if pid is None or not self.starter.idle:
             return False
@@ -207,7 +206,6 @@ class Starters:
 
     @property
     def has_starters(self) -> bool:
-        """Whether a starter exists. Without a starter, no sandbox exists."""
         return bool(self._unused) or self._lent > 0
 
     @contextlib.asynccontextmanager

@@ -42,7 +42,6 @@ def memory_bytes(pid: int) -> int:
 
 
 def _own_bytes(pid: int) -> int:
-    """Return the proportional set size without shared memory, which `_SharedMemory` counts."""
     sizes = _sizes(pid, "smaps_rollup")
     return sizes.get("Pss", 0) - sizes.get("Pss_Shmem", 0)
 
@@ -127,8 +126,6 @@ class HiddenFiles:
 
 
 class HiddenFilesWatch:
-    """Decides when the hidden files of one call are too large."""
-
     def __init__(self, max_bytes: int, max_file_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_file_bytes = max_file_bytes

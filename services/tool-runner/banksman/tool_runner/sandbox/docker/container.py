@@ -115,7 +115,6 @@ class Container:
         return 0.0 if self.busy else time.monotonic() - self._last_used
 
     def connect(self, connection: socket.socket) -> None:
-        """Take ownership of the connection to the supervisor. Call this in the event loop."""
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._receive)
@@ -137,7 +136,6 @@ class Container:
         return self._call
 
     async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
-        """Start a command; return when it has ended or must be ended."""
         request = {
             "script": command.script,
             "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
@@ -278,7 +276,6 @@ class _Frames:
 
 
 def directory_id(directory: Path) -> tuple[int, int] | None:
-    """Return device and inode of a directory; None if it does not exist."""
     try:
         status = os.stat(directory)
     except OSError:

@@ -98,7 +98,6 @@ class Engine:
         return None
 
     def labelled(self, label: str) -> list[str]:
-        """Return the ids of all containers with the label `name=value`, running or not."""
         with self._requesting("list containers"):
             found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
         return [container["Id"] for container in found]
@@ -190,8 +189,6 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """One directory by its path for the runner and its path on the engine's host."""
-
     path: Path
     host_path: Path
 
@@ -223,7 +220,6 @@ def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | Non
 
 
 def own_container(engine: Engine) -> JsonObject | None:
-    """Inspect the container that this process runs in; None if the engine runs no such container."""
     with contextlib.suppress(OSError):
         found = _OWN_FILES.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
         return engine.container(found[1]) if found else None

@@ -217,14 +217,12 @@ class DockerSandbox:
         return connection
 
     def _free_container_slot(self) -> None:
-        """Condemn the longest idle containers until there is room for one more."""
         excess = len(self._live) + len(self._starting) - self._settings.max_containers
         longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
         for container in longest_first[: max(0, excess)]:
             self._condemn(container)
 
     def _idle(self) -> list[Container]:
-        """Return the containers that no command uses or waits for."""
         return [container for container in self._live.values() if container.directory not in self._in_use]
 
     async def _end(self, container: Container) -> None:
