@@ -20,6 +20,7 @@ from banksman.tool_runner.egress.network import (
     AddressPolicy,
     FetchRefused,
     HostRules,
+    HttpErrors,
     PinnedNetwork,
     Resolver,
     check_url,
@@ -97,7 +98,7 @@ class Egress:
                 return await self._network.connect_tcp(checked.raw_host.decode("ascii"), port_of(checked))
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
-        except (httpcore.NetworkError, httpcore.TimeoutException, OSError, ValueError) as error:
+        except (*HttpErrors, OSError, ValueError) as error:
             raise FetchFailed(_described(error)) from error
 
     def trusts(self, url: str) -> bool:
@@ -123,11 +124,13 @@ class Egress:
         return parsed
 
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        headers = [(b"Host", url.netloc), *_HEADERS]
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
-                async with pool.stream("GET", _wire_url(url), headers=_headers(url)) as response:
+                async with pool.stream("GET", target, headers=headers) as response:
                     location = header(response, b"location")
                     if response.status in _REDIRECTS and location:
                         if len(location) > _MAX_URL_CHARS:
@@ -136,13 +139,7 @@ class Egress:
                     return await self._read(url, response)
             except httpx.InvalidURL as error:
                 raise FetchRefused(f"the redirect is not a URL: {error}") from error
-            except (
-                httpcore.NetworkError,
-                httpcore.ProtocolError,
-                httpcore.TimeoutException,
-                OSError,
-                ValueError,
-            ) as error:
+            except (*HttpErrors, OSError, ValueError) as error:
                 raise FetchFailed(_described(error)) from error
 
     async def _read(self, url: httpx.URL, response: httpcore.Response) -> Fetched:
@@ -160,14 +157,6 @@ class Egress:
             if len(chunk) > room or inflater.full:
                 return Fetched(str(url), response.status, content_type, inflater.body, truncated=True)
         return Fetched(str(url), response.status, content_type, inflater.body, truncated=False)
-
-
-def _wire_url(url: httpx.URL) -> httpcore.URL:
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-
-def _headers(url: httpx.URL) -> list[tuple[bytes, bytes]]:
-    return [(b"Host", url.netloc), *_HEADERS]
 
 
 def _described(error: Exception) -> str:

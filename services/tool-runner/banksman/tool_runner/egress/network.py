@@ -25,6 +25,9 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 AddressPolicy = Callable[[Address], bool]
 
+HttpErrors = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
+"""Errors of a connection or of the server's HTTP."""
+
 _LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
 """Separate threads for DNS look-ups, which may hang as long as the DNS server does and cannot be cancelled.
 

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
 from banksman.tool_runner.egress.client import Egress, FetchFailed, header
-from banksman.tool_runner.egress.network import FetchRefused, HostRules
+from banksman.tool_runner.egress.network import FetchRefused, HostRules, HttpErrors
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     ConnectionState,
@@ -69,12 +69,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         except FetchRefused as refused:
             self._state.refused = True
             raise self._failed(str(refused)) from refused
-        except (
-            FetchFailed,
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            httpcore.TimeoutException,
-        ) as error:
+        except (FetchFailed, *HttpErrors) as error:
             raise self._failed(str(error) or type(error).__name__) from error
         if header(response, b"content-encoding").lower() not in ("", "identity"):
             await response.aclose()

@@ -28,7 +28,7 @@ from banksman.tool_runner.mcp.connection import (
     ServerFailed,
 )
 from banksman.tool_runner.mcp.session import Streams
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop, cancel
 from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -71,7 +71,7 @@ async def started(
         try:
             yield streams
         finally:
-            await _ended(pumps)
+            await cancel(*pumps)
             writer.close()
             await asyncio.wait((program.running,), timeout=EXIT_S)
     finally:
@@ -165,12 +165,6 @@ def _pumped(
                     await writer.drain()
 
     return (inbox, outbox), (asyncio.create_task(receive()), asyncio.create_task(send()))
-
-
-async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 def _failure_reason(outcome: SandboxOutcome, secrets: Redaction) -> str | None:

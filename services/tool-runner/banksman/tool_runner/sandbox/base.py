@@ -130,7 +130,7 @@ async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator
     try:
         yield
     finally:
-        await _cancel(task)
+        await cancel(task)
     if not task.cancelled() and (error := task.exception()):
         raise error
 
@@ -142,10 +142,10 @@ async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object,
         await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        await _cancel(task, end)
+        await cancel(task, end)
 
 
-async def _cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
+async def cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

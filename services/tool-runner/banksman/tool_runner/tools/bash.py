@@ -141,27 +141,21 @@ class BashTool:
         )
 
     def _killed(self, reason: KilledReason, timeout_s: float, workspace: Workspace) -> tuple[ErrorKind, str]:
-        limits = self._limits.sandbox
+        limits, killed = self._limits.sandbox, "the command was killed"
         match reason:
             case "timeout":
-                return "timeout", f"the command was killed after its time-out of {timeout_s:g} s"
+                return "timeout", f"{killed} after its time-out of {timeout_s:g} s"
             case "cancelled":
                 return "cancelled", "the command was cancelled; it may have had effects before"
             case "fenced":
                 return "unknown_outcome", FENCED
             case "output_limit":
-                return (
-                    "output_limit",
-                    f"the command was killed: it wrote more than {limits.max_output_bytes} bytes",
-                )
+                return "output_limit", f"{killed}: it wrote more than {limits.max_output_bytes} bytes"
             case "memory_limit":
-                return (
-                    "tool_error",
-                    f"the command was killed: it used more than {limits.memory_bytes} bytes of memory",
-                )
+                return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
                 excess = workspace.meter.excess() or "the workspace grew beyond its limit"
-                return "tool_error", f"the command was killed: {excess}; delete files first"
+                return "tool_error", f"{killed}: {excess}; delete files first"
             case _:
                 assert_never(reason)
 

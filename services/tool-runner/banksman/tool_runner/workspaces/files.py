@@ -26,7 +26,6 @@ from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
 
-_PRIVATE_PREFIX = RESERVED_PREFIX
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 """Opening a FIFO without O_NONBLOCK waits for a writer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -172,7 +171,7 @@ def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
         for directory, entry, _ in _walk(root, "", 1):
             if time.monotonic() > deadline:
                 break
-            if entry.name.startswith(_PRIVATE_PREFIX):
+            if entry.name.startswith(RESERVED_PREFIX):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.name, dir_fd=directory)
                     swept += 1
@@ -188,8 +187,8 @@ def _components(path: str) -> list[str]:
     parts = normal.split("/")
     if parts[0] == "..":
         raise PathRefused(path, "the path leaves the workspace")
-    if any(part.startswith(_PRIVATE_PREFIX) for part in parts):
-        raise PathRefused(path, f"names that begin with {_PRIVATE_PREFIX!r} are reserved")
+    if any(part.startswith(RESERVED_PREFIX) for part in parts):
+        raise PathRefused(path, f"names that begin with {RESERVED_PREFIX!r} are reserved")
     return parts
 
 
@@ -217,7 +216,7 @@ def _existing_mode(path: str, directory: int, name: str) -> int | None:
 
 def _replace(directory: int, name: str, content: bytes, mode: int, identity: SandboxIdentity) -> None:
     # rename(2) is atomic: a reader sees the old or the new file. Commands cannot guess the temporary name.
-    temporary = f"{_PRIVATE_PREFIX}{secrets.token_hex(8)}.tmp"
+    temporary = f"{RESERVED_PREFIX}{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     fd = open_beneath(directory, temporary, flags, links=False, mode=0o600)
     try:
@@ -293,7 +292,7 @@ def _listed_bytes(entry: ListedFile) -> int:
 
 
 def _is_listed(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(_PRIVATE_PREFIX) and entry.is_file(follow_symlinks=False)
+    return not entry.name.startswith(RESERVED_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
 def _entry(path: str, status: os.stat_result) -> ListedFile:

@@ -99,7 +99,8 @@ class FilesApi:
             await self.registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools):
                 return await self._mcp_handler().list_tools(tenant, conversation_id, request)
-            await self._measure(tenant, conversation_id, request)
+            if isinstance(request, FileWrite) and request.last:
+                await self.workspaces.get(tenant, conversation_id).meter.before_write()
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self.registry.leave(entry)
@@ -108,10 +109,6 @@ class FilesApi:
         if self.mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
         return self.mcp
-
-    async def _measure(self, tenant: str, conversation_id: str, request: _OneFile) -> None:
-        if isinstance(request, FileWrite) and request.last:
-            await self.workspaces.get(tenant, conversation_id).meter.before_write()
 
     def _handle(self, tenant: str, conversation_id: str, request: _OneFile) -> FileReply:
         workspace = self.workspaces.get(tenant, conversation_id)

@@ -102,7 +102,11 @@ class WorkspaceStore:
         within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
-        directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)
+        directories = sorted(
+            (self.root.joinpath(*key) for key in self.stored()),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
+        )
         for position, directory in enumerate(directories):
             if time.monotonic() > deadline:
                 return len(directories) - position
@@ -124,7 +128,3 @@ class WorkspaceStore:
         parent.mkdir(exist_ok=True)
         parent.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
         return parent
-
-
-def _changed(directory: Path) -> float:
-    return directory.stat().st_mtime

@@ -36,7 +36,7 @@ def memory_bytes(pid: int) -> int:
     shared = _SharedMemory()
     own = 0
     for each in descendants(pid):
-        own += _own_bytes(each) + _page_table_bytes(each)
+        own += _own_bytes(each) + _sizes(each, "status").get("VmPTE", 0)
         shared.add(each)
     return own + shared.bytes()
 
@@ -44,10 +44,6 @@ def memory_bytes(pid: int) -> int:
 def _own_bytes(pid: int) -> int:
     sizes = _sizes(pid, "smaps_rollup")
     return sizes.get("Pss", 0) - sizes.get("Pss_Shmem", 0)
-
-
-def _page_table_bytes(pid: int) -> int:
-    return _sizes(pid, "status").get("VmPTE", 0)
 
 
 def _sizes(pid: int, name: str) -> dict[str, int]:

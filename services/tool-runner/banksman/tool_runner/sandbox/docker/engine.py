@@ -161,13 +161,15 @@ class Engine:
             self._check_socket()
             yield
         except errors.APIError as error:
+            explanation = cast(object, error.explanation) or error
             raise SandboxUnavailable(
-                f"the Docker engine refused to {action}: {_explanation(error)}",
+                f"the Docker engine refused to {action}: {explanation}",
                 remedy="Fix the engine, or change tool_runner.docker.",
             ) from error
         except (errors.DockerException, requests.RequestException, OSError) as error:
+            first_line = str(error).partition("\n")[0][:300]
             raise SandboxUnavailable(
-                f"the Docker engine at {self.address} does not respond ({action}): {_first_line(error)}",
+                f"the Docker engine at {self.address} does not respond ({action}): {first_line}",
                 remedy="Start the engine, or set DOCKER_HOST to another one; let this user use its socket.",
             ) from error
 
@@ -177,14 +179,6 @@ def _raise_for_status(response: requests.Response) -> None:
         response.raise_for_status()
     except requests.HTTPError as error:
         errors.create_api_error_from_http_exception(error)
-
-
-def _explanation(error: errors.APIError) -> str:
-    return str(cast(object, error.explanation) or error)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.identity import SandboxIdentity
@@ -41,7 +41,6 @@ _DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 _SWEEP_INTERVAL_S = 1.0
 _CLOSE_WAIT_S = 5.0
 _ENGINE_THREADS = 8
-_Result = TypeVar("_Result")
 
 
 class DockerSandbox:
@@ -241,16 +240,14 @@ class DockerSandbox:
             del self._live[container.directory]
 
     async def _remove_condemned(self, names: list[str]) -> None:
+        loop = asyncio.get_running_loop()
         for name in names:
             try:
-                await self._in_thread(lambda name=name: self._engine.remove(name))
+                await loop.run_in_executor(self._threads, self._engine.remove, name)
             except SandboxUnavailable as error:
                 log.warning("%s cannot be removed: %s", name, error)
                 return
             self._condemned.pop(name, None)
-
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _close_result(opening: Future[socket.socket]) -> None:
