@@ -42,15 +42,14 @@ from tests.tool_runner.service.processes import Runners
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
-from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
+from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap.recipe import LIMITS, bwrap_options, inner_command
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, find_bwrap
 from banksman.tool_runner.sandbox.bwrap.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
 from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 from banksman.tool_runner.sandbox.seccomp import command_filter
-from banksman.tool_runner.settings import DockerSettings
-from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.settings import DockerSettings, RunnerLimits, SandboxLimits
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 

@@ -40,7 +40,7 @@ from banksman.contracts.errors import Forbidden, NotFound, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceOwner, WorkspaceReport
 from banksman.deployment.users import AGENT, OPERATOR_FILES
-from banksman.tool_runner.workspaces.reports import Reports, objects_of
+from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from tests.support.fixtures import SecuredNats
 
 OWNER, THIEF = "tool-runner-r1", "tool-runner-r2"

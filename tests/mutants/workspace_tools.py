@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         "R63",
         "a runner has no web_fetch",
-        TOOLS + "toolbox.py",
+        "services/tool-runner/banksman/tool_runner/lifecycle.py",
         "            WebFetchTool(egress, limits),\n",
         "",
         BEHAVIOUR + "test_toolbox.py::test_the_tools_are_described_for_a_model",

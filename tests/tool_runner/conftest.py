@@ -25,13 +25,12 @@ from banksman.contracts.wire import JsonObject
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
-from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
+from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.sandbox.base import SandboxBackend, Stop
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
-from banksman.tool_runner.settings import DockerSettings
-from banksman.tool_runner.tools.base import ToolOutcome
-from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.settings import DockerSettings, RunnerLimits, SandboxLimits, WorkspaceLimits
+from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore

@@ -12,11 +12,10 @@ from tests.support import privileged
 from tests.tool_runner.conftest import Runner
 
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import SandboxLimits
-from banksman.tool_runner.sandbox.base import OnOutput, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.base import CapturedOutput, OnOutput, SandboxCommand, SandboxOutcome, Stop
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
-from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.selftest import self_test
+from banksman.tool_runner.settings import SandboxLimits
 
 
 async def test_self_test_passes_on_a_complete_machine(root: Path, runner: Runner) -> None:

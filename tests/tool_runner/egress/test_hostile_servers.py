@@ -10,8 +10,8 @@ import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
-from banksman.tool_runner.egress.rules import FetchRefused
-from banksman.tool_runner.limits import FetchLimits
+from banksman.tool_runner.egress.network import FetchRefused
+from banksman.tool_runner.settings import FetchLimits
 
 
 async def resolve(host: str, port: int) -> list[str]:

@@ -13,10 +13,9 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate, HostRules
-from banksman.tool_runner.egress.rules import FetchRefused, rules_of
-from banksman.tool_runner.limits import FetchLimits
-from banksman.tool_runner.settings import EgressSettings
-from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.egress.network import FetchRefused, rules_of
+from banksman.tool_runner.lifecycle import workspace_tools
+from banksman.tool_runner.settings import EgressSettings, FetchLimits
 
 beside = only("bwrap", "fetches run beside the sandbox")
 

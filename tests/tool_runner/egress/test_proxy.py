@@ -20,9 +20,9 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 
 from banksman.contracts.network import NetworkPolicy
 from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.limits import FetchLimits, ProxyLimits, RunnerLimits
-from banksman.tool_runner.tools.base import ToolOutcome
-from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.lifecycle import workspace_tools
+from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits
+from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome
 
 pytestmark = only("bwrap", "the proxy is made by its spawner")
 
@@ -381,7 +381,7 @@ async def test_second_request_on_a_connection_is_not_forwarded(runner: Runner) -
 
 
 async def test_every_proxy_connection_is_logged(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy_session")
+    caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy")
     policy = NetworkPolicy(commands=True, allow_hosts=("site.example",))
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server)

@@ -17,8 +17,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS
 
 from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.limits import FetchLimits, ProxyLimits
+from banksman.tool_runner.egress.proxy import CommandProxy
+from banksman.tool_runner.settings import FetchLimits, ProxyLimits
 
 
 @contextlib.contextmanager

@@ -17,13 +17,13 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, only, replying, serving
 
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
+from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.seccomp import converter_filter
+from banksman.tool_runner.settings import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.tools import page_converter_process as converter_process
-from banksman.tool_runner.tools.base import ToolOutcome
-from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 pytestmark = only("bwrap", "pages are converted beside the sandbox")
 

@@ -11,9 +11,9 @@ from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, OAuthClient, RequestToken
 from banksman.tool_runner.egress.client import EgressWithPrivate
-from banksman.tool_runner.egress.rules import HostRules
-from banksman.tool_runner.limits import FetchLimits
+from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
+from banksman.tool_runner.settings import FetchLimits
 
 REDIRECT = "https://banksman.example/context/mcp-sign-in"
 CLIENT = OAuthClient(client_id="us", client_secret="a-secret-of-ours", method="client_secret_basic")

@@ -22,12 +22,12 @@ from tests.tool_runner.conftest import TLS, replying, serving
 from banksman.contracts.mcp import HttpServer, McpTarget, ServedTool
 from banksman.runtime.health import listening
 from banksman.tool_runner.egress.client import EgressWithPrivate
-from banksman.tool_runner.egress.rules import HostRules
+from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import FetchLimits, RunnerLimits
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
+from banksman.tool_runner.settings import FetchLimits, RunnerLimits
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TOKEN = "a-token-of-a-tenant"

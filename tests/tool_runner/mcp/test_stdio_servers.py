@@ -13,10 +13,10 @@ from tests.tool_runner.conftest import TLS, Runner, only
 from banksman.contracts.mcp import McpTarget, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
+from banksman.tool_runner.settings import RunnerLimits
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 
 SERVER = Path(__file__).with_name("stdio_server.py")
 TOKEN = "a-token-of-a-tenant"

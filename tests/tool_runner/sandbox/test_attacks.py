@@ -14,9 +14,9 @@ from tests.tool_runner.conftest import Runner, exists, only, started
 from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
 from banksman.contracts.wire import JsonValue
-from banksman.tool_runner.limits import MIB, RunnerLimits, SandboxLimits
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import ToolOutcome
+from banksman.tool_runner.settings import MIB, RunnerLimits, SandboxLimits
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 PROBES = {
     "control": """

@@ -19,11 +19,11 @@ from tests.support.polling import wait_until
 from tests.tool_runner.conftest import Runner, exists, only
 from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine_v1, examine_v2
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
+from banksman.tool_runner.settings import SandboxLimits
 
 pytestmark = only("bwrap", "containers have cgroups of their engine")
 
@@ -131,7 +131,7 @@ def test_next_runner_removes_the_cgroups_of_runners_that_were_killed(runner: Run
     program = """
 import os, signal, sys
 from pathlib import Path
-from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.settings import SandboxLimits
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
 from banksman.tool_runner.sandbox.bwrap.cgroups import divided
 made = divided(examine_v2(frozenset()), Path(sys.argv[1]))
@@ -208,7 +208,7 @@ import sys
 from pathlib import Path
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
 from banksman.tool_runner.sandbox.bwrap.cgroups import divided
-from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.settings import SandboxLimits
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 for _ in range(2):
     made = divided(examine_v2(frozenset()), Path(sys.argv[2]))

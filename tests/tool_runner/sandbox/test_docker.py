@@ -19,11 +19,11 @@ from tests.tool_runner.conftest import DockerBackend, Runner, started
 from tests.tool_runner.sandbox.relay import Relay, relaying
 
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.docker.engine import find_host_directory
 from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
+from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 WAIT_S = 30
@@ -401,7 +401,7 @@ _IN_A_CONTAINER = """
 import asyncio
 from pathlib import Path
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.settings import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
 from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 from banksman.tool_runner.settings import DockerSettings

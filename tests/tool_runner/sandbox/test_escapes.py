@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.tool_runner.conftest import Runner
 
-from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.settings import RunnerLimits
 
 _SECRET = "the neighbour's"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.tool_runner.conftest import Runner, only
 
-from banksman.tool_runner.limits import MIB, RunnerLimits, SandboxLimits
+from banksman.tool_runner.settings import MIB, RunnerLimits, SandboxLimits
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
-from banksman.tool_runner.tools.base import page
+from banksman.tool_runner.sandbox.base import CapturedOutput, Stream
+from banksman.tool_runner.tools.toolbox import page
 
 MAX_CHARS = 200
 _STREAMS: st.SearchStrategy[Stream] = st.sampled_from(("stdout", "stderr"))

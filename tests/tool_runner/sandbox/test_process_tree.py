@@ -21,10 +21,10 @@ from tests.support.polling import eventually, let_others_run, scripted_pause, wa
 from tests.tool_runner.conftest import DockerBackend, Runner, exists, only, started
 
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
-from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 
@@ -307,7 +307,7 @@ _ONE_CALL = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
     from banksman.tool_runner.identity import sandbox_identity
-    from banksman.tool_runner.limits import SandboxLimits
+    from banksman.tool_runner.settings import SandboxLimits
     from banksman.tool_runner.sandbox.base import SandboxCommand
 
     def make(root):
@@ -354,7 +354,7 @@ _MANY_RUNNERS = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
     from banksman.tool_runner.identity import sandbox_identity
-    from banksman.tool_runner.limits import SandboxLimits
+    from banksman.tool_runner.settings import SandboxLimits
     from banksman.tool_runner.sandbox.bwrap import processes
     from banksman.tool_runner.sandbox.base import SandboxCommand
     from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox

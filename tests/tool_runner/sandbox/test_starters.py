@@ -15,16 +15,15 @@ import pytest
 from tests.support.polling import eventually
 from tests.tool_runner.conftest import Runner, exists, only
 
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
 from banksman.tool_runner.sandbox.bwrap.cgroups import divided
-from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, find_bwrap
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, Starters, find_bwrap
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner
 from banksman.tool_runner.sandbox.bwrap.spawner_process import STARTER_NAME
-from banksman.tool_runner.sandbox.bwrap.starters import Starters
 from banksman.tool_runner.sandbox.seccomp import command_filter
+from banksman.tool_runner.settings import SandboxLimits
 
 pytestmark = only("bwrap", "a container has a supervisor of its own")
 

@@ -15,7 +15,7 @@ from banksman.bus.storage.objects import CHUNK_BYTES, Objects, owned_name
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.tool_runner.outputs import Outputs
-from banksman.tool_runner.workspaces.reports import objects_of
+from banksman.tool_runner.workspaces.entry import objects_of
 
 _WAIT_S = 30.0
 _OUTPUT = bytes(1000)

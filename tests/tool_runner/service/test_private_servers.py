@@ -12,9 +12,8 @@ import pytest
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import load
 from banksman.tool_runner.egress.client import EgressWithPrivate, HostRules
-from banksman.tool_runner.egress.rules import FetchRefused
-from banksman.tool_runner.limits import FetchLimits
-from banksman.tool_runner.settings import ToolRunnerServiceSettings
+from banksman.tool_runner.egress.network import FetchRefused
+from banksman.tool_runner.settings import FetchLimits, ToolRunnerServiceSettings
 
 TLS = ssl.create_default_context()
 

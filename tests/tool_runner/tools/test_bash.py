@@ -13,7 +13,7 @@ import pytest
 from tests.tool_runner.conftest import Runner, exists, only
 
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
+from banksman.tool_runner.settings import RunnerLimits, SandboxLimits
 
 
 def python(code: str) -> str:

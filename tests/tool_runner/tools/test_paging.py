@@ -14,7 +14,7 @@ from banksman.agent.providers.anthropic_request import result_text as anthropic_
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
 from banksman.runs.outcome import result_json
-from banksman.tool_runner.tools.base import ToolOutcome
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 MAX_CHARS = 10_000
 _NEXT = re.compile(r'Call read_file with path (".*") and offset (\d+) to read on\.')

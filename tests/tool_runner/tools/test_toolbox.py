@@ -16,8 +16,7 @@ from banksman.runs.runners.calls import RunnerCalls, RunnerSlots
 from banksman.runs.schema_checks.checker import check_schema
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
-from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome, ToolRun
 
 
 def test_the_tools_are_described_for_a_model(runner: Runner) -> None:

@@ -19,11 +19,11 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 
 from banksman.runtime.addresses import Address
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
-from banksman.tool_runner.egress.rules import FetchRefused
-from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
+from banksman.tool_runner.egress.network import FetchRefused
+from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import ToolOutcome
-from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.settings import FetchLimits, MarkdownLimits, RunnerLimits
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 LOCAL = ip_address("127.0.0.1")
 

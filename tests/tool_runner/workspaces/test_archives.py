@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import (
     MAX_PATHS_BYTES,

@@ -11,9 +11,9 @@ import pytest
 from banksman.contracts.workspaces import WorkspacePlacement, WorkspaceReport, WorkspaceReportReply
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
+from banksman.tool_runner.workspaces.entry import Reports
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 

@@ -27,13 +27,11 @@ from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.settings import SnapshotSettings
+from banksman.tool_runner.settings import SnapshotSettings, WorkspaceLimits
+from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.reports import Reports, objects_of
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
-from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
-from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 ZSTD = bytes.fromhex("28b52ffd")

@@ -22,8 +22,8 @@ from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, only, started
 from banksman.contracts.errors import BadInput, Conflict
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import claim, sandbox_identity
-from banksman.tool_runner.limits import MIB, RunnerLimits, WorkspaceLimits
-from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.lifecycle import workspace_tools
+from banksman.tool_runner.settings import MIB, RunnerLimits, WorkspaceLimits
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree, measure
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root

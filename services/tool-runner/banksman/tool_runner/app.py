@@ -32,19 +32,17 @@ from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.worker import CallWorker, runner_router
+from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.reports import Reports, objects_of
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
-from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
-from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
 
 THREADS = 32
 """Threads for file operations; the default of the interpreter is the number of cores plus 4."""
 
 
 def run() -> int:
-    """Run until stopped; return the exit code."""
     return service.run("tool-runner", ToolRunnerServiceSettings, main)
 
 
@@ -52,10 +50,7 @@ async def main(settings: ToolRunnerServiceSettings, process: ServiceProcess) -> 
     """Serve until `process.stop`.
 
     Raises:
-        Conflict: another process serves these workspaces.
         LeaseLost: the lease was not renewed in time; a supervisor restarts the process.
-        Unavailable: NATS cannot be reached.
-        Forbidden: the key belongs to another runner.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:

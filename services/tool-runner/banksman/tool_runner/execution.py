@@ -23,8 +23,7 @@ from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
 from banksman.tool_runner.outputs import Outputs, StoredOutput, progress
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.tools.toolbox import OnProgress, ToolBox, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceEntry
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry, takes_workspace
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
@@ -49,8 +48,6 @@ class ActiveCall:
 
 @dataclass
 class Admission:
-    """The conditions under which this process accepts, starts and repeats calls."""
-
     lease: Lease
     registry: WorkspaceRegistry
     box: ToolBox | None
@@ -71,13 +68,10 @@ class Admission:
         return self.box is not None and self.box.may_repeat(request.call.name)
 
     def is_placed_here(self, request: CallRequest) -> bool:
-        """Return whether the workspace of the request is on this runner."""
         return self.registry.admits(request.tenant, request.workspace_id, request.place)
 
 
 class CallsMcpTools(Protocol):
-    """Calls tools of servers of the Model Context Protocol."""
-
     async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once; every failure is an outcome."""
         ...
@@ -110,7 +104,6 @@ class CallExecutor:
                 logger.exception("%s: ended without a stored result", request.attempt)
 
     async def _prepare_workspace(self, call: ActiveCall) -> str | None:
-        """Bring the files of the workspace to this runner; return None, or the reason why that failed."""
         request = call.request
         try:
             await self.admission.registry.prepare(
@@ -196,7 +189,6 @@ class CallExecutor:
         )
 
     async def _store_output(self, request: CallRequest, output: bytes | None) -> StoredOutput | None:
-        """Store a whole output; return where it is, or None if there is no output or it cannot be stored."""
         if output is None:
             return None
         try:

@@ -34,11 +34,9 @@ class SandboxIdentity:
             os.fchown(fd, self.uid, self.gid)
 
     def may_traverse(self, directory: Path) -> bool:
-        """Return whether this user may search `directory` and every directory above it."""
         return self.first_barrier(directory) is None
 
     def first_barrier(self, directory: Path) -> Path | None:
-        """Return the highest existing directory above `directory` that this user may not search, if any."""
         resolved = directory.resolve()
         for step in (*reversed(resolved.parents), resolved):
             if step.exists() and not self._may_search(step):
@@ -59,9 +57,6 @@ def sandbox_identity(sandbox_uid: int = DEFAULT_SANDBOX_UID) -> SandboxIdentity:
 
     No command runs as real uid 0: in a container with `systempaths=unconfined`, uid 0 can write the host's
     sysctls.
-
-    Raises:
-        ValueError: `sandbox_uid` is 0 or negative.
     """
     if sandbox_uid <= 0:
         raise ValueError(f"sandbox_uid: expected a user id above 0 (got {sandbox_uid})")
@@ -85,11 +80,8 @@ class RunnerIdentity:
 def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
     """Claim the directory of the workspaces for this process and store its next epoch.
 
-    A directory that has no id yet gets `runner`, or a new one.
-
-    Raises:
-        Conflict: another process serves the directory, or the directory has another id than `runner`.
-        OSError: the epoch cannot be stored.
+    A directory that has no id yet gets `runner`, or a new one. Raises `Conflict` if another process serves
+    the directory, or if it has another id than `runner`.
     """
     lock_fd = _lock(root)
     wanted = runner
@@ -101,11 +93,7 @@ def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
 
 
 def stored_id(root: Path) -> str | None:
-    """Return the id of the runner whose workspaces are in a directory; None if it has none yet.
-
-    Raises:
-        Conflict: the stored id is invalid.
-    """
+    """Return the id of the runner whose workspaces are in a directory; None if it has none yet."""
     file = root / _FILE
     return _read(file, None)[0] if file.exists() else None
 

@@ -8,6 +8,7 @@ import signal
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from banksman.contracts.calls import DRAINING
 from banksman.contracts.errors import BanksmanError
@@ -15,13 +16,20 @@ from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate
-from banksman.tool_runner.egress.rules import HostRules
+from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
-from banksman.tool_runner.sandbox.backends import BackendFactory
-from banksman.tool_runner.sandbox.base import SandboxBackend
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
-from banksman.tool_runner.settings import ToolRunnerSettings
-from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
+from banksman.tool_runner.sandbox.selftest import self_test
+from banksman.tool_runner.settings import RunnerLimits, ToolRunnerSettings
+from banksman.tool_runner.tools.bash import BashTool
+from banksman.tool_runner.tools.files import ReadFileTool, SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.worker import CallWorker
 from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
@@ -48,18 +56,11 @@ class LocalRunner:
     problem: str | None
     """Why it failed; None if it passed."""
     box: ToolBox | None
-    """None without a sandbox."""
     egress: Egress | None
-    """None without a sandbox."""
 
 
 async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
-    """Claim the workspaces, remove the leftovers of a killed runner, and test the sandbox.
-
-    Raises:
-        Conflict: another process serves these workspaces.
-        OSError: a directory cannot be created.
-    """
+    """Claim the workspaces, remove the leftovers of a killed runner, and test the sandbox."""
     user = sandbox_identity(own.sandbox_uid)
     root = own.workspaces_dir or default_root(data_dir, user)
     workspaces = WorkspaceStore(root, user, own.limits.workspace)
@@ -69,7 +70,7 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     await asyncio.to_thread(_remove_leftovers, workspaces)
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
-    sandbox, problem = await BackendFactory(workspaces.root, user, own).create_tested()
+    sandbox, problem = await _tested_backend(workspaces.root, user, own)
     if sandbox is None:
         return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
     egress = await _egress(own)
@@ -83,6 +84,66 @@ def _remove_leftovers(workspaces: WorkspaceStore) -> None:
         logger.warning("%d sandboxes of an earlier runner were still running and were killed", ended)
     if skipped := workspaces.sweep(SWEEP_S):
         logger.warning("%d workspaces were not swept for interrupted writes within %g s", skipped, SWEEP_S)
+
+
+async def _tested_backend(
+    root: Path, user: SandboxIdentity, own: ToolRunnerSettings
+) -> tuple[SandboxBackend | None, str | None]:
+    """Return a backend that passed the self-test, or None; and the failed checks, or None."""
+    created: list[SandboxBackend] = []
+
+    def create() -> SandboxBackend:
+        created.append(_backend(root, user, own))
+        return created[0]
+
+    report = await self_test(root, user, create)
+    if report.ok:
+        return created[0], None
+    for backend in created:
+        backend.close()
+    return None, report.summary()
+
+
+def _backend(root: Path, user: SandboxIdentity, own: ToolRunnerSettings) -> SandboxBackend:
+    limits, max_output_chars = own.limits.sandbox, own.limits.max_output_chars
+    match own.sandbox:
+        case "bwrap":
+            return BwrapSandbox(user, limits, max_output_chars=max_output_chars, cgroups=_call_cgroups(root))
+        case "docker":
+            # Importing the Docker SDK takes longer than the rest of the start.
+            from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+
+            return DockerSandbox(root, user, limits, own.docker, max_output_chars=max_output_chars)
+        case _:
+            assert_never(own.sandbox)
+
+
+def _call_cgroups(root: Path) -> CallCgroups | None:
+    try:
+        cgroups = divided(examine(), root)
+    except NotDelegated as reason:
+        logger.info("commands are limited by rlimits and watchdogs: %s", reason)
+        return None
+    for hierarchy in cgroups.hierarchies:
+        names = ", ".join(sorted(hierarchy.controllers))
+        logger.info("each command has a cgroup with %s below %s", names, hierarchy.directory)
+    return cgroups
+
+
+def workspace_tools(
+    sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
+) -> ToolBox:
+    """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
+    proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
+    return ToolBox(
+        (
+            BashTool(sandbox, limits, proxy),
+            ReadFileTool(limits),
+            WriteFileTool(limits),
+            WebFetchTool(egress, limits),
+            SearchCodeTool(sandbox, limits),
+        )
+    )
 
 
 async def _egress(own: ToolRunnerSettings) -> Egress:

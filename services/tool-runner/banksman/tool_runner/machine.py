@@ -34,10 +34,6 @@ def runners(data_dir: Path, number: int) -> dict[str, Path]:
     """Return the directories of the workspaces of `number` tool-runners, by runner id.
 
     The runner of an existing directory has the id that is stored there; others get a new one.
-
-    Raises:
-        BadInput: a setting of the tool-runner is invalid.
-        Conflict: a directory has no valid id.
     """
     own = load(ToolRunnerServiceSettings).tool_runner
     first = own.workspaces_dir or default_root(data_dir, sandbox_identity(own.sandbox_uid))

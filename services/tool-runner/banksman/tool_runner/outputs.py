@@ -22,8 +22,8 @@ from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.workspaces import OWN_SHARE
 from banksman.runtime.failpoints import reach
-from banksman.tool_runner.concurrency import in_background
-from banksman.tool_runner.tools.base import OnProgress
+from banksman.tool_runner.sandbox.base import in_background
+from banksman.tool_runner.tools.toolbox import OnProgress
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,7 @@ class _Backlog:
 
 @asynccontextmanager
 async def progress(bus: Bus, runner: str, request: CallRequest) -> AsyncGenerator[OnProgress | None]:
-    """Publish the progress of a call while the block runs.
-
-    Yields the function that takes its output, or None if the request wants no progress.
-    """
+    """Publish the progress of a call during the block; yield what takes its output, or None if unwanted."""
     if not request.progress:
         yield None
         return
@@ -129,12 +126,7 @@ class Outputs:
     async def put(
         self, tenant: str, conversation_id: str, attempt: str, data: bytes, deadline_s: float
     ) -> StoredOutput:
-        """Store an output and return where it is.
-
-        Raises:
-            Overloaded: the store is full, and nothing can be removed from it.
-            Unavailable: the output was not stored by the deadline.
-        """
+        """Store an output; raise `Overloaded` if the store is full and nothing can be removed from it."""
         name = owned_name(self._runner, tenant, conversation_id, attempt)
         key = new_key()
         # An object has a limited size, and a setting allows outputs of that size.

@@ -1,28 +1,38 @@
-"""The only HTTP client of the runner. It connects to checked addresses only.
-
-FetchRefused      the policy forbids the URL, an address or a redirect; see `urls`
-FetchFailed       the fetch was allowed and failed: look-up, connection, protocol or deadline
-"""
+"""The only HTTP client of the runner. It connects to checked addresses only."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Protocol
 
 import httpcore
 import httpx
 
 from banksman.runtime.addresses import Address, is_public
-from banksman.tool_runner.egress.inflate import Inflater, UnsupportedEncoding
-from banksman.tool_runner.egress.network import AddressPolicy, PinnedNetwork, Resolver, resolve
-from banksman.tool_runner.egress.rules import ANY_HOST, PORTS, FetchRefused, HostRules, check_url, port_of
-from banksman.tool_runner.limits import FetchLimits
+from banksman.tool_runner.egress.network import (
+    ANY_HOST,
+    PORTS,
+    AddressPolicy,
+    FetchRefused,
+    HostRules,
+    HttpErrors,
+    PinnedNetwork,
+    Resolver,
+    check_url,
+    port_of,
+    resolve,
+)
+from banksman.tool_runner.settings import FetchLimits
 
 _MAX_URL_CHARS = 8000
 """Maximum characters of a redirect target; a longer one is refused before it is parsed."""
+_STEP_BYTES = 64 * 1024
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = (
     (b"User-Agent", b"banksman"),
@@ -51,8 +61,6 @@ class Fetched:
 
 
 class Egress:
-    """Fetches URLs within rules for hosts, ports and addresses."""
-
     def __init__(
         self,
         limits: FetchLimits,
@@ -63,7 +71,6 @@ class Egress:
         address_allowed: AddressPolicy = is_public,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """Create a client with one TLS context: creating a context takes far longer than a connection."""
         self._limits = limits
         self._hosts = hosts or HostRules()
         self._ports = ports
@@ -75,11 +82,7 @@ class Egress:
         """GET a URL and follow redirects. Each hop is checked like the first.
 
         `timeout_s` applies to all hops together, up to the limit's default. `within` narrows the client's
-        rules.
-
-        Raises:
-            FetchRefused: the policy forbids a hop.
-            FetchFailed: a hop failed, or the deadline has passed.
+        rules. Raises `FetchRefused` or `FetchFailed`.
         """
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
@@ -89,19 +92,13 @@ class Egress:
             raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        """Connect to the host and port of a URL under the rules of a fetch; the caller closes the stream.
-
-        Raises:
-            FetchRefused: the policy forbids the host, the port or an address.
-            FetchFailed: the connection failed or took longer than the limit.
-        """
         checked = self._checked(str(url), within)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 return await self._network.connect_tcp(checked.raw_host.decode("ascii"), port_of(checked))
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
-        except (httpcore.NetworkError, httpcore.TimeoutException, OSError, ValueError) as error:
+        except (*HttpErrors, OSError, ValueError) as error:
             raise FetchFailed(_described(error)) from error
 
     def trusts(self, url: str) -> bool:
@@ -127,13 +124,14 @@ class Egress:
         return parsed
 
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
-        """Send one request; return the response, or the URL that it redirects to."""
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        headers = [(b"Host", url.netloc), *_HEADERS]
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
-                async with pool.stream("GET", _wire_url(url), headers=_headers(url)) as response:
-                    location = _header(response, b"location")
+                async with pool.stream("GET", target, headers=headers) as response:
+                    location = header(response, b"location")
                     if response.status in _REDIRECTS and location:
                         if len(location) > _MAX_URL_CHARS:
                             raise FetchRefused(f"the redirect has more than {_MAX_URL_CHARS} characters")
@@ -141,19 +139,13 @@ class Egress:
                     return await self._read(url, response)
             except httpx.InvalidURL as error:
                 raise FetchRefused(f"the redirect is not a URL: {error}") from error
-            except (
-                httpcore.NetworkError,
-                httpcore.ProtocolError,
-                httpcore.TimeoutException,
-                OSError,
-                ValueError,
-            ) as error:
+            except (*HttpErrors, OSError, ValueError) as error:
                 raise FetchFailed(_described(error)) from error
 
     async def _read(self, url: httpx.URL, response: httpcore.Response) -> Fetched:
-        content_type = _header(response, b"content-type")
+        content_type = header(response, b"content-type")
         try:
-            inflater = Inflater(_header(response, b"content-encoding"), self._limits.max_body_bytes)
+            inflater = Inflater(header(response, b"content-encoding"), self._limits.max_body_bytes)
         except UnsupportedEncoding as error:
             raise FetchFailed(str(error)) from error
         received = 0
@@ -167,14 +159,6 @@ class Egress:
         return Fetched(str(url), response.status, content_type, inflater.body, truncated=False)
 
 
-def _wire_url(url: httpx.URL) -> httpcore.URL:
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-
-def _headers(url: httpx.URL) -> list[tuple[bytes, bytes]]:
-    return [(b"Host", url.netloc), *_HEADERS]
-
-
 def _described(error: Exception) -> str:
     # If the server closes the connection, the error has no text or, during a handshake, a text of OpenSSL.
     closed = any(isinstance(cause, ssl.SSLZeroReturnError | ssl.SSLEOFError) for cause in error.args)
@@ -182,14 +166,12 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {text or 'the connection was closed'}"
 
 
-def _header(response: httpcore.Response, name: bytes) -> str:
+def header(response: httpcore.Response, name: bytes) -> str:
     values = [value for key, value in response.headers if key.lower() == name]
     return values[0].decode("latin-1").strip() if values else ""
 
 
 class EgressWithPrivate(Egress):
-    """The client for public addresses, and one client for each allowed private server."""
-
     def __init__(
         self,
         limits: FetchLimits,
@@ -204,10 +186,7 @@ class EgressWithPrivate(Egress):
         }
 
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
-        """GET a URL; see `Egress.get`.
-
-        Only the first hop may be a private server: a public page cannot redirect to one.
-        """
+        """GET a URL. Only the first hop may be a private server: a public page cannot redirect to one."""
         client = self._private.get(_host_and_port(url))
         if client is not None:
             return await client.get(url, timeout_s=timeout_s, within=within)
@@ -246,4 +225,70 @@ def _host_and_port(url: str) -> tuple[str, int]:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
         return "", 0
-    return parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
+    return parsed.host, port_of(parsed)
+
+
+class _Decompressor(Protocol):
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
+
+
+class UnsupportedEncoding(Exception):
+    """A `Content-Encoding` that is not exactly one of identity, gzip and deflate."""
+
+
+class Inflater:
+    """Collects a response body and inflates at most `max_bytes` of it, so that a gzip bomb stays small."""
+
+    def __init__(self, content_encoding: str, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._body = bytearray()
+        self._over = False
+        self._begun = False
+        self._encoding = content_encoding.strip().lower()
+        match self._encoding:
+            case "" | "identity":
+                self._inflate: _Decompressor | None = None
+            case "gzip" | "x-gzip":
+                self._inflate = zlib.decompressobj(_GZIP_WINDOW)
+            case "deflate":
+                self._inflate = zlib.decompressobj()
+            case _:
+                raise UnsupportedEncoding(f"content encoding {content_encoding[:80]!r} is not supported")
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self._body)
+
+    @property
+    def full(self) -> bool:
+        return self._over
+
+    def add(self, chunk: bytes) -> None:
+        """Add received bytes, up to the limit; raise ValueError if they do not have the header's encoding."""
+        inflate = self._decompressor(chunk)
+        if inflate is None:
+            self._append(chunk)
+            return
+        pending = chunk
+        try:
+            while pending and not self._over:
+                # Without max_length, zlib would inflate a bomb of one chunk to a thousand times its size.
+                self._append(inflate.decompress(pending, _STEP_BYTES))
+                pending = inflate.unconsumed_tail
+        except zlib.error as error:
+            raise ValueError(f"the body is not valid {self._encoding}: {error}") from error
+
+    def _decompressor(self, chunk: bytes) -> _Decompressor | None:
+        if self._encoding == "deflate" and not self._begun and chunk and chunk[0] & 0x0F != zlib.DEFLATED:
+            # Some servers send raw deflate without the zlib header that RFC 9110, section 8.4.1.2, requires.
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._begun = self._begun or bool(chunk)
+        return self._inflate
+
+    def _append(self, data: bytes) -> None:
+        room = self._max_bytes - len(self._body)
+        self._body += data[:room]
+        self._over = self._over or len(data) > room

@@ -1,44 +1,49 @@
-"""Connections of a runner to checked addresses only."""
+"""What the runner may connect to: rules for hosts, checks of URLs, and connections to checked addresses."""
 
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import functools
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, cast
 
 import httpcore
+import httpx
 
+from banksman.contracts.network import NetworkPolicy, split_pattern
 from banksman.runtime.addresses import Address
-from banksman.tool_runner.egress.rules import FetchRefused, literal_address
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """Resolves host and port to addresses as text."""
 
 AddressPolicy = Callable[[Address], bool]
 
+HttpErrors = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
+"""Errors of a connection or of the server's HTTP."""
+
 _LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
 """Separate threads for DNS look-ups, which may hang as long as the DNS server does and cannot be cancelled.
 
 In the default executor, such look-ups would take the threads of files and of the connection to NATS.
 """
+PORTS = frozenset({80, 443, 8080, 8443})
+_MAX_HOST_CHARS = 253
+"""Maximum characters of a DNS name (RFC 1035); a longer host is refused before it is decoded or compared."""
+_LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet")
+# getaddrinfo also accepts 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 as 127.0.0.1 (inet_aton(3)).
+_NUMERIC_HOST = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*", re.IGNORECASE)
+_AUTHORITY_END = re.compile(r"[/?#\\]")
+_DOTTED_QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 
 
-class TcpNetwork(httpcore.AsyncNetworkBackend):
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        raise FetchRefused("unix sockets are refused")
-
-
-class PinnedNetwork(TcpNetwork):
+class PinnedNetwork(httpcore.AsyncNetworkBackend):
     """Connects only to addresses that it resolved and checked itself.
 
     A client that checks a name and resolves it again to connect can get another address (DNS rebinding).
@@ -57,12 +62,7 @@ class PinnedNetwork(TcpNetwork):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Resolve once, refuse if any address is not allowed, then try the addresses in their order.
-
-        Raises:
-            FetchRefused: An address is not allowed.
-            httpcore.ConnectError, httpcore.ConnectTimeout: No address could be connected.
-        """
+        """Resolve once, refuse if any address is not allowed, then try the addresses in their order."""
         addresses = await self._addresses(host, port)
         failure: Exception | None = None
         for address in addresses:
@@ -76,9 +76,6 @@ class PinnedNetwork(TcpNetwork):
             await self._verify_peer(stream, address)
             return TcpStream(stream)
         raise failure or httpcore.ConnectError(f"{host} has no address")
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
         literal = literal_address(host)
@@ -100,7 +97,6 @@ class PinnedNetwork(TcpNetwork):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a name with the system's resolver; raise OSError if it has no address."""
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
@@ -139,3 +135,81 @@ class TcpStream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+class FetchRefused(Exception):
+    pass
+
+
+def check_url(url: str, ports: frozenset[int] = PORTS) -> httpx.URL:
+    """Parse a URL and check it without a DNS look-up; raise `FetchRefused` if it is not allowed."""
+    try:
+        parsed = httpx.URL(url)
+        url.encode("utf-8")
+        if len(parsed.raw_host) > _MAX_HOST_CHARS:
+            raise FetchRefused(f"the host has more than {_MAX_HOST_CHARS} characters")
+        # Decodes an internationalised name, and raises if its punycode is broken.
+        host = parsed.host
+    except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
+        raise FetchRefused(f"not a URL: {error}") from error
+    if parsed.scheme not in ("http", "https"):
+        raise FetchRefused(f"scheme {parsed.scheme!r}: only http and https are allowed")
+    # "user@host" can disguise the host. The text is checked because an empty user disappears in parsing.
+    if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
+        raise FetchRefused("a user name or password in the URL is not allowed")
+    port = port_of(parsed)
+    if port not in ports:
+        raise FetchRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(ports)))}")
+    _check_host(host)
+    return parsed
+
+
+def port_of(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _check_host(host: str) -> None:
+    name = host.rstrip(".").lower()
+    if not name or "%" in name:
+        raise FetchRefused(f"host {host!r} is not allowed")
+    if _NUMERIC_HOST.fullmatch(name) and not (_DOTTED_QUAD.fullmatch(name) and literal_address(name)):
+        raise FetchRefused(f"host {host!r}: write an IPv4 address as four decimal numbers")
+    if name.rpartition(".")[2] in _LOCAL_NAMES or any(name.endswith(f".{local}") for local in _LOCAL_NAMES):
+        raise FetchRefused(f"host {host!r} is a local name")
+
+
+def literal_address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host.strip("[]").rstrip("."))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """Allowed and denied hosts as patterns of `contracts.network`; checked for every redirect too."""
+
+    allowed: tuple[str, ...] = ("*",)
+    denied: tuple[str, ...] = ()
+
+    def admit(self, host: str, port: int) -> bool:
+        """Return whether a pattern allows the host and no pattern denies it.
+
+        `host` is an ASCII name in lower case without a trailing dot, or an address without brackets.
+        """
+        return _match(host, port, self.allowed) and not _match(host, port, self.denied)
+
+
+ANY_HOST = HostRules()
+
+
+def rules_of(policy: NetworkPolicy | None) -> HostRules:
+    return ANY_HOST if policy is None else HostRules(policy.allow_hosts, policy.deny_hosts)
+
+
+def _match(host: str, port: int, patterns: Iterable[str]) -> bool:
+    return any(_matches(host, port, *split_pattern(pattern)) for pattern in patterns)
+
+
+def _matches(host: str, port: int, glob: str, only_port: int | None) -> bool:
+    return only_port in (None, port) and fnmatch.fnmatchcase(host, glob)

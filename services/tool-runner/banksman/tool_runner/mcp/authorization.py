@@ -15,21 +15,8 @@ from urllib.parse import quote
 
 import httpx2
 from mcp.client.auth import OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth import utils as oauth
 from mcp.client.auth.oauth2 import check_registration_usable
-from mcp.client.auth.utils import (
-    build_oauth_authorization_server_metadata_discovery_urls,
-    build_protected_resource_metadata_discovery_urls,
-    create_client_registration_request,
-    create_oauth_metadata_request,
-    extract_resource_metadata_from_www_auth,
-    extract_scope_from_www_auth,
-    get_client_metadata_scopes,
-    handle_auth_metadata_response,
-    handle_protected_resource_response,
-    handle_registration_response,
-    handle_token_response_scopes,
-    issuers_match,
-)
 from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 from mcp_types import LATEST_PROTOCOL_VERSION
@@ -43,7 +30,7 @@ from banksman.contracts.mcp_sign_in import (
     RequestToken,
 )
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.rules import ANY_HOST
+from banksman.tool_runner.egress.network import ANY_HOST
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
 from banksman.tool_runner.mcp.http import CheckedTransport
 
@@ -81,11 +68,7 @@ class Authorizations:
     egress: Egress
 
     async def discover(self, wanted: DiscoverSignIn) -> Authorization:
-        """Return where users sign in for a server; register this platform at the authorization server.
-
-        Raises:
-            SignInFailed: No authorization server was found, or it does not register this platform.
-        """
+        """Return where users sign in for a server; register this platform at the authorization server."""
         try:
             async with asyncio.timeout(SIGN_IN_S):
                 return await self._discovered(wanted)
@@ -95,12 +78,7 @@ class Authorizations:
             raise SignInFailed("the authorization server returned invalid values") from error
 
     async def token(self, wanted: RequestToken) -> AccessToken:
-        """Request a token.
-
-        Raises:
-            GrantRefused: The authorization server refused the grant.
-            SignInFailed: The authorization server did not respond with a token.
-        """
+        """Request a token; raise `GrantRefused` if the authorization server refuses the grant."""
         form, headers = _identified(wanted)
         request = httpx2.Request("POST", wanted.token_endpoint, data=form, headers=headers)
         try:
@@ -110,7 +88,7 @@ class Authorizations:
                     raise GrantRefused(f"the authorization server refused the grant: {_error_code(response)}")
                 if response.status_code != _OK:
                     raise SignInFailed(f"the token endpoint responded with status {response.status_code}")
-                token = await handle_token_response_scopes(response)
+                token = await oauth.handle_token_response_scopes(response)
             return AccessToken(
                 access_token=token.access_token,
                 refresh_token=token.refresh_token,
@@ -128,27 +106,27 @@ class Authorizations:
         resource = await self._resource(challenge, wanted.url)
         issuer = str(resource.authorization_servers[0]) if resource else None
         server = await self._server(issuer, wanted.url)
-        stated = extract_scope_from_www_auth(challenge) if challenge.status_code == _UNAUTHORIZED else None
+        stated = (
+            oauth.extract_scope_from_www_auth(challenge) if challenge.status_code == _UNAUTHORIZED else None
+        )
         return Authorization(
             issuer=str(server.issuer),
             states_issuer=bool(server.authorization_response_iss_parameter_supported),
             authorization_endpoint=self._safe(str(server.authorization_endpoint)),
             token_endpoint=self._safe(str(server.token_endpoint)),
             resource=str(resource.resource) if resource else resource_url_from_server_url(wanted.url),
-            scope=get_client_metadata_scopes(stated, resource, server, _GRANTS),
+            scope=oauth.get_client_metadata_scopes(stated, resource, server, _GRANTS),
             client=await self._client(wanted, server),
         )
 
     async def _resource(self, challenge: httpx2.Response, url: str) -> ProtectedResourceMetadata | None:
         """Return the server's own metadata (RFC 9728); None if it has none, as before revision 2025-06-18."""
-        stated = (
-            extract_resource_metadata_from_www_auth(challenge)
-            if challenge.status_code == _UNAUTHORIZED
-            else None
-        )
-        for address in build_protected_resource_metadata_discovery_urls(stated, url):
-            response = await self._send(create_oauth_metadata_request(address))
-            found = await handle_protected_resource_response(response)
+        stated = None
+        if challenge.status_code == _UNAUTHORIZED:
+            stated = oauth.extract_resource_metadata_from_www_auth(challenge)
+        for address in oauth.build_protected_resource_metadata_discovery_urls(stated, url):
+            response = await self._send(oauth.create_oauth_metadata_request(address))
+            found = await oauth.handle_protected_resource_response(response)
             if found is None:
                 continue
             ours = resource_url_from_server_url(url)
@@ -160,13 +138,13 @@ class Authorizations:
 
     async def _server(self, issuer: str | None, url: str) -> OAuthMetadata:
         """Return the metadata of the authorization server (RFC 8414), which must support PKCE with S256."""
-        for address in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
-            response = await self._send(create_oauth_metadata_request(address))
-            _, found = await handle_auth_metadata_response(response)
+        for address in oauth.build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
+            response = await self._send(oauth.create_oauth_metadata_request(address))
+            _, found = await oauth.handle_auth_metadata_response(response)
             if found is None:
                 continue
             origin = issuer or str(httpx2.URL(url).join("/"))
-            if not issuers_match(str(found.issuer), origin):
+            if not oauth.issuers_match(str(found.issuer), origin):
                 raise SignInFailed("the authorization server names another issuer")
             if "S256" not in (found.code_challenge_methods_supported or ()):
                 raise SignInFailed("the authorization server does not support PKCE with S256")
@@ -188,8 +166,8 @@ class Authorizations:
             application_type="web",
         )
         try:
-            request = create_client_registration_request(server, metadata, issuer)
-            registered = await handle_registration_response(await self._send(request))
+            request = oauth.create_client_registration_request(server, metadata, issuer)
+            registered = await oauth.handle_registration_response(await self._send(request))
             check_registration_usable(registered)
         except OAuthRegistrationError:
             # The text of the cause contains the response.
@@ -206,7 +184,6 @@ class Authorizations:
         )
 
     async def _send(self, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
-        """Send a request on a separate connection and read the body of its response."""
         self._safe(str(request.url))
         state = ConnectionState()
         transport = CheckedTransport(self.egress, ANY_HOST, ReceiptMeter(limit=MAX_DOCUMENT_BYTES), state)
@@ -222,11 +199,7 @@ class Authorizations:
             raise SignInFailed(f"{request.url.host}: {state.problem or type(error).__name__}") from error
 
     def _safe(self, url: str) -> str:
-        """Return an address to which codes and tokens may be sent.
-
-        Raises:
-            SignInFailed: The URL is not https, and the operator has not allowed its address.
-        """
+        """Return an address to which codes and tokens may be sent: https, or allowed by the operator."""
         if httpx2.URL(url).scheme != "https" and not self.egress.trusts(url):
             raise SignInFailed(f"{httpx2.URL(url).host}: a sign-in needs https")
         return url

@@ -21,21 +21,17 @@ class ServerFailed(Exception):
 
 @dataclass
 class ReceiptMeter:
-    """Counts what a server sends during one call."""
-
     received: int = 0
     messages: int = 0
     limit: int = MAX_RECEIVED_BYTES
     """Maximum bytes of the call."""
 
     def add(self, size: int) -> None:
-        """Count received bytes; raise ServerFailed above `limit`."""
         self.received += size
         if self.received > self.limit:
             raise ServerFailed(f"the server sent more than {self.limit} bytes")
 
     def add_messages(self, number: int) -> None:
-        """Count messages; raise ServerFailed above `MAX_MESSAGES`."""
         self.messages += number
         if self.messages > MAX_MESSAGES:
             raise ServerFailed(f"the server sent more than {MAX_MESSAGES} messages")
@@ -43,8 +39,6 @@ class ReceiptMeter:
 
 @dataclass
 class ConnectionState:
-    """Why a connection to a server failed."""
-
     problem: str | None = None
     """A text of this runner or the server; None if nothing failed."""
     refused: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from typing import cast
 
 import httpcore
@@ -14,9 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
-from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.network import TcpNetwork
-from banksman.tool_runner.egress.rules import FetchRefused, HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, header
+from banksman.tool_runner.egress.network import FetchRefused, HostRules, HttpErrors
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     ConnectionState,
@@ -34,7 +34,6 @@ _EVENT_DATA_BYTES = 6
 async def opened(
     server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
 ) -> AsyncGenerator[Streams]:
-    """Connect to the server during the block; yield the streams for the SDK's session."""
     transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
     # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
     # small compressed body may inflate to a large one.
@@ -70,14 +69,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         except FetchRefused as refused:
             self._state.refused = True
             raise self._failed(str(refused)) from refused
-        except (
-            FetchFailed,
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            httpcore.TimeoutException,
-        ) as error:
+        except (FetchFailed, *HttpErrors) as error:
             raise self._failed(str(error) or type(error).__name__) from error
-        if _header(response, b"content-encoding") not in ("", "identity"):
+        if header(response, b"content-encoding").lower() not in ("", "identity"):
             await response.aclose()
             raise self._failed("the server compressed its response, which was not accepted")
         self._state.needs_sign_in = self._state.needs_sign_in or response.status == _UNAUTHORIZED
@@ -97,37 +91,35 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         return httpx2.ConnectError(problem)
 
 
+@dataclass(frozen=True, slots=True)
 class _Measured(httpx2.AsyncByteStream):
-    def __init__(
-        self, response: httpcore.Response, meter: ReceiptMeter, failed: Callable[[str], Exception]
-    ) -> None:
-        self._response = response
-        self._meter = meter
-        self._failed = failed
+    response: httpcore.Response
+    meter: ReceiptMeter
+    failed: Callable[[str], Exception]
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         begun = b"\n"
         try:
-            async for chunk in self._response.aiter_stream():
-                self._meter.add(len(chunk))
+            async for chunk in self.response.aiter_stream():
+                self.meter.add(len(chunk))
                 # Each message of a stream of events begins a line, which two chunks may share.
                 text = begun + chunk
-                self._meter.add_messages(len(_EVENT_DATA.findall(text)))
+                self.meter.add_messages(len(_EVENT_DATA.findall(text)))
                 begun = text[1 - _EVENT_DATA_BYTES :]
                 yield chunk
         except ServerFailed as failed:
-            raise self._failed(str(failed)) from failed
+            raise self.failed(str(failed)) from failed
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-            raise self._failed(f"the response broke off: {type(error).__name__}") from error
+            raise self.failed(f"the response broke off: {type(error).__name__}") from error
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self.response.aclose()
 
 
-class _CheckedNetwork(TcpNetwork):
-    def __init__(self, egress: Egress, rules: HostRules) -> None:
-        self._egress = egress
-        self._rules = rules
+@dataclass(frozen=True, slots=True)
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+    egress: Egress
+    rules: HostRules
 
     async def connect_tcp(
         self,
@@ -138,19 +130,8 @@ class _CheckedNetwork(TcpNetwork):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         # `Egress` checks only host and port; the pool adds TLS if the scheme requires it.
-        return await self._egress.connect(
-            httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
-        )
-
-    async def sleep(self, seconds: float) -> None:
-        """Raise, because the pool must not repeat a request."""
-        raise FetchFailed("the connection is not repeated")
+        return await self.egress.connect(httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self.rules)
 
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _header(response: httpcore.Response, name: bytes) -> str:
-    values = [value for key, value in response.headers if key.lower() == name]
-    return values[0].decode("latin-1").strip().lower() if values else ""

@@ -17,18 +17,17 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.rules import ANY_HOST, HostRules, rules_of
-from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.egress.network import ANY_HOST, HostRules, rules_of
 from banksman.tool_runner.mcp.connection import (
     MAX_SHOWN_CHARS,
     ConnectionState,
     ServerFailed,
 )
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure, watch_growth
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, in_background, run_until
+from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.bash import FENCED, LOCKED
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure, watch_growth
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
@@ -93,11 +92,7 @@ class McpClient:
     async def list_tools(
         self, transport: McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
     ) -> tuple[ServedTool, ...]:
-        """Return the tools of a server. Errors contain no secrets of its transport and no text in `hidden`.
-
-        Raises:
-            ListingFailed: The tools cannot be listed.
-        """
+        """Return the tools of a server. No error contains a secret of its transport or a text in `hidden`."""
         state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
         try:
             await import_sdk()
@@ -117,7 +112,6 @@ class McpClient:
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
-        """Stop a program that makes its workspace too large; refuse to start one in a locked workspace."""
         run = call.run
         if isinstance(call.target.transport, HttpServer):
             yield
@@ -212,7 +206,7 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
 
 
 def _reason(state: ConnectionState, error: BaseException) -> str:
-    """Return why a request failed. The connection's problem is closer to the cause than the SDK's error."""
+    """The connection's problem is closer to the cause than the SDK's error."""
     from mcp.shared.exceptions import MCPError
 
     if state.problem is not None:
@@ -265,7 +259,6 @@ class McpFinder:
     turns: CallTurns
 
     async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
-        """Return the tools of a server, or why they cannot be listed."""
         async with self.turns.turn(BASH.name, tenant, conversation_id):
             workspace = self.workspaces.get(tenant, conversation_id)
             try:
@@ -275,7 +268,6 @@ class McpFinder:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 
     async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
-        """Return the endpoints of a sign-in or a token; after a failure, the reason."""
         await import_sdk()
         from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 

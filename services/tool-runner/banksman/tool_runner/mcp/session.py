@@ -7,26 +7,11 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Final, TypeAlias
 
+import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    AudioContent,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    Implementation,
-    ListToolsResult,
-    PaginatedRequestParams,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-    Tool,
-)
 from pydantic import ValidationError
 
 from banksman.contracts.ids import digest
@@ -34,7 +19,7 @@ from banksman.contracts.mcp import MAX_TOOLS, ServedTool
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
-from banksman.tool_runner.tools.base import ToolOutcome, continuation, store_output
+from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 Streams: TypeAlias = tuple[
@@ -45,16 +30,12 @@ MAX_PAGES: Final = 20
 """Maximum pages of a list of tools."""
 MAX_LISTED_BYTES: Final = 96 * 1024
 """Maximum bytes of the descriptions and schemas of all tools of a server."""
-_US = Implementation(name="banksman", version="1")
+_US = types.Implementation(name="banksman", version="1")
 
 
 @contextlib.asynccontextmanager
 async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
-    """Open a session with the handshake `initialize`; without it if the server refuses the handshake.
-
-    Raises:
-        ServerFailed: The server supports neither, or does not follow the protocol.
-    """
+    """Open a session with the handshake `initialize`; without it if the server refuses the handshake."""
     async with ClientSession(*streams, client_info=_US) as opened:
         try:
             await opened.initialize()
@@ -82,31 +63,26 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
 
 
 async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
-    """Return the server's current definition of a tool; None if the server has no tool of this name."""
     async for tool in _listed(session):
         if tool.name == name:
             return _served(tool)
     return None
 
 
-async def call(session: ClientSession, name: str, arguments: JsonObject) -> CallToolResult:
-    """Call a tool, once.
-
-    Raises:
-        MCPError: The server refused the request, or the connection ended.
-        ValidationError: The response is not a valid result.
-    """
+async def call(session: ClientSession, name: str, arguments: JsonObject) -> types.CallToolResult:
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
-    request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
-    return await session.send_request(request, CallToolResult)
+    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
+    return await session.send_request(request, types.CallToolResult)
 
 
-async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
+async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         try:
-            page: ListToolsResult = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            page: types.ListToolsResult = await session.list_tools(
+                params=types.PaginatedRequestParams(cursor=cursor)
+            )
         except (MCPError, ValidationError) as error:
             raise ServerFailed(f"the server does not list its tools: {_shown(error)}") from error
         for tool in page.tools:
@@ -116,7 +92,7 @@ async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
             return
 
 
-def _served(tool: Tool) -> ServedTool:
+def _served(tool: types.Tool) -> ServedTool:
     """Return a tool with the digest of all texts that models and administrators read."""
     description = tool.description or tool.title or tool.name
     read_only = bool(tool.annotations and tool.annotations.read_only_hint)
@@ -137,9 +113,8 @@ def _shown(error: Exception) -> str:
 
 
 def outcome_of(
-    result: CallToolResult, secrets: Redaction, workspace: Workspace, max_chars: int
+    result: types.CallToolResult, secrets: Redaction, workspace: Workspace, max_chars: int
 ) -> ToolOutcome:
-    """Return a server's result without the server's secrets, and with its first `max_chars` characters."""
     text = secrets.of(_text(result))
     truncated = len(text) > max_chars
     value: JsonObject = {"success": not result.is_error, "truncated": truncated}
@@ -159,7 +134,7 @@ def outcome_of(
     )
 
 
-def _text(result: CallToolResult) -> str:
+def _text(result: types.CallToolResult) -> str:
     """Return the text content or, without any, the structured content, which servers repeat as text."""
     text = "\n".join(_block(block) for block in result.content)
     if text.strip() or result.structured_content is None:
@@ -167,17 +142,17 @@ def _text(result: CallToolResult) -> str:
     return json.dumps(result.structured_content, ensure_ascii=False)
 
 
-def _block(block: ContentBlock) -> str:
+def _block(block: types.ContentBlock) -> str:
     match block:
-        case TextContent():
+        case types.TextContent():
             return block.text
-        case EmbeddedResource(resource=TextResourceContents(text=text)):
+        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
             return text
-        case ImageContent() | AudioContent():
+        case types.ImageContent() | types.AudioContent():
             return (
                 f"[{block.type} {block.mime_type[:100]}, {len(block.data)} characters of base64, not shown]"
             )
-        case ResourceLink():
+        case types.ResourceLink():
             return f"[resource {block.uri}]"
         case _:
             return f"[{block.type}, not shown]"

@@ -28,7 +28,7 @@ from banksman.tool_runner.mcp.connection import (
     ServerFailed,
 )
 from banksman.tool_runner.mcp.session import Streams
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop, cancel
 from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -57,10 +57,6 @@ async def started(
 
     The sandbox must be of kind `bwrap`. After `timeout_s` seconds the program is killed. No error contains a
     text of `secrets`.
-
-    Raises:
-        ServerFailed: The program did not connect.
-        SandboxUnavailable: The sandbox could not be started.
     """
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     script = _SCRIPT.format(command=shlex.join(server.command))
@@ -75,7 +71,7 @@ async def started(
         try:
             yield streams
         finally:
-            await _ended(pumps)
+            await cancel(*pumps)
             writer.close()
             await asyncio.wait((program.running,), timeout=EXIT_S)
     finally:
@@ -95,11 +91,7 @@ class _Program:
     _closed: bool = False
 
     async def end(self) -> str | None:
-        """Kill the program. Return the limit that killed it earlier, or the end of its standard error.
-
-        Raises:
-            SandboxUnavailable: The sandbox could not be started.
-        """
+        """Kill the program. Return the limit that killed it earlier, or the end of its standard error."""
         self.stop.request("cancelled")
         await asyncio.wait((self.running,))
         if not self._closed and not self.running.cancelled():
@@ -175,14 +167,7 @@ def _pumped(
     return (inbox, outbox), (asyncio.create_task(receive()), asyncio.create_task(send()))
 
 
-async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
 def _failure_reason(outcome: SandboxOutcome, secrets: Redaction) -> str | None:
-    """Return why a program failed: the limit that killed it, or the end of its standard error."""
     # Secrets are removed before the cut: the end of a secret would not be recognised without its beginning.
     text = secrets.of(outcome.output.shown().stderr.strip())[-MAX_SHOWN_CHARS:]
     outcome.output.close()

@@ -1,13 +1,21 @@
+"""What both backends share: a command, its output and outcome, its stop, and the tasks beside it."""
+
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar, assert_never
 
-from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
+Stream = Literal["stdout", "stderr"]
+
+MAX_UTF8_BYTES = 4
+HEAD_SHARE = 0.6
+_SPOOL_IN_MEMORY_BYTES = 64 * 1024
 
 WORKSPACE = "/workspace"
 """Path of the workspace for a command, and its current directory."""
@@ -77,11 +85,9 @@ class Stop:
 
     @property
     def reason(self) -> KilledReason | None:
-        """Why the end was requested; None if it was not."""
         return self._reason
 
     def request(self, reason: KilledReason) -> None:
-        """Request the end; no effect on a command that has ended."""
         if not self._over.is_set():
             self._reason = reason
             self._over.set()
@@ -95,17 +101,13 @@ class Stop:
 
 
 class Sandbox(Protocol):
-    """Runs commands, each isolated from the runner, from other workspaces and from the network."""
-
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
         """Run one command to its end; `stop` or cancelling the caller ends it early.
 
-        The caller runs at most one command per workspace at a time; see `CallTurns`.
-
-        Raises:
-            SandboxUnavailable: the command could not be started.
+        The caller runs at most one command per workspace at a time; see `CallTurns`. Raises
+        `SandboxUnavailable` if the command could not be started.
         """
         ...
 
@@ -116,3 +118,152 @@ class SandboxBackend(Sandbox, Protocol):
     async def sweep(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+T = TypeVar("T")
+
+
+@contextlib.asynccontextmanager
+async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+    """Run `work` in a task during the block; raise its error, not an exception group, at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await cancel(task)
+    if not task.cancelled() and (error := task.exception()):
+        raise error
+
+
+async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
+    """Run both, and cancel the slower one. Return the result of `work`, or None if `ended` returns first."""
+    task, end = asyncio.create_task(work), asyncio.create_task(ended)
+    try:
+        await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        await cancel(task, end)
+
+
+async def cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+class HeadTail:
+    def __init__(self, max_chars: int) -> None:
+        self._head_bytes = int(max_chars * HEAD_SHARE) * MAX_UTF8_BYTES
+        self._tail_bytes = max_chars * MAX_UTF8_BYTES - self._head_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total_bytes = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.total_bytes += len(chunk)
+        # To bound the memory, all bytes between head and tail are dropped on arrival.
+        room = self._head_bytes - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:][-self._tail_bytes :]
+        del self._tail[: -self._tail_bytes]
+
+    @property
+    def dropped(self) -> bool:
+        return self.total_bytes > len(self._head) + len(self._tail)
+
+    def text(self) -> str:
+        """Return the whole stream as text, if nothing was dropped."""
+        return (self._head + self._tail).decode("utf-8", "replace")
+
+    def clip(self, max_chars: int) -> str:
+        """Return at most `max_chars` characters: the head, a line about the omission, and the tail."""
+        marker = f"\n[... cut: {self.total_bytes} bytes in total ...]\n"
+        room = max(0, max_chars - len(marker))
+        head_chars = int(room * HEAD_SHARE)
+        head, tail = self._edges()
+        tail_chars = room - head_chars
+        return (head[:head_chars] + marker + (tail[-tail_chars:] if tail_chars else ""))[:max_chars]
+
+    def _edges(self) -> tuple[str, str]:
+        if not self.dropped:
+            return self.text(), self.text()
+        return _decode_head(self._head), _decode_tail(self._tail)
+
+
+def _decode_head(data: bytearray) -> str:
+    """Leave out a character that the cut has split."""
+    end = len(data)
+    for back in range(1, min(MAX_UTF8_BYTES, end) + 1):
+        byte = data[end - back]
+        if byte & 0xC0 != 0x80:
+            width = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            end -= back if width > back else 0
+            break
+    return data[:end].decode("utf-8", "replace")
+
+
+def _decode_tail(data: bytearray) -> str:
+    start = 0
+    while start < min(MAX_UTF8_BYTES - 1, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:].decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOutput:
+    stdout: str
+    stderr: str
+    truncated: bool
+    """True if `stdout` or `stderr` is incomplete."""
+
+
+class CapturedOutput:
+    """Both streams of a command: their heads and tails in memory, and all bytes up to a limit on disk."""
+
+    def __init__(self, max_chars: int, max_stored_bytes: int) -> None:
+        self._max_chars = max_chars
+        self._room = max_stored_bytes
+        self._spool = tempfile.SpooledTemporaryFile[bytes](max_size=_SPOOL_IN_MEMORY_BYTES)
+        self.stdout = HeadTail(max_chars)
+        self.stderr = HeadTail(max_chars)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.stdout.total_bytes + self.stderr.total_bytes
+
+    def add(self, stream: Stream, chunk: bytes) -> None:
+        match stream:
+            case "stdout":
+                self.stdout.add(chunk)
+            case "stderr":
+                self.stderr.add(chunk)
+            case _:
+                assert_never(stream)
+        stored = chunk[: self._room]
+        self._room -= len(stored)
+        self._spool.write(stored)
+
+    def shown(self) -> ShownOutput:
+        """Return both streams in `max_chars` characters; a short stream leaves room for the other."""
+        out_chars, err_chars = self._size(self.stdout), self._size(self.stderr)
+        if out_chars + err_chars <= self._max_chars:
+            return ShownOutput(self.stdout.text(), self.stderr.text(), truncated=False)
+        err_share = min(err_chars, max(self._max_chars // 2, self._max_chars - out_chars))
+        out_share = min(out_chars, self._max_chars - err_share)
+        return ShownOutput(_show(self.stdout, out_share), _show(self.stderr, err_share), truncated=True)
+
+    def whole(self) -> bytes:
+        """Return both streams in order of arrival, at most `max_stored_bytes` bytes."""
+        self._spool.seek(0)
+        return self._spool.read()
+
+    def close(self) -> None:
+        self._spool.close()
+
+    def _size(self, stream: HeadTail) -> int:
+        return self._max_chars + 1 if stream.dropped else len(stream.text())
+
+
+def _show(stream: HeadTail, share: int) -> str:
+    fits = not stream.dropped and len(stream.text()) <= share
+    return stream.text() if fits else stream.clip(share)

@@ -96,9 +96,6 @@ def command_filter() -> bytes:
     """Build the BPF program of every sandbox. It allows all system calls except the listed ones.
 
     System calls of another ABI (x32, int 0x80) kill the process: their numbers would bypass the filter.
-
-    Raises:
-        SandboxUnavailable: libseccomp is not installed.
     """
     with _libseccomp():
         import pyseccomp  # pyright: ignore[reportMissingTypeStubs]
@@ -129,9 +126,6 @@ def converter_filter() -> bytes:
 
     Every other system call fails with EPERM, as does a request for executable memory. A converter thus has no
     files, sockets or processes. System calls of another ABI (x32, int 0x80) kill the process.
-
-    Raises:
-        SandboxUnavailable: libseccomp is not installed.
     """
     with _libseccomp():
         import pyseccomp  # pyright: ignore[reportMissingTypeStubs]

@@ -41,7 +41,6 @@ class SelfTestReport:
         return all(check.ok for check in self.checks)
 
     def summary(self) -> str:
-        """Return one line per failed check: the problem and its remedy."""
         failed = [check for check in self.checks if not check.ok]
         return "\n".join(f"{check.name}: {check.detail}. {check.remedy or ''}".rstrip() for check in failed)
 
@@ -71,8 +70,6 @@ async def self_test(
 
 
 class _Probe:
-    """Checks the guarantees of a sandbox, each with a command."""
-
     def __init__(self, sandbox: Sandbox, scratch: Path, identity: SandboxIdentity) -> None:
         self._sandbox = sandbox
         self._workspace = scratch / "own"
@@ -96,7 +93,6 @@ class _Probe:
         return Check("sandbox", ok, detail, None if ok else "Check that bash is installed.")
 
     async def has_a_clean_environment(self) -> Check:
-        """Check that no process in the sandbox has a variable of the runner."""
         canary = secrets.token_hex(16)
         os.environ[_CANARY] = canary
         try:
@@ -109,12 +105,10 @@ class _Probe:
             del os.environ[_CANARY]
 
     async def cannot_see_neighbours(self) -> Check:
-        """Check that another workspace does not exist in the sandbox."""
         script = f"test -e '{self._neighbour}' || test -e '{self._neighbour.parent}'"
         return await self._check_fails("neighbours", script, "another workspace")
 
     async def has_no_network(self) -> Check:
-        """Check that the runner's loopback and the cloud's metadata address cannot be reached."""
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
@@ -124,7 +118,6 @@ class _Probe:
             )
 
     async def is_never_root(self) -> Check:
-        """Check that a file of a command belongs to the sandbox user outside the sandbox."""
         await self._run("touch owner")
         uid = await asyncio.to_thread(_owner, self._workspace / "owner")
         if uid is None:
@@ -139,11 +132,9 @@ class _Probe:
         return Check("user", ok, f"commands run as real user {uid}", remedy)
 
     async def makes_no_namespaces(self) -> Check:
-        """Check that a command cannot become root in its own user namespace."""
         return await self._check_fails("namespaces", "unshare -Ur true 2>/dev/null", "its own user namespace")
 
     async def _check_fails(self, name: str, script: str, forbidden: str) -> Check:
-        """Pass if the script, which tries something forbidden, fails."""
         outcome = await self._run(script)
         ok = outcome.exit_code not in (0, None)
         detail = f"{forbidden}: not reachable" if ok else f"a command can reach {forbidden}"
@@ -166,7 +157,6 @@ def _unavailable(error: SandboxUnavailable) -> Check:
 
 
 def _check_paths() -> Check:
-    """Report which of the two methods keeps paths inside a workspace; both are safe."""
     if kernel_resolves_beneath():
         return Check("files", ok=True, detail="the kernel keeps paths inside a workspace (openat2)")
     detail = "paths are resolved by component: openat2 is missing (Linux 5.6, seccomp profile)"
@@ -208,7 +198,6 @@ _SYSCTLS = (
 
 
 def _setting(message: str) -> str:
-    """Return the setting that most likely prevents bwrap from starting."""
     for path, forbidding, remedy in _SYSCTLS:
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == forbidding:

@@ -9,10 +9,8 @@ from typing import assert_never
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.concurrency import in_background
-from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.egress.rules import rules_of
-from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -21,9 +19,11 @@ from banksman.tool_runner.sandbox.base import (
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
+    Stream,
+    in_background,
 )
-from banksman.tool_runner.sandbox.output import Stream
-from banksman.tool_runner.tools.base import (
+from banksman.tool_runner.settings import RunnerLimits
+from banksman.tool_runner.tools.toolbox import (
     OnProgress,
     ToolOutcome,
     ToolRun,
@@ -102,7 +102,6 @@ class BashTool:
 
     @contextlib.asynccontextmanager
     async def _proxy_session(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
-        """Open the proxy of a command while it runs; yield None if the command may not connect."""
         if self._proxy is None or not _wants_network(run):
             yield None
             return
@@ -142,27 +141,21 @@ class BashTool:
         )
 
     def _killed(self, reason: KilledReason, timeout_s: float, workspace: Workspace) -> tuple[ErrorKind, str]:
-        limits = self._limits.sandbox
+        limits, killed = self._limits.sandbox, "the command was killed"
         match reason:
             case "timeout":
-                return "timeout", f"the command was killed after its time-out of {timeout_s:g} s"
+                return "timeout", f"{killed} after its time-out of {timeout_s:g} s"
             case "cancelled":
                 return "cancelled", "the command was cancelled; it may have had effects before"
             case "fenced":
                 return "unknown_outcome", FENCED
             case "output_limit":
-                return (
-                    "output_limit",
-                    f"the command was killed: it wrote more than {limits.max_output_bytes} bytes",
-                )
+                return "output_limit", f"{killed}: it wrote more than {limits.max_output_bytes} bytes"
             case "memory_limit":
-                return (
-                    "tool_error",
-                    f"the command was killed: it used more than {limits.memory_bytes} bytes of memory",
-                )
+                return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
                 excess = workspace.meter.excess() or "the workspace grew beyond its limit"
-                return "tool_error", f"the command was killed: {excess}; delete files first"
+                return "tool_error", f"{killed}: {excess}; delete files first"
             case _:
                 assert_never(reason)
 

@@ -1,17 +1,35 @@
-"""The tools that read and write one file of the workspace."""
+"""The tools that read, write and search files of the workspace."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import posixpath
+import shlex
+from collections.abc import Iterator
 
 from banksman.contracts.tools import PathChange
-from banksman.contracts.wire import JsonObject
-from banksman.contracts.workspace_tools import READ_FILE, WRITE_FILE
-from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.sandbox.output import MAX_UTF8_BYTES
-from banksman.tool_runner.tools.base import UTF_8, ToolOutcome, ToolRun, continuation, failure, page
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.workspace_tools import MAX_MATCHES, READ_FILE, SEARCH_CODE, WRITE_FILE
+from banksman.tool_runner.sandbox.base import (
+    MAX_UTF8_BYTES,
+    Sandbox,
+    SandboxCommand,
+    SandboxOutcome,
+    SandboxUnavailable,
+)
+from banksman.tool_runner.settings import RunnerLimits
+from banksman.tool_runner.tools.toolbox import UTF_8, ToolOutcome, ToolRun, continuation, failure, page
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative, write_whole
+
+DEFAULT_MATCHES = 100
+MAX_LINE_CHARS = 300
+"""Characters of a line in the result."""
+_MAX_OUTPUT_BYTES = 256 * 1024
+"""Bytes that grep may write before it is ended."""
+_FAILED = 2
+"""Exit code of grep; https://www.gnu.org/software/grep/manual/html_node/Exit-Status.html"""
+_SKIPPED = ("--exclude-dir=.git", "--exclude-dir=.banksman", "--exclude=.banksman-*")
 
 
 class ReadFileTool:
@@ -86,3 +104,100 @@ class WriteFileTool:
         }
         change = PathChange(path=name, change="created" if created else "modified")
         return ToolOutcome(value=value, changed=(change,))
+
+
+class SearchCodeTool:
+    """Searches the files of the workspace with grep in the sandbox, which bounds its time and memory."""
+
+    definition = SEARCH_CODE
+
+    def __init__(self, sandbox: Sandbox, limits: RunnerLimits) -> None:
+        self._sandbox = sandbox
+        self._max_chars = limits.max_output_chars
+
+    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        try:
+            script = _script(arguments)
+        except PathRefused as refused:
+            return failure("tool_error", str(refused))
+        command = SandboxCommand(script, run.workspace.directory, run.timeout_s)
+        try:
+            outcome = await self._sandbox.run(command, stop=run.stop)
+        except SandboxUnavailable as error:
+            return failure("unavailable", f"the sandbox could not be started: {error}")
+        return await asyncio.to_thread(self._result, outcome, run, _most(arguments))
+
+    def _result(self, outcome: SandboxOutcome, run: ToolRun, most: int) -> ToolOutcome:
+        written, problem = outcome.output.whole(), outcome.output.stderr.text()
+        outcome.output.close()
+        match outcome.killed_reason:
+            case None:
+                pass
+            case "timeout":
+                return failure("timeout", f"the search was ended after its time-out of {run.timeout_s:g} s")
+            case "cancelled":
+                return failure("cancelled", "the search was cancelled")
+            case reason:
+                return failure("tool_error", f"the search was ended: {reason}")
+        if outcome.exit_code == _FAILED and problem:
+            missing = "No such file" in problem
+            kind = "tool_error" if missing else "invalid_arguments"
+            return failure(kind, problem[:MAX_LINE_CHARS].strip())
+        found = sorted(_matches(written), key=lambda one: (one[0], one[1]))
+        shown = _fitting(found[:most], self._max_chars)
+        truncated = len(shown) < len(found) or len(written) >= _MAX_OUTPUT_BYTES
+        value: JsonObject = {"success": True, "matches": shown, "truncated": truncated}
+        if truncated:
+            value["more"] = "There are more matches. Search a directory with `path`, or files with `glob`."
+        return ToolOutcome(value=value, truncated=truncated)
+
+
+def _most(arguments: JsonObject) -> int:
+    given = arguments.get("max_results")
+    return min(int(given), MAX_MATCHES) if isinstance(given, int | float) else DEFAULT_MATCHES
+
+
+def _script(arguments: JsonObject) -> str:
+    path, glob = str(arguments.get("path") or "."), arguments.get("glob")
+    inside = posixpath.normpath(relative(path))
+    if inside == ".." or inside.startswith("../"):
+        raise PathRefused(path, "the path leaves the workspace")
+    options = [
+        # One match more than requested shows that there are more.
+        *("-HrnIZ", "-m", str(_most(arguments) + 1)),
+        "-E" if arguments.get("regex") is True else "-F",
+        *(() if arguments.get("case_sensitive") is True else ("-i",)),
+        # A file that no option matches is searched unless the first one is an `--include`.
+        *((f"--include={glob}",) if isinstance(glob, str) else ()),
+        *_SKIPPED,
+    ]
+    grep = shlex.join(
+        ["grep", *options, "-e", str(arguments["query"]), "--", "." if inside == "." else f"./{inside}"]
+    )
+    # grep also fails for a single unreadable file, so its complaints count only if nothing was found.
+    return (
+        f"{grep} 2>/tmp/problem | head -c {_MAX_OUTPUT_BYTES} | tee /tmp/found; status=${{PIPESTATUS[0]}}; "
+        f"if [ $status -eq {_FAILED} ] && ! [ -s /tmp/found ]; then head -n 1 /tmp/problem >&2; "
+        f"exit {_FAILED}; fi; exit 0"
+    )
+
+
+def _matches(written: bytes) -> Iterator[tuple[str, int, str]]:
+    """Yield path, line number and line of each match. The last one may be cut off."""
+    for line in written.decode("utf-8", "replace").split("\n"):
+        path, null, rest = line.partition("\0")
+        number, colon, text = rest.partition(":")
+        if null and colon and number.isdecimal():
+            yield path.removeprefix("./"), int(number), text
+
+
+def _fitting(found: list[tuple[str, int, str]], max_chars: int) -> list[JsonValue]:
+    shown: list[JsonValue] = []
+    room = max_chars
+    for path, number, text in found:
+        line = text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
+        room -= len(path) + len(line) + 40
+        if room < 0:
+            break
+        shown.append({"path": path, "line": number, "text": line})
+    return shown

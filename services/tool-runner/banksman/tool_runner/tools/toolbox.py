@@ -1,29 +1,80 @@
+"""The tool box, and what all tools share: contexts and outcomes of calls, and the pages of long texts."""
+
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import logging
+import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.proxy_session import CommandProxy
-from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.sandbox.base import Sandbox, Stop
-from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, WorkspaceTool, failure
-from banksman.tool_runner.tools.bash import BashTool
-from banksman.tool_runner.tools.files import ReadFileTool, WriteFileTool
-from banksman.tool_runner.tools.search_code import SearchCodeTool
-from banksman.tool_runner.tools.web_fetch import WebFetchTool
+from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.settings import WorkspaceLimits
+from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
 _MAX_PROBLEM_CHARS = 600
 """Limit for the text of a schema violation: it repeats the value, which may be a whole file."""
+OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
+"""Called in the event loop with each piece of output; must neither block nor raise."""
+_OUTPUT_DIRECTORY = ".banksman/output"
+UTF_8 = "utf-8"
+_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
+"""Python's names of the encodings in which each byte is one character."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The outcome of one call. A failure of a tool is an outcome, not an exception."""
+
+    value: JsonObject
+    """`{"success": bool, ...}`, with `error` and `error_kind` when it failed."""
+    is_error: bool = False
+    error_kind: ErrorKind | None = None
+    exit_code: int | None = None
+    truncated: bool = False
+    """True if `value` is incomplete."""
+    output: bytes | None = None
+    """The whole output, up to the runner's limit, for the object store; None if nothing was cut."""
+    changed: tuple[PathChange, ...] = ()
+    duration_ms: int = 0
+
+
+def failure(kind: ErrorKind, error: str, **details: object) -> ToolOutcome:
+    """Build the outcome of a failed call; `details` are further JSON values for the model."""
+    value = {"success": False, "error": error, "error_kind": kind, **details}
+    return ToolOutcome(value=value, is_error=True, error_kind=kind)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    workspace: Workspace
+    timeout_s: float
+    """Maximum duration of the call in seconds; an argument of the tool can only shorten it."""
+    stop: Stop
+    """Ends a running call."""
+    on_progress: OnProgress | None = None
+    network: NetworkPolicy | None = None
+    """The assistant's network policy; None if it has none."""
+
+
+class WorkspaceTool(Protocol):
+    @property
+    def definition(self) -> ToolDefinition: ...
+
+    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Execute a call whose arguments match the definition's schema."""
+        ...
 
 
 class ToolBox:
@@ -79,20 +130,53 @@ class ToolBox:
         return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
 
 
-def workspace_tools(
-    sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
-) -> ToolBox:
-    """Build the tools of a runner.
+async def watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
+    """Stop a call that makes its workspace too large. A workspace that is already too large may not grow."""
+    meter = run.workspace.meter
+    while True:
+        if meter.due and (await meter.renew(bounds)).excess(bounds):
+            run.stop.request("workspace_limit")
+        await asyncio.sleep(every_s)
 
-    With `commands_may_connect`, the policy of an assistant can grant its commands a proxy to `egress`.
+
+@dataclass(frozen=True, slots=True)
+class TextPage:
+    text: str
+    consumed_bytes: int
+    """Bytes of the source that `text` represents."""
+
+
+def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> TextPage:
+    """Return the first characters of a text; each invalid byte becomes one U+FFFD.
+
+    `encoding` is UTF-8, or one in which each byte is one character.
     """
-    proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
-    return ToolBox(
-        (
-            BashTool(sandbox, limits, proxy),
-            ReadFileTool(limits),
-            WriteFileTool(limits),
-            WebFetchTool(egress, limits),
-            SearchCodeTool(sandbox, limits),
-        )
-    )
+    if encoding in _SINGLE_BYTE:
+        cut_bytes = data[:max_chars]
+        return TextPage(cut_bytes.decode(encoding, "replace"), len(cut_bytes))
+    # surrogateescape maps each invalid byte to one character, so encoding the cut returns its exact bytes.
+    cut = data.decode("utf-8", "surrogateescape")[:max_chars]
+    source = cut.encode("utf-8", "surrogateescape")
+    shown = "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in cut)
+    return TextPage(shown, len(source))
+
+
+def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
+    same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
+    named = json.dumps(path, ensure_ascii=False)
+    return f"Call read_file with path {named} and offset {offset}{same} to read on."
+
+
+def store_output(workspace: Workspace, data: bytes) -> str | None:
+    """Store an output in the workspace; return its path, or None if the workspace is full.
+
+    The caller measures the workspace before, if a measurement is due.
+    """
+    path = f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
+    if workspace.meter.excess() is not None or not workspace.meter.has_room(len(data)):
+        return None
+    try:
+        write_whole(workspace.directory, path, data, workspace.identity)
+    except PathRefused:
+        return None
+    return path

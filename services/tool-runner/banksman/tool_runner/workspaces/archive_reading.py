@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_writing import (
     Contents,
     SnapshotRefused,
@@ -167,7 +167,6 @@ class _Reader:
 
     @contextlib.contextmanager
     def _parent(self, name: str) -> Generator[tuple[int, str]]:
-        """Open the directory of an entry without following links; yield it and the last component."""
         *parents, last = name.split("/")
         with contextlib.ExitStack() as owner:
             fd = self.top
@@ -192,7 +191,6 @@ def read_archive(
 
     Raises:
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
-        OSError: the archive cannot be read, or the files cannot be written.
     """
     # The limit for files does not cover padding and headers, so the whole stream has a limit too.
     max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES

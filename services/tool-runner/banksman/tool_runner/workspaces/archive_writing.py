@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode
 from banksman.tool_runner.workspaces.files import ALIAS
 
@@ -121,13 +121,9 @@ class _Writer:
 
 
 def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) -> Contents:
-    """Archive a workspace in which nothing runs.
+    """Archive a workspace in which nothing runs; raise `SnapshotRefused` if it exceeds its limits.
 
     Holes of sparse files count with their full size, so that no snapshot exceeds the limits of a restore.
-
-    Raises:
-        SnapshotRefused: the workspace exceeds its limits.
-        OSError: the workspace cannot be read, or `target` cannot be written.
     """
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     with (
@@ -181,7 +177,6 @@ def _opened_after_chmod(name: str, directory: int | None, flags: int) -> int:
 
 
 def parts_of(path: str, max_depth: int) -> list[str] | None:
-    """Return the components of a path below a workspace; None if the path is not valid."""
     if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
         return None
     parts = path.split("/")

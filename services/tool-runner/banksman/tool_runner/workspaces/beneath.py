@@ -54,7 +54,6 @@ def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
     Raises:
         OSError: EXDEV if the path leaves the directory or its file system, ELOOP for a refused link,
             otherwise as `open`.
-        ValueError: the path contains NUL.
     """
     if kernel_resolves_beneath():
         return openat2(directory, path, flags, _INSIDE if links else _INSIDE | Resolve.NO_SYMLINKS, mode)
@@ -77,7 +76,6 @@ def kernel_resolves_beneath() -> bool:
 
 
 def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int = 0) -> int:
-    """Call the kernel's `openat2`, which Python lacks; see `open_beneath`."""
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError("embedded null byte")
@@ -107,10 +105,6 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
     No step follows a link. `..` is never passed to the kernel, because a directory that is moved meanwhile
     has another parent; the walk goes back by the names of the directories that it opened. It therefore stays
     below `directory`, even if directories are renamed meanwhile.
-
-    Raises:
-        OSError: as `open_beneath`.
-        ValueError: the path contains NUL.
     """
     name = os.fsencode(path)
     if b"\0" in name:
@@ -126,8 +120,6 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
 
 
 class _Walk:
-    """The position of a walk: an open directory, and its names from the top."""
-
     def __init__(self, top: int, path: str, links: bool) -> None:
         self._top = top
         self._path = path
@@ -160,7 +152,7 @@ class _Walk:
             self._enter(part, fd)
 
     def _open(self, part: bytes, flags: int, mode: int, pending: list[bytes]) -> int | None:
-        """Open one component; None if it is a link, whose components are then added to `pending`."""
+        """Return None for a link, and add its components to `pending`."""
         self._count()
         try:
             fd = os.open(part, flags, mode, dir_fd=self._here)
@@ -225,13 +217,10 @@ def opened_directory(path: Path | str, parent: int | None = None) -> Generator[i
 
 
 def change_mode(name: str, directory: int | None, mode: int) -> None:
-    """Change the mode of an entry of `directory`; None is the current directory.
+    """Change the mode of an entry of `directory`, which is not a link; None is the current directory.
 
     `os.chmod` follows a link that a process has put in the place of the entry: fchmodat(2) has no flags
     before Linux 6.6.
-
-    Raises:
-        OSError: the entry is a link, or its mode cannot be changed.
     """
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:

@@ -1,4 +1,4 @@
-"""One workspace of this runner: its state in this process and its stored record."""
+"""One workspace of this runner: its state in this process, its stored record, and reports about it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from banksman.bus.connection import Bus
+from banksman.bus.storage.objects import Objects
+from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.workspaces import (
+    ObjectRemoval,
+    ObjectRemovalReply,
+    WorkspaceReport,
+    WorkspaceReportReply,
+)
 from banksman.runs.runners.workspaces import LocalWorkspace
+from banksman.runtime.backoff import Backoff, retry
 
 logger = logging.getLogger(__name__)
+REPLY_S = 5.0
+REPEATED_FOR_S = 15.0
+"""Seconds for which a report that a call waits for is repeated. After a restart of the broker, runners may be
+connected a second before the first agent."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+REMOVAL_REPLY_S = 10.0
 
 
 class WorkspaceMoved(Unavailable):
@@ -52,8 +69,6 @@ class WorkspaceRecord(BaseModel):
 
 @dataclass
 class WorkspaceEntry:
-    """The state of one workspace in this process."""
-
     tenant: str
     conversation: str
     state: LocalWorkspace = field(default_factory=LocalWorkspace)
@@ -88,11 +103,9 @@ class WorkspaceEntry:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class WorkspaceRecords:
-    """The stored records of all workspaces, one file each."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    directory: Path
 
     def load(self) -> Iterator[WorkspaceEntry]:
         """Yield the entries that earlier processes of this runner stored.
@@ -100,8 +113,8 @@ class WorkspaceRecords:
         A record does not state whether the workspace has changed, because the platform's record may have
         changed since.
         """
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        for path in self._directory.glob("*.json"):
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self.directory.glob("*.json"):
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
             yield WorkspaceEntry(
@@ -125,7 +138,7 @@ class WorkspaceRecords:
         await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
 
     def _path(self, entry: WorkspaceEntry) -> Path:
-        return self._directory / f"{entry.tenant}.{entry.conversation}.json"
+        return self.directory / f"{entry.tenant}.{entry.conversation}.json"
 
     def _write(self, entry: WorkspaceEntry, record: WorkspaceRecord) -> None:
         path = self._path(entry)
@@ -139,9 +152,60 @@ class WorkspaceRecords:
 
 
 def _read(path: Path) -> WorkspaceRecord:
-    """Read a record. An unreadable record counts as an empty one, which makes the files stale."""
+    """An unreadable record counts as an empty one, which makes the files stale."""
     try:
         return WorkspaceRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         logger.error("%s: cannot be read: %s", path.name, error)
         return WorkspaceRecord()
+
+
+class Reports:
+    """The only way by which a runner reads or changes the platform's record of its workspaces."""
+
+    def __init__(self, bus: Bus, runner: str) -> None:
+        self._bus = bus
+        self._runner = runner
+
+    async def send(
+        self, tenant: str, conversation_id: str, report: WorkspaceReport, *, repeats: bool = False
+    ) -> WorkspaceReportReply:
+        """Send a report; raise `Unavailable` if no valid reply arrives in time.
+
+        With `repeats`, it is sent again for `REPEATED_FOR_S` until a reply arrives, which is safe: a report
+        contains the current state.
+        """
+        if not repeats:
+            return await self._send(tenant, conversation_id, report)
+        return await retry(
+            lambda: self._send(tenant, conversation_id, report),
+            again=lambda error: isinstance(error, Unavailable),
+            backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+            budget_s=REPEATED_FOR_S,
+            failure=f"{tenant}/{conversation_id}: the report of its workspace has failed",
+        )
+
+    async def _send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
+        subject = subjects.workspace_report(self._runner, tenant, conversation_id)
+        payload = report.model_dump_json().encode()
+        reply = await self._bus.request(subject, payload, REPLY_S, until_reconnect=True)
+        try:
+            return WorkspaceReportReply.model_validate_json(reply)
+        except ValidationError as error:
+            raise Unavailable("the reply to a workspace report is not valid") from error
+
+
+def objects_of(bus: Bus, store: Literal["outputs", "workspaces"], runner: str) -> Objects:
+    """Return a store with objects of a runner. Its permissions include no purge, so an agent removes them."""
+
+    async def remove(name: str) -> None:
+        request = ObjectRemoval(store=store, name=name)
+        reply = await bus.request(
+            subjects.object_removal(runner), request.model_dump_json().encode(), REMOVAL_REPLY_S
+        )
+        try:
+            ObjectRemovalReply.model_validate_json(reply)
+        except ValidationError as error:
+            raise Unavailable(f"{store}/{name} was not removed: {reply[:200]!r}") from error
+
+    return Objects(bus, store, remove=remove)

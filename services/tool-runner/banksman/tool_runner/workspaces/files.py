@@ -26,7 +26,6 @@ from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
 
-_PRIVATE_PREFIX = RESERVED_PREFIX
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 """Opening a FIFO without O_NONBLOCK waits for a writer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -69,17 +68,13 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """Files of a workspace, sorted by path."""
-
     entries: tuple[ListedFile, ...]
     more: bool
     """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""
 
 
 def relative(path: str) -> str:
-    """Return a path of a tool call relative to the workspace.
-
-    This does not check the target of the path; only opening it does.
+    """Return a path of a tool call relative to the workspace. Only opening it checks its target.
 
     Raises:
         PathRefused: the path is empty, has NUL or a lone surrogate, or is absolute outside `/workspace`.
@@ -98,10 +93,7 @@ def relative(path: str) -> str:
 def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePiece:
     """Read at most `max_bytes` of a regular file from byte `offset`.
 
-    Symbolic links are followed if they stay inside the workspace.
-
-    Raises:
-        PathRefused: the file does not exist, is not regular, or the path leaves the workspace.
+    Symbolic links are followed if they stay inside the workspace; otherwise `PathRefused` is raised.
     """
     with _refusals(path), opened_directory(workspace) as root:
         fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
@@ -117,11 +109,9 @@ def write_whole(
 ) -> bool:
     """Create or replace a file atomically, and create missing directories; return True if the file is new.
 
-    A reader sees the old or the new content, never a part. No link is followed. A replaced file keeps its
-    mode; a new file may be `executable`. Other hard links of a replaced file keep the old content.
-
-    Raises:
-        PathRefused: the path leaves the workspace, contains a link, or names no regular file.
+    A reader sees the old or the new content, never a part. No link is followed: a path with a link raises
+    `PathRefused`. A replaced file keeps its mode; a new file may be `executable`. Other hard links of a
+    replaced file keep the old content.
     """
     with _refusals(path), contextlib.ExitStack() as owner:
         *parents, name = _components(path)
@@ -142,7 +132,6 @@ def write_whole(
 
 
 def delete(workspace: Path, path: str) -> None:
-    """Delete one file or link."""
     with _refusals(path), opened_directory(workspace) as root:
         *parents, name = _components(path)
         directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
@@ -157,10 +146,6 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 
     The files are those at or below the path `below`, which is empty for the whole workspace, with paths that
     sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON.
-
-    Raises:
-        PathRefused: `below` cannot be a path of the workspace.
-        OSError: The workspace cannot be opened.
     """
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
@@ -179,14 +164,14 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
     """Delete temporary files of interrupted writes, and return their number. Nothing runs in the workspace.
 
-    Stops at `deadline`, a time of the monotonic clock. Raises OSError if the workspace cannot be opened.
+    Stops at `deadline`, a time of the monotonic clock.
     """
     swept = 0
     with opened_directory(workspace) as root:
         for directory, entry, _ in _walk(root, "", 1):
             if time.monotonic() > deadline:
                 break
-            if entry.name.startswith(_PRIVATE_PREFIX):
+            if entry.name.startswith(RESERVED_PREFIX):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.name, dir_fd=directory)
                     swept += 1
@@ -202,13 +187,12 @@ def _components(path: str) -> list[str]:
     parts = normal.split("/")
     if parts[0] == "..":
         raise PathRefused(path, "the path leaves the workspace")
-    if any(part.startswith(_PRIVATE_PREFIX) for part in parts):
-        raise PathRefused(path, f"names that begin with {_PRIVATE_PREFIX!r} are reserved")
+    if any(part.startswith(RESERVED_PREFIX) for part in parts):
+        raise PathRefused(path, f"names that begin with {RESERVED_PREFIX!r} are reserved")
     return parts
 
 
 def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
-    """Open a subdirectory; create it if it is missing."""
     try:
         return open_beneath(directory, name, _DIRECTORY, links=False)
     except FileNotFoundError:
@@ -232,7 +216,7 @@ def _existing_mode(path: str, directory: int, name: str) -> int | None:
 
 def _replace(directory: int, name: str, content: bytes, mode: int, identity: SandboxIdentity) -> None:
     # rename(2) is atomic: a reader sees the old or the new file. Commands cannot guess the temporary name.
-    temporary = f"{_PRIVATE_PREFIX}{secrets.token_hex(8)}.tmp"
+    temporary = f"{RESERVED_PREFIX}{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     fd = open_beneath(directory, temporary, flags, links=False, mode=0o600)
     try:
@@ -308,7 +292,7 @@ def _listed_bytes(entry: ListedFile) -> int:
 
 
 def _is_listed(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(_PRIVATE_PREFIX) and entry.is_file(follow_symlinks=False)
+    return not entry.name.startswith(RESERVED_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
 def _entry(path: str, status: os.stat_result) -> ListedFile:

@@ -8,6 +8,7 @@ import binascii
 import contextlib
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
 
@@ -44,8 +45,6 @@ MAX_TENANT_UPLOADS = 16
 
 
 class HandlesMcpRequests(Protocol):
-    """Lists the tools of servers of the Model Context Protocol, and prepares sign-ins there."""
-
     async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
         """Reply to a request whose workspace is prepared."""
         ...
@@ -55,36 +54,25 @@ class HandlesMcpRequests(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class FilesApi:
-    """Replies to file requests.
+    """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
 
-    They take no turn in the workspace: each reads or replaces one file atomically.
-    """
-
-    def __init__(
-        self,
-        workspaces: WorkspaceStore,
-        uploads: Uploads,
-        registry: WorkspaceRegistry,
-        scheduler: SnapshotScheduler,
-        lease: Lease,
-        mcp: HandlesMcpRequests | None = None,
-    ) -> None:
-        self._workspaces = workspaces
-        self._uploads = uploads
-        self._registry = registry
-        self._scheduler = scheduler
-        self._lease = lease
-        self._mcp = mcp
+    workspaces: WorkspaceStore
+    uploads: Uploads
+    registry: WorkspaceRegistry
+    scheduler: SnapshotScheduler
+    lease: Lease
+    mcp: HandlesMcpRequests | None = None
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
         """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
         *_, tenant, conversation_id = subject.split(".")
         try:
-            if not self._lease.holds:
+            if not self.lease.holds:
                 raise Unavailable("this runner does not hold its lease now")
             if isinstance(request, WorkspaceForget):
-                await self._scheduler.forget(tenant, conversation_id, request.snapshot)
+                await self.scheduler.forget(tenant, conversation_id, request.snapshot)
                 reply = FileReply()
             elif isinstance(request, DiscoverSignIn | RequestToken):
                 reply = await self._mcp_handler().sign_in(request)
@@ -101,33 +89,29 @@ class FilesApi:
     async def _reply_if_placed(
         self, tenant: str, conversation_id: str, request: WorkspaceRequest
     ) -> FileReply:
-        """Handle a request if its workspace is on this runner; otherwise reply `moved`."""
         place, changes = request.place, not isinstance(request, FileList | FileRead)
-        if not self._registry.admits(tenant, conversation_id, place):
+        if not self.registry.admits(tenant, conversation_id, place):
             return FileReply(moved=True)
-        if isinstance(request, FileList) and self._registry.is_empty(tenant, conversation_id, place):
+        if isinstance(request, FileList) and self.registry.is_empty(tenant, conversation_id, place):
             return FileReply()
-        entry = self._registry.enter(tenant, conversation_id)
+        entry = self.registry.enter(tenant, conversation_id)
         try:
-            await self._registry.prepare(entry, place, changes=changes, has_turn=False)
+            await self.registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools):
                 return await self._mcp_handler().list_tools(tenant, conversation_id, request)
-            await self._measure(tenant, conversation_id, request)
+            if isinstance(request, FileWrite) and request.last:
+                await self.workspaces.get(tenant, conversation_id).meter.before_write()
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
-            self._registry.leave(entry)
+            self.registry.leave(entry)
 
     def _mcp_handler(self) -> HandlesMcpRequests:
-        if self._mcp is None:
+        if self.mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
-        return self._mcp
-
-    async def _measure(self, tenant: str, conversation_id: str, request: _OneFile) -> None:
-        if isinstance(request, FileWrite) and request.last:
-            await self._workspaces.get(tenant, conversation_id).meter.before_write()
+        return self.mcp
 
     def _handle(self, tenant: str, conversation_id: str, request: _OneFile) -> FileReply:
-        workspace = self._workspaces.get(tenant, conversation_id)
+        workspace = self.workspaces.get(tenant, conversation_id)
         match request:
             case FileList():
                 return _listed(workspace, request)
@@ -144,15 +128,15 @@ class FilesApi:
     def _written(self, workspace: Workspace, request: FileWrite) -> FileReply:
         relative(request.path)
         tenant, upload = workspace.tenant, f"{workspace.conversation}.{request.upload}"
-        size = self._uploads.add(tenant, upload, request.offset, _decoded(request.data_base64))
+        size = self.uploads.add(tenant, upload, request.offset, _decoded(request.data_base64))
         if request.last:
             try:
                 if excess := workspace.meter.excess():
                     raise PathRefused(request.path, f"nothing was written: {excess}; delete files first")
-                content = self._uploads.content(tenant, upload)
+                content = self.uploads.content(tenant, upload)
                 files.write_whole(workspace.directory, request.path, content, workspace.identity)
             finally:
-                self._uploads.drop(tenant, upload)
+                self.uploads.drop(tenant, upload)
         return FileReply(total_bytes=size)
 
 
@@ -185,19 +169,19 @@ def _decoded(data_base64: str) -> bytes:
         raise BadInput("data_base64", None, "base64 with padding") from error
 
 
+@dataclass(frozen=True, slots=True)
 class Uploads:
     """Unfinished uploads in a directory that no sandbox sees.
 
     Each slice is written at its own offset, so a repeated slice does no harm. Uploads end with the process.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int) -> None:
-        self._directory = directory
-        self._max_bytes = max_bytes
+    directory: Path
+    max_bytes: int
 
     def prepare(self) -> None:
-        delete_tree(self._directory)
-        self._directory.mkdir(mode=0o700)
+        delete_tree(self.directory)
+        self.directory.mkdir(mode=0o700)
 
     def add(self, tenant: str, upload: str, offset: int, data: bytes) -> int:
         """Write a slice and return the size of the upload so far, in bytes.
@@ -205,10 +189,9 @@ class Uploads:
         Raises:
             BadInput: slices before this one are missing, or the file becomes too large.
             Overloaded: there are too many unfinished uploads.
-            OSError: the slice cannot be written.
         """
-        if offset + len(data) > self._max_bytes:
-            raise BadInput("data_base64", None, f"a file of at most {self._max_bytes} bytes")
+        if offset + len(data) > self.max_bytes:
+            raise BadInput("data_base64", None, f"a file of at most {self.max_bytes} bytes")
         path = self._path(tenant, upload)
         if not path.exists():
             self._make_room(tenant)
@@ -229,13 +212,13 @@ class Uploads:
         self._path(tenant, upload).unlink(missing_ok=True)
 
     def _path(self, tenant: str, upload: str) -> Path:
-        return self._directory / f"{tenant}.{upload}"
+        return self.directory / f"{tenant}.{upload}"
 
     def _make_room(self, tenant: str) -> None:
         # Clients that disappear never send the last slice.
         oldest = time.time() - ABANDONED_S
         kept = own = 0
-        for path in self._directory.iterdir():
+        for path in self.directory.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.tool_runner.limits import MIB, WorkspaceLimits
+from banksman.tool_runner.settings import MIB, WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
 
 _BLOCK_BYTES = 512
@@ -33,7 +33,6 @@ class WorkspaceUsage:
     """True if directories below level 128 were moved meanwhile, so that a part could not be measured."""
 
     def excess(self, limits: WorkspaceLimits) -> str | None:
-        """Return a sentence about the exceeded limit; None if no limit is exceeded."""
         more = "" if self.complete else " or more"
         if self.disk_bytes > limits.max_bytes:
             return f"the workspace has {self.disk_bytes} bytes{more}; its limit is {limits.max_bytes}"
@@ -71,9 +70,6 @@ def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Workspace
     """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
     Entries that disappear during the measurement, or that this process may not open, do not count.
-
-    Raises:
-        OSError: `directory` itself cannot be opened.
     """
     disk_bytes = entries = deepest = 0
     linked: set[tuple[int, int]] = set()
@@ -109,8 +105,6 @@ class _DirectoryMoved(Exception):
 
 @dataclass(slots=True)
 class _Level:
-    """A directory on the path from the top to the current one."""
-
     fd: int
     """-1 while it is closed."""
     identity: tuple[int, int]
@@ -122,11 +116,8 @@ def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
     """Yield status and depth of every entry.
 
     The upper levels stay open, so that no rename leads the walk elsewhere. Deeper levels are closed and
-    reopened through `..`, so that neither descriptors nor recursion grow with the depth.
-
-    Raises:
-        _DirectoryMoved: `..` of a deep directory is another directory now.
-        OSError: `directory` cannot be opened.
+    reopened through `..`, so that neither descriptors nor recursion grow with the depth. Raises
+    `_DirectoryMoved` if `..` of a deep directory is another directory now.
     """
     path: list[_Level] = []
     try:
@@ -170,7 +161,6 @@ def _entered(
 
 
 def _return_to(parent: _Level, child_fd: int) -> None:
-    """Reopen the directory above `child_fd` if it is closed."""
     if parent.fd < 0:
         fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
         if _identity(os.fstat(fd)) != parent.identity:
@@ -219,21 +209,16 @@ class QuotaMeter:
         return now >= self._not_before or (now >= self._not_before_if_outgrown and self._outgrown())
 
     async def current(self) -> WorkspaceUsage:
-        """Return the size before a command starts; measure if it is unknown, or may exceed a limit now."""
         if not self.usage.complete or self.excess() or self._outgrown():
             await self.renew()
         return self.usage
 
     async def before_write(self) -> None:
-        """Measure before a file is written, if a measurement is due, or files may have been deleted."""
         if self.due or self.excess():
             await self.renew()
 
     async def renew(self, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
-        """Measure in a thread; the measurement finishes even if the caller is cancelled.
-
-        Above `bounds`, it stops early.
-        """
+        """Measure in a thread, also if the caller is cancelled. Above `bounds`, it stops early."""
         # No other measurement is due while this one runs.
         self._not_before = self._not_before_if_outgrown = float("inf")
         # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
@@ -241,15 +226,12 @@ class QuotaMeter:
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure, bounds))
 
     def excess(self) -> str | None:
-        """Return a sentence about the limit that the last measurement found exceeded, else None."""
         return self.usage.excess(self._limits)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a file of `size` bytes fits, by the last measurement."""
         return self.usage.disk_bytes + size <= self._limits.max_bytes
 
     def _outgrown(self) -> bool:
-        """Return whether the workspace may have grown beyond a limit since the last measurement began."""
         if self._free is None:
             return True
         try:
@@ -278,9 +260,6 @@ def delete_tree(directory: Path) -> None:
 
     `shutil.rmtree` recurses per level and stops at directories without write permission. Here each
     subdirectory is first moved to the top, so neither recursion nor open descriptors grow with the depth.
-
-    Raises:
-        OSError: a file could not be deleted.
     """
     if not directory.exists():
         return

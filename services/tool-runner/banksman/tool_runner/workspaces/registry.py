@@ -1,26 +1,39 @@
-"""The workspaces of this runner: the turns of calls in them, their terms, and whether they have changed."""
+"""The workspaces of this runner: the turns of calls in them, their terms, their files and their changes."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH
 from banksman.contracts.workspaces import (
+    SnapshotRef,
     WorkspacePlacement,
     WorkspaceReport,
     WorkspaceReportReply,
 )
+from banksman.runtime.failpoints import reach
 from banksman.runtime.shares import SharedPlaces, Shares
-from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
-from banksman.tool_runner.workspaces.installing import Installer
-from banksman.tool_runner.workspaces.reports import Reports
+from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
+from banksman.tool_runner.workspaces.entry import (
+    Reports,
+    SnapshotLost,
+    WorkspaceEntry,
+    WorkspaceMoved,
+    WorkspaceRecords,
+)
+from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
+
+logger = logging.getLogger(__name__)
 
 _COMMANDS = (BASH.name, SEARCH_CODE.name)
 """Tools that run a program in the sandbox."""
@@ -61,13 +74,10 @@ class CallTurns:
             yield held
 
     def workspace(self, tenant: str, conversation: str) -> asyncio.Lock:
-        """Return the lock that serialises the calls of one workspace."""
         return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())
 
 
 class WorkspaceRegistry:
-    """All workspaces of this runner, by tenant and conversation; each has a term and a record on disk."""
-
     def __init__(
         self,
         workspaces: WorkspaceStore,
@@ -86,14 +96,12 @@ class WorkspaceRegistry:
         self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
 
     def load(self) -> None:
-        """Read the records that earlier processes of this runner stored."""
         self._entries |= {entry.key: entry for entry in self._records.load()}
 
     def __iter__(self) -> Iterator[WorkspaceEntry]:
         return iter(tuple(self._entries.values()))
 
     def get(self, tenant: str, conversation: str) -> WorkspaceEntry:
-        """Return the entry of a workspace; a workspace without one gets an empty entry."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         return self._entries.setdefault(key, WorkspaceEntry(*key))
 
@@ -103,7 +111,7 @@ class WorkspaceRegistry:
         return entry.state.admits(place) and not self._names_an_older_snapshot(entry, place)
 
     def _names_an_older_snapshot(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
-        """Return whether an evicted workspace would be restored from a snapshot that is already replaced."""
+        """An evicted workspace must not be restored from a snapshot that is already replaced."""
         if place.term != entry.state.term or entry.snapshot == (place.snapshot and place.snapshot.id):
             return False
         return not self.workspaces.exists(*entry.key)
@@ -146,8 +154,6 @@ class WorkspaceRegistry:
         Raises:
             SnapshotLost: the files cannot be restored; the next request finds an empty workspace.
             WorkspaceMoved: the workspace now has another term.
-            Unavailable: the platform does not reply.
-            OSError: the files cannot be written.
         """
         async with AsyncExitStack() as locks:
             await locks.enter_async_context(entry.lock)
@@ -166,7 +172,6 @@ class WorkspaceRegistry:
                 await self._begin_change(entry, repeats=repeats)
 
     def _replaces_files(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
-        """Return whether `install` would delete files of an earlier term."""
         newer = entry.state.admits(place) and place.term > entry.state.term
         return newer and self.workspaces.exists(*entry.key)
 
@@ -229,3 +234,86 @@ class WorkspaceRegistry:
         async with entry.lock:
             await self.workspaces.delete(*entry.key)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Installer:
+    workspaces: WorkspaceStore
+    snapshots: Snapshots
+    reports: Reports
+    records: WorkspaceRecords
+    runner_epoch: int
+
+    async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
+        """Replace the directory by the files of the term of `place`. The caller holds the lock of the entry.
+
+        The stored record marks the directory as incomplete meanwhile. After a crash, the next process
+        installs the files again. For `repeats`, see `Reports.send`.
+
+        Raises:
+            SnapshotLost: the snapshot cannot be restored; the directory is empty.
+            WorkspaceMoved: the workspace now has another term.
+        """
+        first_files = await self._report_arrival(entry, place, repeats=repeats)
+        await self.records.mark_incomplete(entry)
+        await self.workspaces.delete(*entry.key)
+        lost = None
+        if place.snapshot is not None:
+            lost = await self._restore(entry, place.snapshot)
+        if place.snapshot is None or lost is not None:
+            await asyncio.to_thread(self._create, entry, first_files)
+            await reach("runner.workspace_made")
+        entry.state.restored(place)
+        entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
+        entry.lost = lost
+        await self.records.store(entry)
+        if lost is not None:
+            raise SnapshotLost(lost)
+
+    async def _report_arrival(
+        self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool
+    ) -> tuple[AssistantFile, ...]:
+        """Report that this runner has no files of the term, and return the files that a new workspace gets.
+
+        Only a workspace that has never changed starts with files. If files of the same term were lost with
+        their volume, the platform's record starts another term and states the loss.
+        """
+        starts = place.generation == 0 and place.snapshot is None
+        generation = place.generation
+        while True:
+            report = WorkspaceReport(
+                runner_epoch=self.runner_epoch,
+                term=place.term,
+                starts=starts,
+                missing=True,
+                missing_at=generation,
+            )
+            verdict = await self.reports.send(*entry.key, report, repeats=repeats)
+            if not verdict.mine:
+                entry.state.past = place.term
+                raise WorkspaceMoved
+            if not verdict.dirty or verdict.generation <= generation:
+                return verdict.files
+            # The request was placed before the last change. Nothing changes now: the caller has the lock.
+            generation = verdict.generation
+
+    def _create(self, entry: WorkspaceEntry, first_files: tuple[AssistantFile, ...]) -> None:
+        workspace = self.workspaces.get(*entry.key)
+        for file in first_files:
+            try:
+                write_whole(
+                    workspace.directory, file.path, file.data, workspace.identity, executable=file.executable
+                )
+            except PathRefused as refused:
+                raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
+
+    async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
+        """Return the reason if the snapshot is refused, else None."""
+        target = self.workspaces.path_of(*entry.key)
+        try:
+            await self.snapshots.restore(*entry.key, snapshot, target)
+        except SnapshotRefused as refused:
+            logger.error("%s: snapshot %s was not restored: %s", entry.conversation, snapshot.id, refused)
+            return str(refused)
+        logger.info("%s: restored from snapshot %s", entry.conversation, snapshot.id)
+        return None

@@ -13,9 +13,8 @@ from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceReport, WorkspaceReportReply
 from banksman.tool_runner.settings import SnapshotSettings
 from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
-from banksman.tool_runner.workspaces.entry import WorkspaceEntry
+from banksman.tool_runner.workspaces.entry import Reports, WorkspaceEntry
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
-from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ class SnapshotScheduler:
     """Whether the runner has stopped taking calls."""
 
     async def run(self) -> NoReturn:
-        """Check all workspaces repeatedly until cancelled."""
         # `run` is called again after an exception. Tasks that were cancelled before they began have not
         # removed their keys.
         self._in_progress.clear()
@@ -84,7 +82,6 @@ class SnapshotScheduler:
 
         Raises:
             Unavailable: a call runs in the workspace, or a snapshot could not be deleted.
-            OSError: files could not be deleted.
         """
         entry = self.registry.get(tenant, conversation)
         snapshots = {entry.snapshot, entry.unfinished, snapshot and snapshot.id} - {None}
@@ -170,10 +167,9 @@ class SnapshotScheduler:
         return report.model_copy(update=changes)
 
     async def _report_snapshot(self, entry: WorkspaceEntry, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Report a snapshot.
+        """Report a snapshot. Without a reply, the platform may have recorded it.
 
-        If no reply arrives, the platform may have recorded the snapshot. Then the workspace counts as
-        unchanged, so that its next change is reported before it happens.
+        Then the workspace counts as unchanged, so that its next change is reported before it happens.
         """
         try:
             return await self.registry.report(entry, report)
@@ -185,7 +181,6 @@ class SnapshotScheduler:
     async def _remove_unneeded(
         self, entry: WorkspaceEntry, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
     ) -> None:
-        """Delete the replaced snapshot, or the new one if the platform did not record it."""
         recorded = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
         if not recorded:
             self._refused[entry.key] = entry.state.edits
@@ -206,7 +201,6 @@ class SnapshotScheduler:
             entry.unfinished = None
 
     async def _confirm(self, entry: WorkspaceEntry) -> None:
-        """Read the platform's record after a report that got no reply."""
         try:
             async with entry.lock:
                 await self.registry.report(entry, self._report(entry))

@@ -6,27 +6,31 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from pydantic import ValidationError
 
+from banksman.bus.connection import Bus
+from banksman.bus.names import WORKSPACES, object_stream
 from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
-from banksman.contracts.errors import BanksmanError, NotFound
+from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
 from banksman.contracts.ids import digest, is_token, new_id
-from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, SnapshotRef
+from banksman.contracts.workspaces import OWN_SHARE, SnapshotManifest, SnapshotPart, SnapshotRef
+from banksman.deployment.streams import stream_info
+from banksman.runtime.shares import within_share
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
-from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +39,22 @@ PART_TIMEOUT_S = 30.0
 """Time limit for storing or reading one part, in seconds."""
 _ARCHIVE_OVERHEAD = 1.1
 """Maximum ratio of archive bytes to file bytes: incompressible files grow a little in an archive."""
+LISTED_S: Final = 600.0
+"""Seconds for which the bytes of all tenants are cached, because listing costs time for each snapshot."""
+REFUSED_S: Final = 60.0
+"""Seconds for which the bytes are cached when they cause a refusal: snapshots may have been removed since."""
+RETRY_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A snapshot on the local disk that is not in the object store yet."""
-
     id: str
     file: BinaryIO
     contents: Contents
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
 class Snapshots:
     """Snapshots in the store. A runner restores those of all runners, and stores and removes its own.
 
@@ -54,30 +62,20 @@ class Snapshots:
     them, at the latest after its next start. Agents remove the snapshots of runners that do not return.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        runner: str,
-        scratch: Path,
-        identity: SandboxIdentity,
-        limits: WorkspaceLimits,
-        now: Callable[[], datetime],
-        room: SnapshotRoom,
-    ) -> None:
-        self._objects = objects
-        self._runner = runner
-        self.room = room
-        self._scratch = scratch
-        """A directory that no sandbox sees, on the file system of the workspaces: a rename cannot cross file
-        systems."""
-        self._identity = identity
-        self._limits = limits
-        self._now = now
-        """A clock that all runners share: the platform records the later of two snapshots."""
+    objects: Objects
+    runner: str
+    scratch: Path
+    """A directory that no sandbox sees, on the file system of the workspaces: a rename cannot cross file
+    systems."""
+    identity: SandboxIdentity
+    limits: WorkspaceLimits
+    now: Callable[[], datetime]
+    """A clock that all runners share: the platform records the later of two snapshots."""
+    room: SnapshotRoom
 
     def prepare(self) -> None:
-        delete_tree(self._scratch)
-        self._scratch.mkdir(mode=0o700)
+        delete_tree(self.scratch)
+        self.scratch.mkdir(mode=0o700)
 
     @asynccontextmanager
     async def archived(self, workspace: Path) -> AsyncGenerator[Archived]:
@@ -85,12 +83,11 @@ class Snapshots:
 
         Raises:
             SnapshotRefused: the workspace is larger than a restore allows.
-            OSError: the workspace cannot be read, or the archive cannot be written.
         """
         snapshot = new_id("s")
-        created_at = self._now()
+        created_at = self.now()
         with self._spool(snapshot) as file:
-            contents = await asyncio.to_thread(write_archive, workspace, file, self._limits)
+            contents = await asyncio.to_thread(write_archive, workspace, file, self.limits)
             yield Archived(snapshot, file, contents, created_at)
 
     async def store(
@@ -100,11 +97,10 @@ class Snapshots:
 
         Raises:
             Overloaded: the store is full, or the tenant's part of it.
-            Unavailable: the snapshot was not stored in time.
         """
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
-        prefix = owned_name(self._runner, tenant, conversation_id, archived.id)
+        prefix = owned_name(self.runner, tenant, conversation_id, archived.id)
         key = new_key()
         try:
             parts = await self._store_parts(prefix, archived.file, key)
@@ -122,7 +118,7 @@ class Snapshots:
             )
             data = manifest.model_dump_json().encode()
             # The manifest is stored last, so that an interrupted upload is never taken for a snapshot.
-            await self._objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
+            await self.objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
         except BanksmanError:
             with contextlib.suppress(BanksmanError):
                 await self.remove(tenant, conversation_id, archived.id)
@@ -134,7 +130,7 @@ class Snapshots:
             created_at=archived.created_at,
             size=sum(part.size for part in parts),
             key=key,
-            stored_by=self._runner,
+            stored_by=self.runner,
         )
 
     async def restore(
@@ -144,14 +140,12 @@ class Snapshots:
 
         Raises:
             SnapshotRefused: the snapshot is missing or damaged, or contains entries that no runner writes.
-            Unavailable: the snapshot was not read in time.
-            OSError: the files cannot be written.
         """
         if reference.key is None or reference.stored_by is None:
             raise SnapshotRefused("its record lacks the key or the runner that stored it")
         prefix = owned_name(reference.stored_by, tenant, conversation_id, reference.id)
         manifest = await self._manifest(prefix, reference.manifest_digest)
-        temporary = self._scratch / f"{reference.id}-{new_id('x')}"
+        temporary = self.scratch / f"{reference.id}-{new_id('x')}"
         try:
             with self._spool(temporary.name + ".tar") as file:
                 for number, part in enumerate(manifest.parts):
@@ -166,13 +160,11 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist."""
-        await self._objects.remove(owned_name(self._runner, tenant, conversation_id, snapshot))
+        await self.objects.remove(owned_name(self.runner, tenant, conversation_id, snapshot))
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation."""
         found: dict[tuple[str, str], set[str]] = {}
-        async for info in self._objects.list(owner=self._runner):
+        async for info in self.objects.list(owner=self.runner):
             tenant, _, rest = info.path.partition("/")
             conversation_id, _, rest = rest.partition("/")
             if rest and is_token(tenant) and is_token(conversation_id) and info.modified_at < moment:
@@ -185,13 +177,13 @@ class Snapshots:
         while data := await asyncio.to_thread(file.read, PART_BYTES - SEAL_BYTES):
             name = f"{prefix}/{len(parts)}"
             data = await asyncio.to_thread(sealed, data, key, name)
-            await self._objects.put(name, data, deadline_s=PART_TIMEOUT_S)
+            await self.objects.put(name, data, deadline_s=PART_TIMEOUT_S)
             parts.append(SnapshotPart(size=len(data), digest=digest(data)))
         return tuple(parts)
 
     async def _manifest(self, name: str, expected_digest: str) -> SnapshotManifest:
         try:
-            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S)
+            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S)
         except NotFound as error:
             raise SnapshotRefused("it is no longer in the store") from error
         except ObjectBroken as error:
@@ -208,7 +200,7 @@ class Snapshots:
         return manifest
 
     def _check(self, manifest: SnapshotManifest) -> None:
-        limits = self._limits
+        limits = self.limits
         if manifest.files > limits.max_entries:
             raise SnapshotRefused(
                 f"it contains {manifest.files} files, at most {limits.max_entries} are allowed"
@@ -224,7 +216,7 @@ class Snapshots:
 
     async def _part(self, name: str, part: SnapshotPart, key: str) -> bytes:
         try:
-            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
+            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
         except NotFound as error:
             raise SnapshotRefused("a part is missing") from error
         except ObjectBroken as error:
@@ -239,14 +231,71 @@ class Snapshots:
     def _unpack(self, file: BinaryIO, target: Path, manifest: SnapshotManifest) -> None:
         target.mkdir(mode=0o700)
         expected = Contents(manifest.files, manifest.size)
-        read_archive(file, target, self._identity, self._limits, expected=expected)
+        read_archive(file, target, self.identity, self.limits, expected=expected)
         with opened_directory(target) as directory:
-            self._identity.own(directory)
+            self.identity.own(directory)
 
     @contextlib.contextmanager
     def _spool(self, name: str) -> Generator[BinaryIO]:
-        path = self._scratch / name
+        path = self.scratch / name
         with path.open("x+b") as file:
             # The kernel frees an unlinked file when it is closed, even if the process is killed.
             path.unlink()
             yield file
+
+
+class SnapshotRoom:
+    """Refuses snapshots of a tenant whose snapshots fill its part: three times the free bytes of the store.
+
+    It also refuses snapshots that exceed the part of this runner: three quarters of the store.
+
+    While all snapshots together fill less than three quarters of the store, no tenant and no runner can be
+    above its part, and a check costs one request. Above that, the descriptions of all snapshots are listed.
+    """
+
+    def __init__(self, bus: Bus, objects: Objects, runner: str) -> None:
+        self._bus = bus
+        self._objects = objects
+        self._runner = runner
+        self._stored = Counter[str]()
+        self._own = 0
+        self._listed_at = float("-inf")
+
+    async def check(self, tenant: str, size: int = 0) -> None:
+        info = await stream_info(self._bus, object_stream(WORKSPACES))
+        most, held = (int(info["config"]["max_bytes"]), int(info["state"]["bytes"])) if info else (0, 0)
+        free = max(0, most - held - size)
+        if most <= 0 or within_share(held + size, free):
+            return
+        stored = await self._bytes_of(tenant, LISTED_S)
+        if self._own + size > OWN_SHARE * most:
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if self._own + size > OWN_SHARE * most:
+            raise Overloaded(
+                f"storage_full: the snapshots of runner {self._runner} have {self._own} of {most} bytes; one "
+                f"runner may have {OWN_SHARE:.0%}",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        if not within_share(stored + size, free):
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if not within_share(stored + size, free):
+            raise Overloaded(
+                f"storage_full: the snapshots of this tenant have {stored} bytes, {most - held} of {most} "
+                "are free for all tenants; delete conversations or files first",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count a stored snapshot until all are listed again."""
+        self._stored[tenant] += size
+        self._own += size
+
+    async def _bytes_of(self, tenant: str, listed_s: float) -> int:
+        now = asyncio.get_running_loop().time()
+        if now - self._listed_at >= listed_s:
+            stored, own = Counter[str](), 0
+            async for info in self._objects.list():
+                stored[info.path.partition("/")[0]] += info.size
+                own += info.size if info.owner == self._runner else 0
+            self._stored, self._own, self._listed_at = stored, own, now
+        return self._stored[tenant]

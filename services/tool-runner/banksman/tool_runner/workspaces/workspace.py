@@ -10,7 +10,7 @@ from pathlib import Path
 
 from banksman.contracts.ids import check_token
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.files import sweep_temporaries
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree
@@ -75,7 +75,6 @@ class WorkspaceStore:
         return self._open[key]
 
     def exists(self, tenant: str, conversation: str) -> bool:
-        """Return whether the conversation has a directory; create nothing."""
         path = self.root / check_token(tenant, "tenant") / check_token(conversation, "conversation_id")
         return path.is_dir()
 
@@ -92,7 +91,6 @@ class WorkspaceStore:
         return self.root / tenant / check_token(conversation, "conversation_id")
 
     def stored(self) -> Iterator[tuple[str, str]]:
-        """Yield tenant and conversation of every workspace; skip the runner's own directories."""
         for tenant in sorted(path for path in self.root.iterdir() if path.is_dir() and path.name[0] != "."):
             for conversation in sorted(path for path in tenant.iterdir() if path.is_dir()):
                 yield tenant.name, conversation.name
@@ -104,7 +102,11 @@ class WorkspaceStore:
         within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
-        directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)
+        directories = sorted(
+            (self.root.joinpath(*key) for key in self.stored()),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
+        )
         for position, directory in enumerate(directories):
             if time.monotonic() > deadline:
                 return len(directories) - position
@@ -126,7 +128,3 @@ class WorkspaceStore:
         parent.mkdir(exist_ok=True)
         parent.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
         return parent
-
-
-def _changed(directory: Path) -> float:
-    return directory.stat().st_mtime

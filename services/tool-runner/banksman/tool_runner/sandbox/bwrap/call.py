@@ -8,10 +8,16 @@ import os
 import socket
 from typing import cast
 
-from banksman.tool_runner.sandbox.base import OnListener, OnOutput, SandboxUnavailable, Stop
+from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
+    OnListener,
+    OnOutput,
+    SandboxUnavailable,
+    Stop,
+    Stream,
+)
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.spawner import SpawnedTree, Starter
-from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +27,6 @@ _LISTENER_BYTES = 64
 
 
 class BwrapCall:
-    """One running bwrap: its process, its output and its exit report."""
-
     def __init__(
         self,
         tree: SpawnedTree,
@@ -33,7 +37,6 @@ class BwrapCall:
         on_output: OnOutput | None,
         proxy_inbox: ListenerInbox | None,
     ) -> None:
-        """Own the descriptors of `tree`, and start to read the output."""
         self._proxy_inbox = proxy_inbox
         self._tree = tree
         self._starter = starter
@@ -51,7 +54,6 @@ class BwrapCall:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the outer bwrap; None until it has started."""
         return self._tree.pid
 
     async def end(self, wait_s: float) -> None:
@@ -74,11 +76,7 @@ class BwrapCall:
             self._close()
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the command; None if the runner killed it.
-
-        Raises:
-            SandboxUnavailable: the command could not be started, or its spawner was lost.
-        """
+        """Return None if the runner killed the command; raise `SandboxUnavailable` if it was not started."""
         if self._stop.reason is not None:
             return None
         if self._tree.failure is not None:

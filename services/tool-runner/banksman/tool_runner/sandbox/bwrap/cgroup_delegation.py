@@ -28,16 +28,12 @@ class NotDelegated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A directory of cgroups, and the controllers of its children."""
-
     directory: Path
     controllers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The cgroups that the runner may divide."""
-
     version: Literal[1, 2]
     hierarchies: tuple[Hierarchy, ...]
     """The runner's own cgroup; in version 1, one cgroup for each controller."""
@@ -48,11 +44,7 @@ class Delegation:
 
 
 def examine() -> Delegation:
-    """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only.
-
-    Raises:
-        NotDelegated: the cgroups of this process are not writable, lack a controller, or are shared.
-    """
+    """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only."""
     try:
         return examine_v2()
     except NotDelegated as reason:
@@ -63,7 +55,6 @@ def examine() -> Delegation:
 
 
 def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
-    """Return this process's cgroup of version 2; see `examine`."""
     own = _own_v2()
     try:
         available = frozenset((own / "cgroup.controllers").read_text().split())
@@ -79,7 +70,6 @@ def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
 
 
 def examine_v1() -> Delegation:
-    """Return this process's cgroups of version 1; see `examine`. The runner itself is not moved."""
     by_place: dict[Path, set[str]] = {}
     for controller in _WANTED:
         place = _own("cgroup", controller)
@@ -100,7 +90,6 @@ def _own_v2() -> Path:
 
 
 def _own(kind: Literal["cgroup", "cgroup2"], controller: str) -> Path | None:
-    """Return the directory of this process's cgroup with a controller; None if it is not mounted."""
     path = _own_path(controller)
     for options, mounted, point in _mounts(kind):
         if path is None or (controller and controller not in options):
@@ -140,7 +129,6 @@ def _is_shared(own: Path) -> bool:
 
 
 def _in_container() -> bool:
-    """Return whether this process's cgroup is the root of a cgroup namespace."""
     return _own_path("") in ("/", f"/{RUNNER}")
 
 

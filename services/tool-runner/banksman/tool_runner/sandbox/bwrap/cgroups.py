@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import (
     RUNNER,
     Delegation,
@@ -24,6 +23,7 @@ from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import (
     NotDelegated,
     members,
 )
+from banksman.tool_runner.settings import SandboxLimits
 
 _CALLS = "banksman-calls-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,7 +54,6 @@ class CallCgroup:
         return [os.open(each / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for each in self.directories]
 
     def exceeded_memory(self) -> bool:
-        """Return whether the kernel killed a process of the call at its memory limit."""
         for counter in self._files(*_OOM_COUNTERS):
             with contextlib.suppress(OSError):
                 counted = re.search(rb"^oom_kill (\d+)$", _content(counter), re.MULTILINE)
@@ -63,7 +62,6 @@ class CallCgroup:
         return False
 
     def reusable(self, starter: int) -> bool:
-        """Return whether earlier calls left no process except the starter, and little memory."""
         try:
             # Processes join and leave all hierarchies together.
             if _content(str(self.directories[0] / "cgroup.procs")).split() != [b"%d" % starter]:
@@ -81,9 +79,9 @@ class CallCgroup:
         return self._existing[names]
 
     def end(self) -> None:
-        """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
+        """Kill all processes in the cgroup and remove it. Blocks for at most five seconds.
 
-        Blocks for at most five seconds; the next start of the runner removes a cgroup that is left.
+        The next start of the runner removes a cgroup that is left.
         """
         deadline = time.monotonic() + _END_WAIT_S
         left = list(self.directories)
@@ -96,15 +94,12 @@ class CallCgroup:
 
 
 class CallCgroups:
-    """Creates a cgroup for each starter, below directories that only the runner uses."""
-
     def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
         self.hierarchies = hierarchies
         self._locks = locks
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
-        """Create an empty cgroup with the limits of one call; raise OSError if the kernel refuses it."""
         self._last += 1
         call = CallCgroup(tuple(each.directory / f"call-{self._last}" for each in self.hierarchies))
         for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):
@@ -116,7 +111,6 @@ class CallCgroups:
         return call
 
     def close(self) -> None:
-        """Remove the directories; after the end of all calls nothing is left in them."""
         for hierarchy in self.hierarchies:
             _removed(hierarchy.directory)
         self._locks.close()
@@ -126,9 +120,7 @@ def divided(own: Delegation, root: Path) -> CallCgroups:
     """Create the directories for the calls of `root`; of version 2, also one for the runner itself.
 
     The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
-
-    Raises:
-        NotDelegated: the kernel refuses a step.
+    Raises `NotDelegated` if the kernel refuses a step.
     """
     name = f"{_CALLS}{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
     with contextlib.ExitStack() as on_failure:
@@ -173,7 +165,6 @@ def _locked(calls: Path) -> int:
 
 
 def _remove_abandoned(calls: Path) -> None:
-    """Remove the directory of another runner that has ended without removing it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as owner:
         lock = os.open(calls, _DIRECTORY)
         owner.callback(os.close, lock)
@@ -189,7 +180,6 @@ def _end_calls(calls: Path) -> None:
 
 
 def _removed(directory: Path) -> bool:
-    """Remove a cgroup; return False if it still has processes."""
     try:
         directory.rmdir()
     except FileNotFoundError:

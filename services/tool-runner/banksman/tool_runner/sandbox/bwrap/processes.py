@@ -20,7 +20,6 @@ _PROC = Path("/proc")
 
 
 def children(pid: int) -> Iterator[int]:
-    """Yield the children of a process; none if it has ended."""
     with contextlib.suppress(OSError):
         for task in (_PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):
@@ -66,7 +65,6 @@ def _namespace_depth(pid: int) -> int:
 
 
 async def wait_exit(pidfd: int) -> None:
-    """Return when the process of a pidfd has ended; the caller must reap it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
@@ -152,7 +150,6 @@ class _Mount:
 
 
 def _mounts(pid: int | str) -> Iterator[_Mount]:
-    """Yield the mounts in `/proc/{pid}/mountinfo`; none if the process has ended or is not readable."""
     with contextlib.suppress(OSError):
         for line in (_PROC / str(pid) / "mountinfo").read_bytes().splitlines():
             _, _, device, path, point, *_ = os.fsdecode(line).split(" ")

@@ -5,9 +5,9 @@ import math
 import os
 from pathlib import Path
 
-from banksman.tool_runner.limits import KIB, SandboxLimits
 from banksman.tool_runner.sandbox.base import ENVIRONMENT, WORKSPACE, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
+from banksman.tool_runner.settings import KIB, SandboxLimits
 
 _PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 # curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
@@ -46,7 +46,6 @@ _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 def bwrap_options(
     command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
 ) -> list[str]:
-    """Return the words of `--args` for one bwrap call."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
     environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
@@ -68,7 +67,6 @@ def inner_command(command: SandboxCommand) -> list[str]:
 
 
 def _rlimits(command: SandboxCommand, limits: SandboxLimits) -> str:
-    """Return the options of bash's `ulimit`, which counts bytes in KiB."""
     data_kib, file_kib = (math.ceil(size / KIB) for size in (limits.data_bytes, limits.file_size_bytes))
     cpu_s = max(limits.cpu_s, math.ceil(command.timeout_s))
     processes, files = limits.max_processes, limits.max_open_files

@@ -3,18 +3,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
-from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
     OnOutput,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stop,
+    in_background,
 )
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.call import BwrapCall, ListenerInbox
@@ -22,16 +25,17 @@ from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.bwrap.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.bwrap.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
-from banksman.tool_runner.sandbox.bwrap.starters import Starters
 from banksman.tool_runner.sandbox.bwrap.watchdog import HiddenFilesWatch, memory_bytes
-from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.seccomp import command_filter
+from banksman.tool_runner.settings import SandboxLimits
 
 log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL_S = 1.0
 _WATCH_SHARE = 0.5
 """Maximum share of the time that is spent on measuring one call."""
+UNUSED_S = 30.0
+"""Seconds after which an unused starter ends; a starter occupies about 2 MiB of memory."""
 
 
 class BwrapSandbox:
@@ -46,11 +50,7 @@ class BwrapSandbox:
         bwrap: str = "bwrap",
         cgroups: CallCgroups | None = None,
     ) -> None:
-        """Build the seccomp filter and become a subreaper. With `cgroups`, each command gets its own cgroup.
-
-        Raises:
-            SandboxUnavailable: a package is missing; the message names it.
-        """
+        """With `cgroups`, each command gets its own cgroup. Makes this process a subreaper."""
         self._identity = identity
         self._limits = limits
         self._max_output_chars = max_output_chars
@@ -160,7 +160,6 @@ class BwrapSandbox:
 
 
 def find_bwrap(program: str = "bwrap") -> str:
-    """Return the path of bubblewrap; raise SandboxUnavailable if it is not installed."""
     path = shutil.which(program)
     if path is None:
         raise SandboxUnavailable(
@@ -168,3 +167,104 @@ def find_bwrap(program: str = "bwrap") -> str:
             remedy="apt-get install bubblewrap libseccomp2",
         )
     return path
+
+
+@dataclass(slots=True)
+class PooledStarter:
+    starter: Starter
+    cgroup: CallCgroup | None
+    unused_since: float = 0.0
+
+    def reusable(self) -> bool:
+        pid = self.starter.process.pid
+        if pid is None or not self.starter.idle:
+            return False
+        return self.cgroup is None or self.cgroup.reusable(pid)
+
+    def end(self) -> None:
+        if self.cgroup is not None:
+            self.cgroup.end()
+
+
+class Starters:
+    """Lends a starter to each command. With `cgroups`, each starter has its own cgroup."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        limits: SandboxLimits,
+        cgroups: CallCgroups | None,
+        *,
+        unused_s: float = UNUSED_S,
+    ) -> None:
+        self._spawner = spawner
+        self._limits = limits
+        self._cgroups = cgroups
+        self._unused_s = unused_s
+        self._unused: list[PooledStarter] = []
+        self._lent = 0
+
+    @property
+    def has_starters(self) -> bool:
+        return bool(self._unused) or self._lent > 0
+
+    @contextlib.asynccontextmanager
+    async def lend(self) -> AsyncGenerator[PooledStarter]:
+        """Lend a starter for the block; raise `SandboxUnavailable` if none can be started."""
+        self._lent += 1
+        try:
+            async with self._taken() as place:
+                yield place
+        finally:
+            self._lent -= 1
+
+    @contextlib.asynccontextmanager
+    async def _taken(self) -> AsyncGenerator[PooledStarter]:
+        place = await self._take()
+        try:
+            yield place
+        finally:
+            if place.reusable():
+                place.unused_since = time.monotonic()
+                self._unused.append(place)
+            else:
+                # Without the shield, a cancelled caller would leave the cgroup behind.
+                await asyncio.shield(self._end(place))
+
+    async def end_unused(self) -> None:
+        oldest = time.monotonic() - self._unused_s
+        unused = [place for place in self._unused if place.unused_since <= oldest]
+        self._unused = [place for place in self._unused if place.unused_since > oldest]
+        for place in unused:
+            await self._end(place)
+
+    def close(self) -> None:
+        self._spawner.close()
+        for place in self._unused:
+            place.end()
+        if self._cgroups is not None:
+            self._cgroups.close()
+
+    async def _take(self) -> PooledStarter:
+        while self._unused:
+            place = self._unused.pop()
+            # The starter may have been killed meanwhile.
+            if place.starter.idle:
+                return place
+            await asyncio.shield(self._end(place))
+        return self._new()
+
+    def _new(self) -> PooledStarter:
+        try:
+            cgroup = None if self._cgroups is None else self._cgroups.create(self._limits)
+        except OSError as error:
+            raise SandboxUnavailable(f"cannot create a cgroup: {error}") from error
+        with contextlib.ExitStack() as opened:
+            joined = [] if cgroup is None else cgroup.open()
+            for fd in joined:
+                opened.callback(os.close, fd)
+            return PooledStarter(self._spawner.starter(joined), cgroup)
+
+    async def _end(self, place: PooledStarter) -> None:
+        place.starter.end()
+        await asyncio.to_thread(place.end)

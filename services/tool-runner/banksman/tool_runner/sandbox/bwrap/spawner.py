@@ -27,8 +27,6 @@ The kernel counts these objects by user, and commands share one user.
 
 
 class SpawnedProcess:
-    """A process of the spawner or of a starter, with its descendants, as its parent reports it."""
-
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self.pid: int | None = None
@@ -150,7 +148,6 @@ class Starter:
 
     @property
     def idle(self) -> bool:
-        """True if the starter has started, and no process of a command is left."""
         return self.process.pid is not None and not self._channel.used and self._channel.connected
 
     def spawn(
@@ -290,7 +287,6 @@ def _memfd(content: bytes) -> Generator[int]:
 
 
 def _pipe(writer: contextlib.ExitStack, reader: contextlib.ExitStack) -> tuple[int, int]:
-    """Return the write end and the read end of a new pipe, each closed by its stack."""
     read, write = os.pipe2(os.O_CLOEXEC)
     writer.callback(os.close, write)
     reader.callback(os.close, read)

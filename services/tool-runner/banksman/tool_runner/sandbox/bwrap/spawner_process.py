@@ -101,7 +101,6 @@ class _Parent:
         """For each number whose child has ended: the orphans that may belong to it."""
 
     def serve(self) -> None:
-        """Return when the runner has ended and no child is left."""
         while self._connected or self._children:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
@@ -312,7 +311,6 @@ def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int)
 
 
 def _send_listener(proxy: int) -> None:
-    """Bring the loopback up, and send the runner a socket that listens on it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(control, _SIOCSIFFLAGS, request)

@@ -36,19 +36,14 @@ def memory_bytes(pid: int) -> int:
     shared = _SharedMemory()
     own = 0
     for each in descendants(pid):
-        own += _own_bytes(each) + _page_table_bytes(each)
+        own += _own_bytes(each) + _sizes(each, "status").get("VmPTE", 0)
         shared.add(each)
     return own + shared.bytes()
 
 
 def _own_bytes(pid: int) -> int:
-    """Return the proportional set size without shared memory, which `_SharedMemory` counts."""
     sizes = _sizes(pid, "smaps_rollup")
     return sizes.get("Pss", 0) - sizes.get("Pss_Shmem", 0)
-
-
-def _page_table_bytes(pid: int) -> int:
-    return _sizes(pid, "status").get("VmPTE", 0)
 
 
 def _sizes(pid: int, name: str) -> dict[str, int]:
@@ -127,8 +122,6 @@ class HiddenFiles:
 
 
 class HiddenFilesWatch:
-    """Decides when the hidden files of one call are too large."""
-
     def __init__(self, max_bytes: int, max_file_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_file_bytes = max_file_bytes

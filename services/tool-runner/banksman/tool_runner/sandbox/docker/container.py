@@ -15,16 +15,17 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
     KilledReason,
     OnOutput,
     SandboxCommand,
     SandboxUnavailable,
     Stop,
+    Stream,
 )
 from banksman.tool_runner.sandbox.docker import supervisor
-from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
+from banksman.tool_runner.settings import SandboxLimits
 
 _READ_BYTES = 64 * 1024
 _ENGINE_HEADER = struct.Struct(">BxxxI")
@@ -56,7 +57,6 @@ class ContainerCall:
     failure: str | None = None
 
     def add(self, stream: Stream, chunk: bytes) -> None:
-        """Add a piece of output; ignore output beyond the limit."""
         if self.output.total_bytes > self.max_output_bytes:
             return
         self.output.add(stream, chunk)
@@ -73,11 +73,7 @@ class ContainerCall:
         self.ended.set()
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the command; None if the runner killed it.
-
-        Raises:
-            SandboxUnavailable: the command could not be started, or its container was lost.
-        """
+        """Return None if the runner killed the command; raise `SandboxUnavailable` if it was not started."""
         if self.stop.reason is not None:
             return None
         if self.report is None or self.report.failure is not None:
@@ -86,8 +82,6 @@ class ContainerCall:
 
 
 class Container:
-    """The container of one workspace, connected to its supervisor."""
-
     def __init__(self, name: str, directory: Path, directory_id: tuple[int, int]) -> None:
         self.name = name
         self.directory = directory
@@ -121,17 +115,12 @@ class Container:
         return 0.0 if self.busy else time.monotonic() - self._last_used
 
     def connect(self, connection: socket.socket) -> None:
-        """Take ownership of the connection to the supervisor. Call this in the event loop."""
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._receive)
 
     async def ready(self) -> None:
-        """Wait for the first frame of the supervisor.
-
-        Raises:
-            SandboxUnavailable: the container ended instead.
-        """
+        """Wait for the supervisor's first frame; raise `SandboxUnavailable` if the container ends."""
         await self._hello.wait()
         if self._connection is None:
             raise SandboxUnavailable(
@@ -147,7 +136,6 @@ class Container:
         return self._call
 
     async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
-        """Start a command; return when it has ended or must be ended."""
         request = {
             "script": command.script,
             "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
@@ -288,7 +276,6 @@ class _Frames:
 
 
 def directory_id(directory: Path) -> tuple[int, int] | None:
-    """Return device and inode of a directory; None if it does not exist."""
     try:
         status = os.stat(directory)
     except OSError:

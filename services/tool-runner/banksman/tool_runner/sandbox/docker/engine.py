@@ -1,8 +1,10 @@
-"""The Docker engine, and the paths of the runner's directories on its host."""
+"""The Docker engine: its requests, the configuration of containers, and the runner's paths on its host."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import re
 import socket
@@ -17,7 +19,20 @@ import requests
 from docker import errors
 
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.sandbox.base import SandboxUnavailable
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
+from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.seccomp import command_filter
+from banksman.tool_runner.settings import MIB, SandboxLimits
+
+INSTALLATION_LABEL = "banksman.installation"
+INSTANCE_LABEL = "banksman.instance"
+WORKSPACE_LABEL = "banksman.workspace"
+SCRATCH_INODES = 16 * 1024
+"""Files per directory of scratch space: an empty file needs kernel memory too."""
+_SUPERVISOR_BYTES = 64 * MIB
+_SUPERVISOR_PROCESSES = 8
+_SUPERVISOR = Path(supervisor.__file__).read_text(encoding="utf-8")
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 _POLL_S = 0.05
@@ -62,7 +77,6 @@ class Engine:
     """
 
     def __init__(self, timeout_s: int) -> None:
-        """Connect to the engine of `DOCKER_HOST`, or of this machine."""
         self._timeout_s = timeout_s
         self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         with self._requesting("connect"):
@@ -79,13 +93,11 @@ class Engine:
         return None
 
     def container(self, container: str) -> JsonObject | None:
-        """Inspect a container; None if it does not exist."""
         with self._requesting("inspect a container"), contextlib.suppress(errors.NotFound):
             return self._client.inspect_container(container)
         return None
 
     def labelled(self, label: str) -> list[str]:
-        """Return the ids of all containers with the label `name=value`, running or not."""
         with self._requesting("list containers"):
             found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
         return [container["Id"] for container in found]
@@ -149,13 +161,15 @@ class Engine:
             self._check_socket()
             yield
         except errors.APIError as error:
+            explanation = cast(object, error.explanation) or error
             raise SandboxUnavailable(
-                f"the Docker engine refused to {action}: {_explanation(error)}",
+                f"the Docker engine refused to {action}: {explanation}",
                 remedy="Fix the engine, or change tool_runner.docker.",
             ) from error
         except (errors.DockerException, requests.RequestException, OSError) as error:
+            first_line = str(error).partition("\n")[0][:300]
             raise SandboxUnavailable(
-                f"the Docker engine at {self.address} does not respond ({action}): {_first_line(error)}",
+                f"the Docker engine at {self.address} does not respond ({action}): {first_line}",
                 remedy="Start the engine, or set DOCKER_HOST to another one; let this user use its socket.",
             ) from error
 
@@ -167,18 +181,8 @@ def _raise_for_status(response: requests.Response) -> None:
         errors.create_api_error_from_http_exception(error)
 
 
-def _explanation(error: errors.APIError) -> str:
-    return str(cast(object, error.explanation) or error)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]
-
-
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """One directory by its path for the runner and its path on the engine's host."""
-
     path: Path
     host_path: Path
 
@@ -190,11 +194,8 @@ def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | Non
     """Return the location of `root` on the engine's host.
 
     It is `host_dir` if set. Otherwise it is found in `own`, the engine's description of the runner's own
-    container. Outside of a container, it is the same path.
-
-    Raises:
-        SandboxUnavailable: `root` is not on a volume of the runner's container, so no other container can
-            mount it.
+    container, and refused if no volume contains it: no other container could mount it. Outside of a
+    container, it is the same path.
     """
     path = root.resolve()
     if host_dir is not None:
@@ -213,8 +214,105 @@ def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | Non
 
 
 def own_container(engine: Engine) -> JsonObject | None:
-    """Inspect the container that this process runs in; None if the engine runs no such container."""
     with contextlib.suppress(OSError):
         found = _OWN_FILES.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
         return engine.container(found[1]) if found else None
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecipe:
+    image: str
+    runtime: str | None
+    cpus: float
+    identity: SandboxIdentity
+    limits: SandboxLimits
+    installation: str
+    """Identifies the directory of the workspaces, which one process at a time serves."""
+    instance: str
+    """Identifies this process."""
+
+    def config(self, source: Path, workspace: str) -> JsonObject:
+        """Return the body of the engine's `POST /containers/create`.
+
+        `source` is the workspace's directory on the engine's host, `workspace` its name in the label.
+        """
+        return {
+            "Image": self.image,
+            "Entrypoint": ["python3", "-I", "-S", "-c", _SUPERVISOR, self._rules()],
+            "Cmd": [],
+            "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
+            "User": f"{self.identity.uid}:{self.identity.gid}",
+            "WorkingDir": supervisor.WORKSPACE,
+            "Hostname": "sandbox",
+            "Labels": {
+                INSTALLATION_LABEL: self.installation,
+                INSTANCE_LABEL: self.instance,
+                WORKSPACE_LABEL: workspace,
+            },
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "OpenStdin": True,
+            # When the runner's connection closes, the engine closes the supervisor's input, which ends the
+            # container.
+            "StdinOnce": True,
+            "Tty": False,
+            "NetworkDisabled": True,
+            "Healthcheck": {"Test": ["NONE"]},
+            "StopSignal": "SIGKILL",
+            "HostConfig": self._host_config(source),
+        }
+
+    def _host_config(self, source: Path) -> JsonObject:
+        limits = self.limits
+        memory_bytes = limits.memory_bytes + limits.tmp_bytes + limits.home_bytes + limits.shm_bytes
+        config: JsonObject = {
+            # Also removes the container if the runner is killed.
+            "AutoRemove": True,
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges:true"],
+            "ReadonlyRootfs": True,
+            # The supervisor must be pid 1 to inherit orphans and to reach all processes with kill(-1).
+            "Init": False,
+            "PidsLimit": limits.max_processes + _SUPERVISOR_PROCESSES,
+            "Memory": memory_bytes + _SUPERVISOR_BYTES,
+            # Equal to Memory: no swap. Without it, the engine grants the same amount of swap again.
+            "MemorySwap": memory_bytes + _SUPERVISOR_BYTES,
+            "NanoCpus": round(self.cpus * 1e9),
+            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+            "Tmpfs": {
+                "/tmp": self._scratch(limits.tmp_bytes),  # noqa: S108 - inside the sandbox
+                "/home": self._scratch(limits.home_bytes),
+            },
+            "ShmSize": limits.shm_bytes,
+            "Mounts": [{"Type": "bind", "Source": str(source), "Target": supervisor.WORKSPACE}],
+            # Output goes to the runner only; a log driver would fill the host's disk.
+            "LogConfig": {"Type": "none"},
+        }
+        return config if self.runtime is None else {**config, "Runtime": self.runtime}
+
+    def _rules(self) -> str:
+        limits = self.limits
+        rules = {
+            "environment": ENVIRONMENT,
+            "limits": {
+                "DATA": limits.data_bytes,
+                "FSIZE": limits.file_size_bytes,
+                "NOFILE": limits.max_open_files,
+                "CORE": 0,
+            },
+            "memory_bytes": limits.memory_bytes,
+            "unlinked_bytes": limits.max_unlinked_bytes,
+            "watch_s": limits.watchdog_interval_s,
+            "scratch": ["/tmp", "/home", "/dev/shm"],  # noqa: S108 - inside the sandbox
+            "seccomp": base64.b64encode(command_filter()).decode(),
+        }
+        return json.dumps(rules)
+
+    def _scratch(self, size_bytes: int) -> str:
+        # runc overrides mode= with the mode that the directory has in the image, so the owner is set too.
+        owner = f"uid={self.identity.uid},gid={self.identity.gid}"
+        return f"rw,exec,nosuid,nodev,{owner},mode=0700,size={size_bytes},nr_inodes={SCRATCH_INODES}"

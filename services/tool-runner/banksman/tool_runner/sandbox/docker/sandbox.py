@@ -1,4 +1,4 @@
-"""The Docker backend."""
+"""Commands in containers, one container per workspace."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
     OnOutput,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stop,
+    run_until,
 )
 from banksman.tool_runner.sandbox.docker.container import Container, directory_id
-from banksman.tool_runner.sandbox.docker.engine import Engine, find_host_directory, own_container
-from banksman.tool_runner.sandbox.docker.recipe import INSTALLATION_LABEL, ContainerRecipe
-from banksman.tool_runner.sandbox.output import CapturedOutput
-from banksman.tool_runner.settings import DockerSettings
+from banksman.tool_runner.sandbox.docker.engine import (
+    INSTALLATION_LABEL,
+    ContainerRecipe,
+    Engine,
+    find_host_directory,
+    own_container,
+)
+from banksman.tool_runner.settings import DockerSettings, SandboxLimits
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,6 @@ _DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 _SWEEP_INTERVAL_S = 1.0
 _CLOSE_WAIT_S = 5.0
 _ENGINE_THREADS = 8
-_Result = TypeVar("_Result")
 
 
 class DockerSandbox:
@@ -57,10 +60,8 @@ class DockerSandbox:
     ) -> None:
         """Connect to the engine and remove containers of an earlier process for the workspaces below `root`.
 
-        Blocks for at most a few times `settings.engine_timeout_s`.
-
-        Raises:
-            SandboxUnavailable: the engine does not meet a requirement; the message names it.
+        Blocks for at most a few times `settings.engine_timeout_s`. Raises `SandboxUnavailable` if the engine
+        does not meet a requirement; the message names it.
         """
         self._limits = limits
         self._settings = settings
@@ -114,7 +115,6 @@ class DockerSandbox:
 
     @contextlib.contextmanager
     def _using(self, workspace: Path) -> Generator[None]:
-        """Mark a workspace as in use for the block, so that its container is not removed as idle."""
         if workspace in self._in_use:
             # A container runs one command at a time; the caller serialises the calls of a workspace.
             raise SandboxUnavailable(f"another command runs in {workspace}")
@@ -153,9 +153,6 @@ class DockerSandbox:
         """Return the container of a workspace, or None if `stop` comes first.
 
         A container that is still starting then serves the next command.
-
-        Raises:
-            SandboxUnavailable: the container did not start in time.
         """
         container = self._live.get(workspace)
         if container is not None:
@@ -219,14 +216,12 @@ class DockerSandbox:
         return connection
 
     def _free_container_slot(self) -> None:
-        """Condemn the longest idle containers until there is room for one more."""
         excess = len(self._live) + len(self._starting) - self._settings.max_containers
         longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
         for container in longest_first[: max(0, excess)]:
             self._condemn(container)
 
     def _idle(self) -> list[Container]:
-        """Return the containers that no command uses or waits for."""
         return [container for container in self._live.values() if container.directory not in self._in_use]
 
     async def _end(self, container: Container) -> None:
@@ -245,16 +240,14 @@ class DockerSandbox:
             del self._live[container.directory]
 
     async def _remove_condemned(self, names: list[str]) -> None:
+        loop = asyncio.get_running_loop()
         for name in names:
             try:
-                await self._in_thread(lambda name=name: self._engine.remove(name))
+                await loop.run_in_executor(self._threads, self._engine.remove, name)
             except SandboxUnavailable as error:
                 log.warning("%s cannot be removed: %s", name, error)
                 return
             self._condemned.pop(name, None)
-
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _close_result(opening: Future[socket.socket]) -> None:
@@ -295,7 +288,6 @@ def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
 
 
 def _remove_orphans(engine: Engine, label: str) -> None:
-    """Remove the containers of an earlier process. The caller has claimed the directory."""
     orphans = engine.labelled(label)
     for orphan in orphans:
         engine.remove(orphan)

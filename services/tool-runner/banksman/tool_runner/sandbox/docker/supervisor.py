@@ -99,8 +99,6 @@ class _OomScore:
 
 
 class _Command:
-    """A running command with all processes that it has started."""
-
     def __init__(self, rules: _Rules, request: dict[str, object], oom_score: _OomScore) -> None:
         self._rules = rules
         self._cpu_s = int(str(request["cpu_s"]))
@@ -157,7 +155,6 @@ class _Command:
             os._exit(127)
 
     def reap(self) -> bool:
-        """Return False if no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -291,7 +288,6 @@ class _Supervisor:
         return not any(map(_entries, (*self._rules.scratch, "/dev/mqueue")))
 
     def _killed(self) -> bool:
-        """Receive from the runner; return whether it ends the command."""
         self._receive()
         killed = False
         while (frame := self._complete_frame()) is not None:
@@ -354,7 +350,6 @@ def _process_bytes(pid: str) -> int:
 
 
 def _unlinked_bytes(max_file_bytes: int) -> int:
-    """Return the bytes of deleted files that processes have open or mapped."""
     held: dict[tuple[int, int], int] = {}
     for pid in _others():
         _note_open(pid, held)

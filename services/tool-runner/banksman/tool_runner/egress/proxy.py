@@ -1,25 +1,32 @@
-"""One connection of the proxy: a tunnel (CONNECT) or one plain HTTP request.
+"""The HTTP proxy of a command whose assistant's policy allows connections, under the rules of a fetch.
 
-The proxy responds 400 to invalid HTTP, 403 to requests that the rules forbid, and 502 if the server does not
-respond. A plain request is parsed and serialised again: bytes that the parser did not understand are not
-forwarded.
+A connection is a tunnel (CONNECT) or one plain HTTP request. The proxy responds 400 to invalid HTTP, 403 to
+requests that the rules forbid, and 502 if the server does not respond. A plain request is parsed and
+serialised again: bytes that the parser did not understand are not forwarded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+import socket
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import h11
 import httpcore
 import httpx
 
+from banksman.runtime.backoff import Backoff
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.rules import FetchRefused, HostRules
-from banksman.tool_runner.limits import ProxyLimits
+from banksman.tool_runner.egress.network import FetchRefused, HostRules
+from banksman.tool_runner.settings import ProxyLimits
 
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 2.0
 _MAX_HEAD_BYTES = 32 * 1024
 _MAX_TARGET_CHARS = 200
 """Characters of a target in the log."""
@@ -33,46 +40,155 @@ _HOP_BY_HOP = frozenset(
         b"upgrade", b"proxy-authorization", b"proxy-authenticate", b"expect",
     }
 )  # fmt: skip
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+"""Seconds before accept(2) is repeated after it failed."""
 
 
-async def serve(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    exchange: ProxyLogEntry,
-    egress: Egress,
-    rules: HostRules,
-    meter: TransferMeter,
-    limits: ProxyLimits,
-) -> None:
-    """Serve one connection to its end, and record it in `exchange`."""
-    client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-    try:
-        async with asyncio.timeout(limits.head_timeout_s):
-            request = await _head(client, reader)
-        url = _requested_url(request, exchange)
-        upstream = await egress.connect(url, within=rules)
-    except (h11.RemoteProtocolError, TimeoutError, EOFError, OSError, _NotProxied) as error:
-        await _refuse(writer, exchange, 400, str(error) or type(error).__name__)
-        return
-    except FetchRefused as refused:
-        await _refuse(writer, exchange, 403, str(refused))
-        return
-    except FetchFailed as failed:
-        await _refuse(writer, exchange, 502, str(failed))
-        return
-    wire = ProxiedConnection(reader, writer, upstream, exchange, meter, limits.idle_timeout_s)
-    try:
-        if request.method == b"CONNECT":
-            await _tunnel(client, wire)
+@dataclass(frozen=True, slots=True)
+class CommandProxy:
+    egress: Egress
+    limits: ProxyLimits
+
+    @contextlib.asynccontextmanager
+    async def session(self, rules: HostRules, label: str) -> AsyncGenerator[ProxySession]:
+        """Serve the proxy of one command, which the log calls `label`; close all connections at the end."""
+        session = ProxySession(self.egress, self.limits, rules, label)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+@dataclass
+class ProxySession:
+    egress: Egress
+    limits: ProxyLimits
+    rules: HostRules
+    label: str
+
+    def __post_init__(self) -> None:
+        self._meter = TransferMeter(self.limits.max_bytes)
+        self._slots = asyncio.Semaphore(self.limits.max_connections)
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._total = 0
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections on `listener`; the session owns and closes it."""
+        listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+
+    async def close(self) -> None:
+        tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while self._total < self.limits.max_total_connections:
+                # The slot is taken before accept, so that waiting connections stay in the kernel's backlog.
+                await self._slots.acquire()
+                connected = await self._next(listener)
+                self._total += 1
+                task = loop.create_task(self._serve(connected))
+                self._connections.add(task)
+                task.add_done_callback(self._ended)
+        logger.warning("%s: proxy: %d connections were accepted, which is the limit", self.label, self._total)
+
+    async def _next(self, listener: socket.socket) -> socket.socket:
+        """Return the next connection; it waits in the kernel's backlog while it cannot be accepted."""
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            try:
+                connected, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                # accept(2) fails while the process or the machine has too many open files or too little
+                # memory (EMFILE, ENFILE, ENOBUFS, ENOMEM), and for a connection that ended (ECONNABORTED).
+                logger.warning("%s: proxy: no connection is accepted: %s", self.label, error)
+                await backoff.pause()
+            else:
+                return connected
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._slots.release()
+
+    async def _serve(self, connected: socket.socket) -> None:
+        exchange = ProxyLogEntry()
+        started = time.monotonic()
+        try:
+            reader, writer = await asyncio.open_connection(sock=connected)
+        except (OSError, ValueError) as error:
+            # epoll_ctl(2) has no memory, or the socket that the sandbox passed is not a stream socket.
+            connected.close()
+            logger.warning("%s: proxy: a connection could not be served: %s", self.label, error)
+            return
+        try:
+            await self._exchange(reader, writer, exchange)
+        except Exception:
+            logger.exception("%s: proxy: a connection failed", self.label)
         else:
-            await forward(client, request, url, wire)
-    except* OverLimit:
-        exchange.outcome = "the command transferred too many bytes"
-    except* (*ProxyErrors, h11.ProtocolError) as errors:
-        exchange.outcome = f"broken off: {type(errors.exceptions[0]).__name__}"
-    finally:
-        with contextlib.suppress(*ProxyErrors):
-            await upstream.aclose()
+            await _shut_down(reader, writer)
+        finally:
+            writer.transport.abort()
+            logger.info(
+                "%s: proxy: %s %s: %s, %d bytes up, %d bytes down, %.3f s",
+                self.label,
+                exchange.method or "-",
+                exchange.target or "-",
+                exchange.outcome,
+                exchange.sent_bytes,
+                exchange.received_bytes,
+                time.monotonic() - started,
+            )
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exchange: ProxyLogEntry
+    ) -> None:
+        client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        try:
+            async with asyncio.timeout(self.limits.head_timeout_s):
+                request = await _head(client, reader)
+            url = _requested_url(request, exchange)
+            upstream = await self.egress.connect(url, within=self.rules)
+        except (h11.RemoteProtocolError, TimeoutError, EOFError, OSError, _NotProxied) as error:
+            await _refuse(writer, exchange, 400, str(error) or type(error).__name__)
+            return
+        except FetchRefused as refused:
+            await _refuse(writer, exchange, 403, str(refused))
+            return
+        except FetchFailed as failed:
+            await _refuse(writer, exchange, 502, str(failed))
+            return
+        wire = ProxiedConnection(reader, writer, upstream, exchange, self._meter, self.limits.idle_timeout_s)
+        try:
+            if request.method == b"CONNECT":
+                await _tunnel(client, wire)
+            else:
+                await forward(client, request, url, wire)
+        except* OverLimit:
+            exchange.outcome = "the command transferred too many bytes"
+        except* (*ProxyErrors, h11.ProtocolError) as errors:
+            exchange.outcome = f"broken off: {type(errors.exceptions[0]).__name__}"
+        finally:
+            with contextlib.suppress(*ProxyErrors):
+                await upstream.aclose()
+
+
+async def _shut_down(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send end-of-file and read until the command closes its side, for at most `_LINGER_S` seconds.
+
+    Closing a socket with unread data sends a reset (RFC 1122, 4.2.2.13), which discards the response that the
+    command has not read yet.
+    """
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            while await reader.read(READ_BYTES):
+                pass
 
 
 class _NotProxied(Exception):
@@ -88,7 +204,6 @@ async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Req
 
 
 def _requested_url(request: h11.Request, exchange: ProxyLogEntry) -> httpx.URL:
-    """Return the target of the request as a URL, which is not checked yet."""
     target = request.target.decode("latin-1")
     exchange.method = request.method.decode("latin-1")[:20]
     exchange.target = _printable(target)
@@ -202,7 +317,6 @@ class ProxiedConnection:
 async def forward(
     client: h11.Connection, request: h11.Request, url: httpx.URL, wire: ProxiedConnection
 ) -> None:
-    """Forward one request and its response. The connection closes afterwards."""
     server = h11.Connection(h11.CLIENT)
     headers = _end_to_end(request.headers, b"host")
     # Transfer-Encoding is hop-by-hop: the body was decoded, so it is encoded again for the server.
@@ -265,7 +379,7 @@ async def _send(write: Callable[[bytes], Awaitable[None]], side: h11.Connection,
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]], *excluded: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the end-to-end headers, without those of this connection. h11 lower-cases the names."""
+    """Exclude the headers of this connection. h11 lower-cases the names."""
     pairs = list(headers)
     named = {
         name.strip().lower() for key, value in pairs if key == b"connection" for name in value.split(b",")
