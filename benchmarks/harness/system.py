@@ -23,7 +23,7 @@ from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.cli.local.nats import LOCAL
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.cli.state import DataDir, Instance
 
 LAUNCHER, TOOL_SERVER = "launcher", "tool server"

@@ -22,15 +22,12 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, distinguishable from a later process with the same pid."""
-
     pid: int
     started: str
     """Boot id and start time in clock ticks, or the time from `ps`. Empty if it had ended already."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """Return the identity of the process that has this pid now."""
         return cls(pid=pid, started=_started(pid) or "")
 
     @property
@@ -90,7 +87,6 @@ async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None
 
 
 async def readiness_problem(ready_url: str) -> str | None:
-    """Return why a process is not ready, or None when it is."""
     try:
         reply = await http_get(ready_url, timeout_s=_TIMEOUT_S)
     except (OSError, ValueError):

@@ -74,12 +74,10 @@ class ModelChoice(ServiceSettings):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences about the default model for the terminal of an operator."""
         missing = self._missing_model()
         return (missing,) if missing else ()
 
     def _missing_model(self) -> str | None:
-        """Return a sentence if an OpenAI-compatible server does not list the default model."""
         provider, _, name = self.default_model.partition(":")
         if provider != "openai" or (url := self._compatible_server) is None:
             return None
@@ -136,11 +134,6 @@ class UpSettings(ModelChoice):
 
 
 def _first_model(base_url: str, key: SecretStr | None) -> str:
-    """Return the first model that an OpenAI-compatible server lists.
-
-    Raises:
-        BadInput: the server does not respond within `LIST_TIMEOUT_S`, or lists none.
-    """
     try:
         return _listed_models(base_url, key)[0]
     except _NO_LIST as error:
@@ -158,7 +151,6 @@ def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
-    """Set our variables that are unset or empty from the vendors' variables."""
     for theirs, ours in VENDOR_VARIABLES.items():
         if environment.get(theirs) and ours not in environment:
             environment[ours] = environment[theirs]

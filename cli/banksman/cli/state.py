@@ -19,8 +19,6 @@ _TRAVERSE_ONLY = 0o711
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Content of the run file: a running system."""
-
     url: str
     """Base URL for people and clients."""
     supervisor: ProcessIdentity
@@ -36,8 +34,6 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """The files of one system."""
-
     path: Path
 
     @property
@@ -55,7 +51,6 @@ class DataDir:
 
     @property
     def keys(self) -> Path:
-        """Directory of the NATS users' seeds and of the key that signs approval decisions."""
         return self.path / "keys"
 
     @property
@@ -77,15 +72,9 @@ class DataDir:
 
     @property
     def api_keys_file(self) -> Path:
-        """File of the API keys that `banksman keys create` wrote."""
         return self.keys / "api-keys.json"
 
     def prepare(self) -> None:
-        """Create missing directories and the signing key.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
         self.path.mkdir(mode=_TRAVERSE_ONLY, parents=True, exist_ok=True)
         for private in (self.logs, self.keys, self.nats):
             private.mkdir(mode=0o700, exist_ok=True)
@@ -106,7 +95,6 @@ class DataDir:
         return instance if instance is not None and instance.supervisor.alive else None
 
     def write(self, instance: Instance) -> None:
-        """Replace the run file atomically."""
         new = self.run_file.with_suffix(".new")
         new.write_text(json.dumps(asdict(instance), indent=2), encoding="utf-8")
         new.replace(self.run_file)
@@ -138,9 +126,6 @@ class Lock:
 
         Returns:
             None on success. Otherwise the pid of the process that holds it, or 0 if the pid is unknown.
-
-        Raises:
-            OSError: the file cannot be written.
         """
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -166,15 +151,7 @@ class Lock:
 
 
 def write_signing_key(file: Path, key: str | None = None) -> str:
-    """Write a signing key that only its owner can read, unless the file exists.
-
-    Args:
-        file: Path of the key file.
-        key: The key; None generates one.
-
-    Returns:
-        The key in the file.
-    """
+    """Write `key`, or a new one, so that only its owner can read it; return the existing or new key."""
     if not file.exists():
         from banksman.runtime.settings import SIGNING_KEY_BYTES
 

@@ -32,8 +32,6 @@ _MIN_RECORD_BYTES = _SUBJECT_AT + _CHECKSUM_BYTES
 
 
 class BlockRecord(NamedTuple):
-    """A record with the right checksum."""
-
     end: int
     """Offset of the byte after the record."""
     seq: int
@@ -142,8 +140,6 @@ _COMPRESSED = b"cmp"
 
 
 class Salvaged(NamedTuple):
-    """A file from which damaged messages were removed."""
-
     account: str
     stream: str
     file: str
@@ -168,16 +164,10 @@ def is_available() -> bool:
 
 
 def salvage(store: Path) -> list[Salvaged]:
-    """Remove the damaged messages from all files of a store. The server must not run.
+    """Remove the damaged messages from all files of a store, the `store_dir` of a stopped server.
 
     Does nothing without the library, or for a server of a cluster: the other servers have its messages. An
     incomplete record at the end of a stream is left to the server: its message was never acknowledged.
-
-    Args:
-        store: The server's `store_dir`.
-
-    Raises:
-        OSError: a file cannot be read or replaced.
     """
     highway_hash = _hash()
     if highway_hash is None or (store / "jetstream" / "$SYS" / "_js_").exists():

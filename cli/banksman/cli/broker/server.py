@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, accounts
-from banksman.cli.broker.keys import Variable
+from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, Variable, accounts
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.topology import StorageBudget
 from banksman.deployment.users import SYS, all_users
@@ -30,11 +29,7 @@ CLUSTER_SIZE = 3
 
 
 def executable() -> str:
-    """Return the path of nats-server: the one of this Python environment, otherwise the first in PATH.
-
-    Raises:
-        Unavailable: it is not installed.
-    """
+    """Return the path of nats-server: the one of this Python environment, otherwise the first in PATH."""
     beside = Path(sys.executable).with_name("nats-server")
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
@@ -44,8 +39,6 @@ def executable() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of the server's certificate files."""
-
     cert_file: str
     key_file: str
     ca_file: str | None = None
@@ -81,19 +74,13 @@ def render_config(
 
     Args:
         keys: Public keys of all users, including those of runners and tenants.
-        port: Port for clients.
         http_port: Port of the monitoring endpoints, which must not be public; None disables them.
-        host: Interface for clients.
-        http_host: Interface of the monitoring endpoints.
         server_name: Name that is unique in a cluster.
-        store_dir: Directory of the streams.
         budget: Bytes for all streams together.
         sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
             server loses acknowledged messages in a power cut.
         tls: The server's certificate; None for a network without other users.
-        cluster: Cluster settings; None for a single server.
         runners: Ids of the runners with their own keys; empty for one shared key.
-        tenants: Tenants with their own accounts.
         tool_servers: Ids of the tool servers that serve all tenants.
     """
     config: dict[str, Any] = {
@@ -145,7 +132,6 @@ def _tls(tls: Tls) -> dict[str, Any]:
 
 
 def render(config: Mapping[str, Any]) -> str:
-    """Return the text of a configuration file, with quoted strings and indented maps and lists."""
     return "".join(f"{key}: {_value(value, 0)}\n" for key, value in config.items())
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from banksman.cli import output
-from banksman.cli.client.options import Url, gateway
-from banksman.cli.client.parameters import parse_value
+from banksman.cli.client.options import Url, gateway, parse_value
 from banksman.cli.options import Json
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import NotFound
@@ -103,7 +102,6 @@ def _decide(
     *,
     as_json: bool,
 ) -> None:
-    """Decide an approval request and end the command, with a warning if it was decided already."""
     with api.session() as session:
         reply = session.request("approval.reply", approval_id=approval_id, **decision)
     late = bool(reply.get("already_resolved"))
@@ -117,11 +115,7 @@ def _decide(
 
 
 def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[str, str]]:
-    """Return a rejection with the reason for each call of an open approval request.
-
-    Raises:
-        NotFound: No open approval request has this id.
-    """
+    """Return a rejection of each call; raise `NotFound` if no open approval request has this id."""
     for request in api.items("approval.list"):
         if request["approval_id"] == approval_id:
             return [

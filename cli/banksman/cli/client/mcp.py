@@ -156,7 +156,6 @@ def rm(server: Id, url: Url = None, json: Json = False) -> None:
 def _call_and_show(
     action: str, url: str | None, *servers: str, json: bool, body: Mapping[str, Any] | None = None
 ) -> None:
-    """Call an operation that returns a server, show the server, and end the command with its exit code."""
     with gateway(url) as api:
         found = api.call(f"mcp.{action}", *map(_checked, servers), body=body)
     exit_with(_show(found, as_json=json))
@@ -170,9 +169,6 @@ def _transport(command: list[str], at: str | None, values: list[str]) -> dict[st
     """Return how a server is reached: at an address with headers, or by a program with variables.
 
     Values refer to secrets of the tenant, because other processes can read command-line arguments.
-
-    Raises:
-        BadInput: Neither a program nor an address is given, or both are; or a value refers to no secret.
     """
     if bool(command) == (at is not None):
         raise BadInput("--at", at, "either the address of a server, or a program after `--`")
@@ -199,7 +195,6 @@ def _client_secret() -> str:
 
 
 def _show(server: McpServer, *, as_json: bool) -> Exit:
-    """Print a server with its tools; return a warning if it needs an administrator."""
     _print(server, as_json=as_json)
     if not as_json:
         for mark, tools in ((" ", server["tools"]), ("+", server["changes"])):

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from banksman.cli import output
-from banksman.cli.client.options import Conversation, Url, gateway
-from banksman.cli.client.parameters import read_parameters
+from banksman.cli.client.options import Conversation, Url, gateway, read_parameters
 from banksman.cli.options import Json
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import BadInput

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from banksman.bus.connection import NatsSettings
 from banksman.cli.broker.access import BrokerAccess
-from banksman.cli.broker.accounts import Tenant, user_names
-from banksman.cli.broker.keys import generate_keys, seed_file
+from banksman.cli.broker.accounts import Tenant, generate_keys, seed_file, user_names
 from banksman.cli.broker.server import executable, render_config
 from banksman.cli.broker.store import started
-from banksman.cli.ports import bind_error, free_port
+from banksman.cli.machine import bind_error, free_port
 from banksman.cli.state import DataDir
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
@@ -65,11 +64,9 @@ class LocalNats:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command that prepares the store and starts the server."""
         return started((executable(), "--config", str(self.config_file)), self.store)
 
     def prepare(self) -> None:
-        """Create missing keys, write the configuration and the context file for local services."""
         keys = generate_keys(self.data.keys, user_names(runners=self.runners, tenants=(LOCAL,)))
         text = render_config(
             keys,
@@ -93,12 +90,6 @@ class LocalNats:
         return seed_file(self.data.keys, user)
 
     async def provision(self) -> None:
-        """Create or update all streams and consumers.
-
-        Raises:
-            Unavailable: the server does not respond.
-            ApiError: the server refused.
-        """
         settings = NatsSettings(
             url=self.url,
             nkey_seed_file=self.seed_file(users.OPERATOR),

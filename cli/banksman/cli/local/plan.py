@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES
+from banksman.cli.local.child_process import ProcessSpec, Stage, System
 from banksman.cli.local.nats import LOCAL, LocalNats
-from banksman.cli.local.system import ProcessSpec, Stage, System
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
 from banksman.deployment import users
@@ -60,7 +60,6 @@ class Plan:
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
     def system(self, *, as_json: bool) -> System:
-        """Return the system for the supervisor, which prints JSON with `as_json`."""
         return System(
             data=self.nats.data,
             url=self.url,
@@ -77,14 +76,12 @@ class Plan:
         )
 
     def server(self) -> ProcessSpec:
-        """Return the process of nats-server. All others start after it is ready."""
         environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
         ready_url = f"{self.nats.monitoring_url}/healthz"
         command, pause_s = self.nats.command, _SERVER_PAUSE_S
         return ProcessSpec("nats", Stage.NATS, command, environment, ready_url, longest_pause_s=pause_s)
 
     def services(self) -> tuple[ProcessSpec, ...]:
-        """Return all processes except nats-server and those that are left out."""
         model_server = self._model_server() if self.settings.demo else None
         signing = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
         models = signing | self._pick(_OUTGOING, "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
@@ -126,7 +123,6 @@ class Plan:
         return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
 
     def _runner(self, number: int, runner: str, own: Mapping[str, str]) -> ProcessSpec:
-        """Return the process of a tool-runner, whose key is valid for this runner only."""
         name = "tool-runner" if number == 1 else f"tool-runner-{number}"
         identity = {
             "BANKSMAN_TOOL_RUNNER__RUNNER": runner,

@@ -175,33 +175,33 @@ def dead_ls(
 
     The exit code is 1 if there are dead letters other than notes.
     """
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.ls(data_dir, stream=stream, as_json=json))
+    exit_with(streams.list_letters(data_dir, stream=stream, as_json=json))
 
 
 @dead_app.command("show")
 def dead_show(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Show one dead letter: origin, reason, headers and payload."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.show(data_dir, letter=letter, as_json=json))
+    exit_with(streams.show_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("replay")
 def dead_replay(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Publish a dead letter on its subject again."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.replay(data_dir, letter=letter, as_json=json))
+    exit_with(streams.replay_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("rm")
 def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Delete a dead letter permanently."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.rm(data_dir, letter=letter, as_json=json))
+    exit_with(streams.remove_letter(data_dir, letter=letter, as_json=json))
 
 
 @tenants_app.command("ls")

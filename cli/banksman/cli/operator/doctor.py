@@ -17,11 +17,10 @@ from banksman.cli import output
 from banksman.cli.broker import salvage
 from banksman.cli.broker.server import executable
 from banksman.cli.broker.store import damaged_states
+from banksman.cli.machine import bind_error, bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
-from banksman.cli.ports import bind_error
 from banksman.cli.processes import readiness_problem
-from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance

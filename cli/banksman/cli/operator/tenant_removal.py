@@ -169,7 +169,6 @@ async def _letters(bus: Bus, tenant: str) -> AsyncIterator[dead.StoredDeadLetter
 
 
 def _names(letter: DeadLetter, tenant: str) -> bool:
-    """Return whether a dead letter is of a tenant, by its subject or by its payload."""
     if tenant in letter.subject.split("."):
         return True
     try:
@@ -210,7 +209,6 @@ class TenantSubjects:
     subjects_of: Filter
 
     def tenant_of(self, subject: str) -> str:
-        """Return the tenant that a subject of this place names."""
         probe = self.subjects_of("tenant-probe").split(".")
         return subject.split(".")[probe.index("tenant-probe")]
 

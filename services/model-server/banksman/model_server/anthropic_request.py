@@ -3,32 +3,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from banksman.model_server.anthropic_reply import signed_thinking
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
-from banksman.model_server.thinking import signed_thinking
 
 _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result"})
 _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
 def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
-    """Parse the body of `POST /v1/messages` as strictly as the vendor does.
-
-    Args:
-        body: The decoded body.
-        counting: Whether it is a body of `/v1/messages/count_tokens`, which has no `max_tokens`.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse a body as strictly as the vendor does; with `counting`, one of `/v1/messages/count_tokens`."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise RequestRefused("model: Field required", param="model")

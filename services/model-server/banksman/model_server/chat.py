@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any, Literal, TypeAlias, cast
 
-from banksman.model_server.json_values import Json
+import jsonschema_rs
 
 Dialect = Literal["openai", "anthropic", "responses"]
 """Wire format of a request.
@@ -33,8 +35,6 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """One earlier reply of the model."""
-
     text: str
     calls: tuple[Call, ...] = ()
     thinking: tuple[str, ...] = ()
@@ -53,8 +53,6 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 @dataclass(frozen=True)
 class ValidatedRequest:
-    """A validated request, independent of the vendor's format."""
-
     dialect: Dialect
     model: str
     items: tuple[Item, ...]
@@ -101,8 +99,6 @@ ErrorType = Literal["invalid_request_error", "not_found_error"]
 
 
 class RequestRefused(Exception):
-    """A request is refused with an error object of its vendor."""
-
     def __init__(
         self,
         message: str,
@@ -128,10 +124,60 @@ class RequestRefused(Exception):
 
 
 def model_not_found(model: str) -> RequestRefused:
-    """Return the error for a model that is neither the demo nor a loaded script."""
     return RequestRefused(
         f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
         code="model_not_found",
         status=404,
         error_type="not_found_error",
     )
+
+
+Json: TypeAlias = dict[str, Any]
+"""A decoded JSON object."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dumps(value: object) -> str:
+    """Return compact JSON without escapes for non-ASCII characters, as the vendors send it."""
+    return _encode(value)
+
+
+def as_object(value: object) -> Json | None:
+    return cast(Json, value) if isinstance(value, dict) else None
+
+
+def as_list(value: object) -> list[Any] | None:
+    return cast(list[Any], value) if isinstance(value, list) else None
+
+
+def loads_object(text: str | bytes) -> Json | None:
+    try:
+        return as_object(json.loads(text))
+    except ValueError:
+        return None
+
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""Tool names that both vendors accept."""
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_fault(schema: Json) -> str | None:
+    """Return why a schema cannot describe a tool's arguments, or None if it can."""
+    return _schema_fault(dumps(schema))
+
+
+@lru_cache(maxsize=1024)
+def _schema_fault(schema_text: str) -> str | None:
+    schema = loads_object(schema_text)
+    if schema is None or schema.get("type") != "object":
+        stated = None if schema is None else schema.get("type")
+        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
+    try:
+        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
+        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
+    except jsonschema_rs.ValidationError as fault:
+        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
+        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
+    return None

@@ -3,26 +3,27 @@ from __future__ import annotations
 from typing import Any
 
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
 
 
 def parse_chat_completion(body: Json) -> ValidatedRequest:
-    """Parse the body of `POST /v1/chat/completions` as strictly as the vendor does.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse a body as strictly as the vendor does; raise `RequestRefused` if it breaks a rule."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise RequestRefused("you must provide a model parameter", param="model")
@@ -156,7 +157,6 @@ class _History:
                 )
 
     def close(self) -> None:
-        """Refuse the history if a call of the last reply has no result."""
         if self._waiting:
             raise RequestRefused(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each "

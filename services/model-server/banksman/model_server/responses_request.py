@@ -3,28 +3,27 @@ from __future__ import annotations
 from typing import Any
 
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
 
 
 def parse_response(body: Json) -> ValidatedRequest:
-    """Parse the body of `POST /v1/responses`.
-
-    Items and tools that only the vendor executes, such as web searches, are ignored.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse the body of `POST /v1/responses`, without items and tools that only the vendor executes."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise RequestRefused("Missing required parameter: 'model'.", param="model")
@@ -64,7 +63,6 @@ def _items(body: Json) -> list[Any]:
 
 
 def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
-    """Return the schemas and the namespaces of the functions, both by function name."""
     stated = _objects(body.get("tools"))
     functions = dict(map(_tool, _functions(stated)))
     namespaces: dict[str, str] = {}
@@ -79,7 +77,6 @@ def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
 
 
 def _qualified(namespace: object, name: str) -> str:
-    """Return the qualified name of a tool: `{namespace}__{name}`, or `{name}` without a namespace."""
     return f"{namespace}__{name}" if namespace else name
 
 
@@ -135,7 +132,6 @@ class _Input:
                 pass
 
     def close(self) -> None:
-        """Refuse the history if a call has no output."""
         if self._waiting:
             first = min(self._waiting)
             raise RequestRefused(f"No tool output found for function call {first}.", param="input")
