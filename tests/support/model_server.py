@@ -69,7 +69,7 @@ class ModelServer:
     @property
     def violations(self) -> list[Violation]:
         """Return all requests that broke a rule of their vendor's format or exceeded a script."""
-        return self._routes.violations.all()
+        return list(self._routes.violations)
 
     def open_gate(self, name: str) -> None:
         """Release all current and future replies that wait at this gate."""

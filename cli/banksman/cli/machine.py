@@ -90,7 +90,6 @@ class SandboxChoice:
 
     kind: Literal["bwrap", "docker", "none"]
     notice: str | None = None
-    """Sentence for users when tools do not run in bubblewrap."""
 
 
 def choose_sandbox() -> SandboxChoice:

@@ -7,6 +7,7 @@ import os
 import sys
 import termios
 import unicodedata
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from io import TextIOWrapper
@@ -71,6 +72,14 @@ def print_result(facts: Any, text: str, *, as_json: bool) -> None:
         print_json(facts)
     else:
         print_line(text)
+
+
+def print_items(items: Sequence[Any], line: Callable[[Any], str], *, none: str, as_json: bool) -> None:
+    """Print each item, with `line` as text; print `none` if there are no items."""
+    for item in items:
+        print_result(item, line(item), as_json=as_json)
+    if not items and not as_json:
+        print_line(none)
 
 
 def print_failure(message: str, code: str, *, as_json: bool) -> Exit:

@@ -35,7 +35,6 @@ class ProcessIdentity:
         return bool(self.started) and _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -49,7 +48,6 @@ class ProcessIdentity:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; return False on timeout."""
         deadline = time.monotonic() + timeout_s
         while self.alive:
             if time.monotonic() > deadline:
@@ -80,7 +78,6 @@ _READY_POLL_S = 0.1
 
 
 async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:
-    """Wait until a process is ready, and report after each request why it is not."""
     while (problem := await readiness_problem(ready_url)) is not None:
         on_problem(problem)
         await asyncio.sleep(_READY_POLL_S)

@@ -43,8 +43,11 @@ def run_service(name: str, *, json: bool = False, **options: object) -> int:
         settings.adopt_default_model(os.environ)
     module = load_service(name)
     if json:
+        from banksman.runtime.settings import load
+
         os.environ["BANKSMAN_LOG__FORMAT"] = "json"
-        _check_settings(name)
+        # The service reports an invalid setting as text only.
+        load(settings_of(name))
     code = module.run(**options)
     if not isinstance(code, int):
         raise BadInput(f"{module.__name__}.run", code, "an exit code")
@@ -71,13 +74,6 @@ def load_service(name: str) -> ModuleType:
 def service_module(name: str, module: str) -> ModuleType:
     """Import a module of a service; raise `ModuleNotFoundError` if one of its libraries is not installed."""
     return importlib.import_module(f"{SERVICES[name]}.{module}")
-
-
-def _check_settings(name: str) -> None:
-    """Check the settings of a service here, because the service reports an invalid one as text only."""
-    from banksman.runtime.settings import load
-
-    load(settings_of(name))
 
 
 def settings_of(name: str) -> type[ServiceSettings]:

@@ -17,7 +17,6 @@ DEMO_MODEL = "demo"
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
-"""Maximum number of models that a notice names."""
 DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
 """The default model of the gateway, for requests that name none, and of agents, which create its client in
@@ -37,12 +36,9 @@ VENDOR_VARIABLES: Mapping[str, str] = {
     "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
     "BACKBOARD_API_KEY": "BANKSMAN_MODELS__BACKBOARD_API_KEY",
 }
-"""Maps environment variables of the vendors' own tools to settings."""
 
 
 class _Models(BaseModel):
-    """The part of section `models` that the model choice needs."""
-
     model_config = ConfigDict(frozen=True)
 
     default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
@@ -92,7 +88,6 @@ class ModelChoice(ServiceSettings):
 
     @property
     def _compatible_server(self) -> str | None:
-        """The URL of an OpenAI-compatible server other than OpenAI's own; None without one."""
         url = self.models.openai_base_url
         return url if url and not url.startswith(_OPENAI_URL) else None
 
@@ -102,8 +97,6 @@ class ModelChoice(ServiceSettings):
 
 
 class _Gateway(BaseModel):
-    """The part of section `gateway` that `up` and `keys` need."""
-
     model_config = ConfigDict(frozen=True)
 
     host: str = "127.0.0.1"
@@ -127,8 +120,6 @@ class LocalSettings(Section):
 
 
 class UpSettings(ModelChoice):
-    """Settings that determine which processes run, and where."""
-
     gateway: _Gateway = _Gateway()
     local: LocalSettings = LocalSettings()
 
@@ -157,5 +148,4 @@ def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
 
 
 def adopt_default_model(environment: MutableMapping[str, str]) -> None:
-    """Set the default model for a service that runs without `banksman up`."""
     environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

@@ -20,59 +20,30 @@ _TRAVERSE_ONLY = 0o711
 @dataclass(frozen=True, slots=True)
 class Instance:
     url: str
-    """Base URL for people and clients."""
     supervisor: ProcessIdentity
     processes: Mapping[str, ProcessIdentity]
     """Running child processes by name; without those that wait for a restart."""
     health: Mapping[str, str]
-    """URL of each child process's `/readyz`, by name."""
     nats_url: str
     monitoring_url: str
     ready: bool
-    """Whether the start is complete."""
 
 
-@dataclass(frozen=True, slots=True)
 class DataDir:
-    path: Path
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def lock_file(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_file = path / "run.json"
+        self.lock_file = path / "up.lock"
         """File that the supervisor locks. It exists from the first start on."""
-        return self.path / "up.lock"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def keys(self) -> Path:
-        return self.path / "keys"
-
-    @property
-    def nats(self) -> Path:
-        return self.path / "nats"
-
-    @property
-    def store(self) -> Path:
-        return self.nats / "streams"
-
-    @property
-    def nats_context_file(self) -> Path:
+        self.logs = path / "logs"
+        self.keys = path / "keys"
+        """Directory of the NATS users' seeds and of the key that signs approval decisions."""
+        self.nats = path / "nats"
+        self.store = self.nats / "streams"
+        self.nats_context_file = path / CONTEXT_FILE
         """File from which services on this machine read how to connect to NATS."""
-        return self.path / CONTEXT_FILE
-
-    @property
-    def signing_key_file(self) -> Path:
-        return self.keys / "approvals.key"
-
-    @property
-    def api_keys_file(self) -> Path:
-        return self.keys / "api-keys.json"
+        self.signing_key_file = self.keys / "approvals.key"
+        self.api_keys_file = self.keys / "api-keys.json"
 
     def prepare(self) -> None:
         self.path.mkdir(mode=_TRAVERSE_ONLY, parents=True, exist_ok=True)
@@ -100,12 +71,10 @@ class DataDir:
         new.replace(self.run_file)
 
     def forget(self) -> None:
-        """Remove the files by which other processes find the system."""
         self.run_file.unlink(missing_ok=True)
         self.nats_context_file.unlink(missing_ok=True)
 
     def end_leftovers(self) -> list[str]:
-        """Kill processes of a dead supervisor that still run; return their names."""
         instance = self.read()
         if instance is None or instance.supervisor.alive:
             return []

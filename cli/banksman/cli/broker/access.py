@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 
 class BrokerAccess:
-    """Runs functions on operator connections, each opened for the call and closed after it."""
-
     def __init__(self, nats: NatsSettings, run_seed_file: Path | None, budget: StorageBudget) -> None:
         """Describe the connections; without `run_seed_file`, account RUN is left out."""
         self._nats = nats

@@ -51,7 +51,6 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 TENANT_CONNECTIONS = 64
 """Maximum connections of one tenant: clients and processes of tool servers together."""
 TENANT_SUBSCRIPTIONS = 10_000
-"""Maximum subscriptions of one tenant over all of its connections."""
 
 _RELAY_THRESHOLD = "10s"
 """How long the server keeps the reply subject of a message to the relay. Agents reply within five seconds, or
@@ -64,8 +63,6 @@ thousands of these subjects under load."""
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant that uses NATS directly, in its own account."""
-
     tenant: str
     tool_servers: tuple[str, ...] = ()
     """Ids of its tool servers. `*` allows any id; its processes can then also receive all calls of the
@@ -146,7 +143,6 @@ _RUN_SERVES = (
     subjects.tool_cancel(ANY, ANY, ANY),
     subjects.files(ANY, ANY, ANY),
 )
-"""Requests other than calls that APP may send to runners."""
 _RUN_REQUESTS = (
     kv_subject(names.RUNNERS, ANY),
     subjects.workspace_report(ANY, ANY, ANY),

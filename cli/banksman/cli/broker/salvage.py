@@ -33,7 +33,6 @@ _MIN_RECORD_BYTES = _SUBJECT_AT + _CHECKSUM_BYTES
 
 class BlockRecord(NamedTuple):
     end: int
-    """Offset of the byte after the record."""
     seq: int
 
 
@@ -59,7 +58,6 @@ class DamagedPart(NamedTuple):
 
 
 def damages(content: bytes, checksum: Checksum) -> Iterator[DamagedPart]:
-    """Yield the parts of a block that are not valid records, in order."""
     at, seq = 0, 0
     while at < len(content):
         record = record_at(content, at, checksum)
@@ -143,10 +141,8 @@ class Salvaged(NamedTuple):
     account: str
     stream: str
     file: str
-    """Name of the file."""
     damages: tuple[DamagedPart, ...]
     original: str
-    """Path to which the original file was moved."""
 
     def __str__(self) -> str:
         removed = ", ".join(

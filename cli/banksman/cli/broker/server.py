@@ -22,10 +22,8 @@ SERVER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "50"}
 """Defaults for the environment of nats-server. With Go's own default of 100, garbage grows to the size of the
 live heap. 50 saves up to a quarter of the memory and costs a twentieth more CPU (https://go.dev/doc/gc-guide)."""
 SERVER_VARIABLES = ("GOGC", "GOMEMLIMIT")
-"""Variables of nats-server that an operator may set."""
 _INDENT = "  "
 CLUSTER_SIZE = 3
-"""Number of servers of a cluster; each keeps every stream."""
 
 
 def executable() -> str:
@@ -136,23 +134,15 @@ def render(config: Mapping[str, Any]) -> str:
 
 
 def _value(value: object, depth: int) -> str:
+    flat = _line(value)
     match value:
-        case Variable(name=name):
-            return f"${name}"
         case dict():
             items = cast(dict[str, Any], value).items()
             return _block("{", "}", [f"{key}: {_value(inner, depth + 1)}" for key, inner in items], depth)
-        case list():
-            return _list(cast(list[Any], value), depth)
+        case list() if len(flat) + len(_INDENT) * depth > 100:
+            return _block("[", "]", [_value(one, depth + 1) for one in cast(list[Any], value)], depth)
         case _:
-            return json.dumps(value)
-
-
-def _list(values: list[Any], depth: int) -> str:
-    flat = "[" + ", ".join(_line(value) for value in values) + "]"
-    if len(flat) + len(_INDENT) * depth <= 100:
-        return flat
-    return _block("[", "]", [_value(value, depth + 1) for value in values], depth)
+            return flat
 
 
 def _line(value: object) -> str:

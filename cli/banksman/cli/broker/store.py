@@ -28,7 +28,6 @@ main()
 _STATE_MAGIC = 22
 _STATE_VERSIONS = (1, 2)
 _ROOT = Path(__file__).parents[3]
-"""Directory in which Python finds this module by its name."""
 
 
 def started(command: tuple[str, ...], store: Path) -> tuple[str, ...]:

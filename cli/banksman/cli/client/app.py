@@ -220,12 +220,12 @@ def list_secrets(url: Url = None, json: Json = False) -> None:
     """List the names of the secrets."""
     with gateway(url) as api:
         found = api.items("secret.list")
-    for secret in found:
-        servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
-        line = clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
-        output.print_result(secret, line, as_json=json)
-    if not found and not json:
-        output.print_line("no secrets")
+    output.print_items(found, _secret_line, none="no secrets", as_json=json)
+
+
+def _secret_line(secret: Mapping[str, Any]) -> str:
+    servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
+    return clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
 
 
 @secrets_app.command("set")

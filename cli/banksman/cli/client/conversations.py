@@ -85,7 +85,6 @@ def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
 def tail(
     gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
-    """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
     backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S, spread=0)
     try:
@@ -125,8 +124,6 @@ def run_workflow(gateway: GatewayClient, name: str, given: list[str], *, as_json
 
 
 class _Follower:
-    """Shows each event of one conversation once, across reconnects."""
-
     def __init__(self, conversation_id: str, after_seq: int, detail: Detail, view: View) -> None:
         self.subscribed = False
         self._conversation_id = conversation_id

@@ -30,7 +30,6 @@ TOKEN_VARIABLE = "BANKSMAN_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 Frame = dict[str, Any]
-"""A frame as on the wire."""
 
 _OPEN_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 30.0
@@ -125,29 +124,11 @@ class FrameSession:
             yield frame
         raise self._explained(self.websocket.ended.result())
 
-    def create(
-        self, *, title: str | None = None, model: str | None = None, assistant: str | None = None
-    ) -> str:
-        reply = self.request(
-            "conversation.create", title=title, model=model, assistant=assistant, detail="steps"
-        )
-        return str(reply["conversation_id"])
+    def create(self, **fields: str | None) -> str:
+        return str(self.request("conversation.create", detail="steps", **fields)["conversation_id"])
 
-    def subscribe(
-        self,
-        conversation_id: str,
-        *,
-        after_seq: int | None = None,
-        log_epoch: str | None = None,
-        detail: Detail = "steps",
-    ) -> Frame:
-        return self.request(
-            "subscribe",
-            conversation_id=conversation_id,
-            after_seq=after_seq,
-            log_epoch=log_epoch,
-            detail=detail,
-        )
+    def subscribe(self, conversation_id: str, *, detail: Detail = "steps", **fields: Any) -> Frame:
+        return self.request("subscribe", conversation_id=conversation_id, detail=detail, **fields)
 
     def wait(self, call: Callable[[], Any], timeout_s: float) -> Any:
         """Return what the coroutine function `call` returns; raise `Unavailable` after `timeout_s`."""

@@ -29,10 +29,7 @@ def ls(url: Url = None, json: Json = False) -> None:
     """List the servers; exit code 1 if one needs an administrator."""
     with gateway(url) as api:
         servers = api.items("mcp.list")
-    for server in servers:
-        _print(server, as_json=json)
-    if not servers and not json:
-        output.print_line("no MCP servers")
+    output.print_items(servers, _line, none="no MCP servers", as_json=json)
     exit_with(Exit.WARNING if any(map(_needs, servers)) else Exit.OK)
 
 
@@ -195,7 +192,7 @@ def _client_secret() -> str:
 
 
 def _show(server: McpServer, *, as_json: bool) -> Exit:
-    _print(server, as_json=as_json)
+    output.print_result(server, _line(server), as_json=as_json)
     if not as_json:
         for mark, tools in ((" ", server["tools"]), ("+", server["changes"])):
             for tool in tools:
@@ -206,9 +203,9 @@ def _show(server: McpServer, *, as_json: bool) -> Exit:
     return Exit.WARNING if _needs(server) else Exit.OK
 
 
-def _print(server: McpServer, *, as_json: bool) -> None:
+def _line(server: McpServer) -> str:
     place = server["transport"]["url"] or " ".join(server["transport"]["command"] or ())
-    output.print_result(server, clean(f"{server['id']:<24} {_state(server)}  {place}"), as_json=as_json)
+    return clean(f"{server['id']:<24} {_state(server)}  {place}")
 
 
 def _state(server: McpServer) -> str:

@@ -34,18 +34,14 @@ class JsonView:
 
 
 class TextView:
-    """Prints the text of messages as it is streamed, and a line for each step."""
-
     def __init__(self, *, history: bool = False) -> None:
         """Create a view; with `history`, it prints the user's messages too."""
         self._history = history
         self._written: dict[str, str] = {}
-        """The printed text by message id."""
         self._open_line = False
         self._last_message = ""
         """The text of the last complete message of a model or workflow."""
         self._last_at = ""
-        """Time of the last stored event."""
         self._open: dict[str, tuple[str, str]] = {}
         """Open requests by id: the run, and the command that decides the request."""
         self._input_calls: dict[str, str] = {}
@@ -183,7 +179,6 @@ class TextView:
 
 
 def _one_line(type: str, data: Frame) -> str | None:
-    """Return the line of a step; None for other events."""
     match type:
         case "tool_call.requested":
             return _called(data)

@@ -30,8 +30,6 @@ _LAST_OUTPUT_S = 1.0
 
 
 class CannotStart(Exception):
-    """The system cannot start. The message comes from the process that failed."""
-
     def __init__(self, message: str, code: str = ErrorCode.BAD_REQUEST) -> None:
         super().__init__(message)
         self.code = code
@@ -63,7 +61,6 @@ class ManagedProcess:
         self.spec = spec
         self._template = template
         self.ready = asyncio.Event()
-        """Set when the process reports readiness; cleared when it ends."""
         self.identity: ProcessIdentity | None = None
         """The running process; None between two starts."""
         self._log = log
@@ -99,7 +96,6 @@ class ManagedProcess:
             self._log.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Send SIGTERM; kill the process if it has not ended after `timeout_s` seconds."""
         self._stopping.set()
         if self.identity is not None:
             self.identity.send(signal.SIGTERM)
@@ -206,9 +202,7 @@ class ProcessSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ready_url: str
-    """Responds with 200 when the process is ready."""
     service: str = ""
-    """The service that the template process forks; empty for another program."""
     needed: bool = True
     """False if the system is useful without it."""
     longest_pause_s: float = 10.0
@@ -219,19 +213,14 @@ class ProcessSpec:
 class System:
     data: DataDir
     url: str
-    """URL of the gateway."""
     nats_url: str
     monitoring_url: str
     server: ProcessSpec
-    """The process of nats-server. All others start after it is ready."""
     services: tuple[ProcessSpec, ...]
     imported: tuple[str, ...]
-    """Services that the template process imports."""
     common_environment: Mapping[str, str]
     """The variables of every process: no setting of a service, and no secret."""
     ready_timeout_s: float
     drain_timeout_s: float
     notices: tuple[str, ...]
-    """Sentences that are printed when the system is ready."""
     as_json: bool
-    """Whether the supervisor prints JSON."""

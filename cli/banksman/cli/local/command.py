@@ -34,8 +34,6 @@ _DETACH_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """Command-line options of `banksman up`; None uses the setting."""
-
     port: int | None = None
     data_dir: Path | None = None
     agents: int | None = None

@@ -24,7 +24,6 @@ class TemplateEnded(Exception):
 class ForkRequest:
     service: str
     title: str
-    """Its command line, as `ps` shows it."""
     environment: Mapping[str, str]
 
 

@@ -42,15 +42,11 @@ class Plan:
     nats: LocalNats
     gateway_port: int
     inherited: Mapping[str, str]
-    """Environment of `banksman up`."""
     without: frozenset[str] = frozenset()
-    """Services that are not started."""
     runners: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Directories of the workspaces of each tool-runner, by its id."""
     sandbox: str | None = None
     """Sandbox of the tool-runner; None for its default."""
     notices: tuple[str, ...] = ()
-    """Sentences that the page shows to users."""
 
     @property
     def url(self) -> str:
@@ -110,7 +106,6 @@ class Plan:
         name: str | None = None,
         needed: bool = True,
     ) -> ProcessSpec:
-        """Return the process of a service that connects to NATS; `own` wins over inherited variables."""
         port = free_port()
         environment = {
             **self._inherited_by(service),

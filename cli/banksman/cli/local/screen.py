@@ -81,11 +81,8 @@ class Screen:
 
 
 MAX_FILE_BYTES = 5 * 1024 * 1024
-"""A log file is rotated before it would exceed this size."""
 KEPT_FILES = 2
-"""Maximum number of rotated files."""
 MAX_LINE_BYTES = 64 * 1024
-"""Longer lines are split."""
 _PAUSE_S = 0.02
 """Seconds between two reads of a pipe: a busy process writes hundreds of lines per second, and waking up
 for each of them costs more than writing it."""

@@ -18,8 +18,6 @@ streams_app = typer.Typer(
 dead_app = typer.Typer(
     help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
 keys_app = typer.Typer(help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None)
 tenants_app = typer.Typer(
     help="List, export and delete tenants.", no_args_is_help=True, rich_markup_mode=None

@@ -55,7 +55,6 @@ class SavedStream(BaseModel):
     account: str
     name: str
     file: str
-    """Name of the file beside the manifest, in the server's snapshot format."""
     bytes: int
     sha256: str
     messages: int
@@ -71,7 +70,6 @@ class Manifest(BaseModel):
 
     format: Literal[1] = _FORMAT
     made_by: str
-    """Version of Banksman."""
     began_at: datetime
     """Everything that was accepted before this time is in the backup."""
     ended_at: datetime
@@ -96,12 +94,9 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     total = sum(stream.bytes for stream in saved)
     took = (manifest.ended_at - began).total_seconds()
-    if as_json:
-        output.print_json(
-            {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
-        )
-    else:
-        output.print_line(f"{len(saved)} streams, {total:,} bytes in {took:.1f} s: {directory}")
+    facts = {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
+    text = f"{len(saved)} streams, {total:,} bytes in {took:.1f} s: {directory}"
+    output.print_result(facts, text, as_json=as_json)
     return Exit.OK
 
 
@@ -177,7 +172,6 @@ def file_chunks(file: Path) -> Iterator[bytes]:
 
 
 TIMEOUT_S = 5.0
-"""Seconds for a service or the monitoring endpoint to respond."""
 _PROBES = {
     users.GATEWAY: subjects.api("operator", "usage"),
     users.AGENT: subjects.registry("tool", "list"),

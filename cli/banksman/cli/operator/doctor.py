@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -38,13 +38,10 @@ class Finding:
     name: str
     level: Exit
     seen: str
-    """What was found."""
     remedy: str | None = None
-    """The remedy; None if none is needed."""
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Run all checks and print their results; the exit code is the worst level."""
     adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
@@ -100,7 +97,6 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _bubblewrap() -> Iterator[Finding]:
-    """Check what the tool-runner needs for its bubblewrap sandbox."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         yield Finding("sandbox", Exit.WARNING, "no bubblewrap: tools are off", remedy())
@@ -206,14 +202,7 @@ def _streams(data_dir: Path | None, logs: Path) -> Finding:
 
 def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
-        output.print_json(
-            {
-                "name": finding.name,
-                "level": finding.level.name.lower(),
-                "seen": finding.seen,
-                "remedy": finding.remedy,
-            }
-        )
+        output.print_json({**asdict(finding), "level": finding.level.name.lower()})
         return
     mark = {Exit.OK: "✓", Exit.WARNING: "!", Exit.CRITICAL: "✗"}[finding.level]
     output.print_line(f"  {mark} {finding.name:<16} {finding.seen}")

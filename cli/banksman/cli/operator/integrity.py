@@ -27,7 +27,6 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged."""
     found = asyncio.run(broker_access(data_dir).in_app(_damaged, needs=_NEEDS))
     for key, problem in sorted(found.items()):
         tenant, _, conversation_id = key.partition(".")

@@ -42,7 +42,7 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     server.mkdir(mode=0o700, exist_ok=True)
     lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
     (server / PUBLIC_KEYS).write_text("".join(lines), encoding="ascii")
-    output.print_json(public) if as_json else output.print_line(f"keys of {len(public)} users in {directory}")
+    output.print_result(public, f"keys of {len(public)} users in {directory}", as_json=as_json)
     return Exit.OK
 
 
@@ -74,12 +74,10 @@ def _text(config: Path) -> str:
 
 
 def _service_of(user: str) -> str:
-    """Return the service whose directory holds a user's seed."""
     return users.OPERATOR if user == users.SYSTEM else user.removesuffix("-files")
 
 
 def _share_signing_key(directory: Path) -> None:
-    """Write the same key for all services that sign or verify approval decisions."""
     first, *others = (directory / user / "approvals.key" for user in _APPROVAL_KEY_HOLDERS)
     key = write_signing_key(first)
     for file in others:
@@ -136,7 +134,7 @@ def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
         line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
         if key.get("expires_at"):
             line += f", until {key['expires_at']}"
-        output.print_json(key) if as_json else output.print_line(line)
+        output.print_result(key, line, as_json=as_json)
     return Exit.OK
 
 
@@ -150,7 +148,7 @@ def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
         return left
 
     update_keys(_file(data_dir), remove)
-    output.print_json({"removed": user}) if as_json else output.print_line(f"removed the key of {user}")
+    output.print_result({"removed": user}, f"removed the key of {user}", as_json=as_json)
     return Exit.OK
 
 

@@ -42,9 +42,7 @@ _WORKFLOW = "workflow:"
 @dataclass(frozen=True, slots=True)
 class Recovered:
     reopened: bool = False
-    """Whether an approval request was published again."""
     resumed: bool = False
-    """Whether a run resumes or starts."""
 
 
 class LogRecovery:

@@ -59,25 +59,22 @@ def broker_access(data_dir: Path | None) -> BrokerAccess:
 
 def provision_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
     done = asyncio.run(broker_access(data_dir).in_each(provision))
-    _print("done", done, as_json=as_json, empty="nothing to do")
+    _print("done", done, none="nothing to do", as_json=as_json)
     return Exit.OK
 
 
 def check_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
     findings = asyncio.run(broker_access(data_dir).in_each(verify))
-    _print("finding", findings, as_json=as_json, empty="streams are as strong as required")
+    _print("finding", findings, none="streams are as strong as required", as_json=as_json)
     return Exit.CRITICAL if findings else Exit.OK
 
 
-def _print(name: str, lines: list[str], *, as_json: bool, empty: str) -> None:
-    for line in lines:
-        output.print_json({name: line}) if as_json else output.print_line(line)
-    if not lines and not as_json:
-        output.print_line(empty)
+def _print(name: str, lines: list[str], *, none: str, as_json: bool) -> None:
+    facts = [{name: line} for line in lines]
+    output.print_items(facts, lambda one: one[name], none=none, as_json=as_json)
 
 
 SHOWN_BYTES = 64 * 1024
-"""Bytes of a payload that are shown on a terminal; `--json` prints all."""
 
 
 def list_letters(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
@@ -86,14 +83,10 @@ def list_letters(data_dir: Path | None, *, stream: str | None, as_json: bool) ->
         async for stored in dead.dead_letters(bus, stream=stream):
             letter = stored.letter
             origins.append(letter.stream)
-            if as_json:
-                output.print_json({"id": stored.stream_seq, **letter.model_dump(mode="json")})
-            else:
-                size = len(base64.b64decode(letter.payload_base64))
-                output.print_line(
-                    f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
-                    f"  {size} bytes  {letter.reason}"
-                )
+            size = len(base64.b64decode(letter.payload_base64))
+            line = f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
+            facts = {"id": stored.stream_seq, **letter.model_dump(mode="json")}
+            output.print_result(facts, f"{line}  {size} bytes  {letter.reason}", as_json=as_json)
         return origins
 
     origins = asyncio.run(broker_access(data_dir).in_app(read, needs=(DEAD,)))
@@ -127,20 +120,16 @@ def replay_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     replayed = asyncio.run(
         broker_access(data_dir).in_app(lambda bus: dead.replay(bus, letter), needs=(DEAD,))
     )
-    if as_json:
-        output.print_json({"replayed": letter, "subject": replayed.subject})
-    else:
-        output.print_line(f"published again on {replayed.subject}")
+    facts = {"replayed": letter, "subject": replayed.subject}
+    output.print_result(facts, f"published again on {replayed.subject}", as_json=as_json)
     return Exit.OK
 
 
 def remove_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     broker = broker_access(data_dir)
     removed = asyncio.run(broker.in_app(lambda bus: dead.remove(bus, letter), needs=(DEAD,)))
-    if as_json:
-        output.print_json({"removed": letter, "subject": removed.subject})
-    else:
-        output.print_line(f"removed dead letter {letter}, which was published on {removed.subject}")
+    text = f"removed dead letter {letter}, which was published on {removed.subject}"
+    output.print_result({"removed": letter, "subject": removed.subject}, text, as_json=as_json)
     return Exit.OK
 
 

@@ -51,15 +51,15 @@ _NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
     found = asyncio.run(broker_access(data_dir).in_app(_tenants, needs=_NEEDS))
-    for tenant, counts in sorted(found.items()):
-        if as_json:
-            output.print_json({"tenant": tenant, "messages": counts})
-        else:
-            conversations = counts.get(kv_stream(CONVERSATIONS), 0)
-            output.print_line(f"{tenant:<24} {conversations} conversations, {sum(counts.values())} messages")
-    if not found and not as_json:
-        output.print_line("no tenants")
+    tenants = [{"tenant": tenant, "messages": counts} for tenant, counts in sorted(found.items())]
+    output.print_items(tenants, _line_of_tenant, none="no tenants", as_json=as_json)
     return Exit.OK
+
+
+def _line_of_tenant(facts: Mapping[str, Any]) -> str:
+    counts = facts["messages"]
+    conversations = counts.get(kv_stream(CONVERSATIONS), 0)
+    return f"{facts['tenant']:<24} {conversations} conversations, {sum(counts.values())} messages"
 
 
 def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float, as_json: bool) -> Exit:
@@ -189,9 +189,7 @@ class TenantExport:
     tenant: str
     directory: Path
     written: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of items by kind."""
     missing: list[str] = field(default_factory=list[str])
-    """The data that could not be read, each item with the reason."""
 
     async def run(self) -> None:
         for kind in ("assistant", "prompt", "schedule"):
@@ -262,7 +260,6 @@ class TenantExport:
             yield await self._request(f"{kind}.read.{item['id']}")
 
     async def _records(self, bucket: str) -> AsyncIterator[Any]:
-        """Yield the records of a bucket without secrets."""
         async for entry in Bucket(self.bus, bucket, _AnyRecord).entries(self.tenant):
             yield entry.value.model_dump(mode="json", exclude=set(SECRET_FIELDS))
 

@@ -186,9 +186,9 @@ def signature_of(thinking: str) -> str:
 def signed_thinking(where: str, block: Json) -> str:
     thinking = block.get("thinking")
     if not isinstance(thinking, str):
-        raise RequestRefused(f"{where}.thinking.thinking: Field required", param="messages")
+        raise RequestRefused(f"{where}.thinking.thinking: Field required", "messages")
     if block.get("signature") != signature_of(thinking):
-        raise RequestRefused(f"{where}: Invalid `signature` in `thinking` block", param="messages")
+        raise RequestRefused(f"{where}: Invalid `signature` in `thinking` block", "messages")
     return thinking
 
 
@@ -215,7 +215,7 @@ class ThinkingChecks:
                 raise RequestRefused(
                     "messages: the assistant message with tool_use must contain its original thinking block, "
                     f"unchanged; the block of {call.id} is missing",
-                    param="messages",
+                    "messages",
                 )
 
 

@@ -6,9 +6,11 @@ import asyncio
 import signal
 import sys
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -36,11 +38,11 @@ from banksman.model_server.delivery import (
 )
 from banksman.model_server.models import Models, resolve_reply
 from banksman.model_server.recorder import (
+    MAX_VIOLATIONS,
     Outcome,
     RecordedRequest,
     Recorder,
     Violation,
-    Violations,
     add_admin_routes,
 )
 from banksman.model_server.script import RawReply, Script, ScriptName
@@ -99,7 +101,6 @@ def _read(file: Path) -> dict[str, Script]:
 
 
 _SHUTDOWN_S = 0.5
-"""Seconds that a stopping server waits for open responses; then it closes their connections."""
 
 
 @asynccontextmanager
@@ -138,19 +139,17 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ModelRoutes:
-    """The HTTP routes of one server, and the state they share."""
-
     models: Models
     recorder: Recorder | None
-    violations: Violations = field(default_factory=Violations)
+    violations: deque[Violation] = field(default_factory=lambda: deque(maxlen=MAX_VIOLATIONS))
     gates: Gates = field(default_factory=Gates)
     thinking: ThinkingChecks = field(default_factory=ThinkingChecks)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        app.router.add_post("/v1/chat/completions", self._chat_completions)
-        app.router.add_post("/v1/responses", self._responses)
-        app.router.add_post("/v1/messages", self._messages)
+        app.router.add_post("/v1/chat/completions", partial(self._respond, CHAT_COMPLETIONS))
+        app.router.add_post("/v1/responses", partial(self._respond, RESPONSES))
+        app.router.add_post("/v1/messages", partial(self._respond, MESSAGES))
         app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._read_model)
@@ -161,16 +160,8 @@ class ModelRoutes:
         app.router.add_route("*", "/{path:.*}", _unknown_url)
         return app
 
-    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, CHAT_COMPLETIONS, "req_" + uuid.uuid4().hex)
-
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, RESPONSES, "req_" + uuid.uuid4().hex)
-
-    async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, MESSAGES, "req_" + uuid.uuid4().hex)
-
-    async def _respond(self, request: web.Request, wire: VendorFormat, request_id: str) -> web.StreamResponse:
+    async def _respond(self, wire: VendorFormat, request: web.Request) -> web.StreamResponse:
+        request_id = _new_request_id()
         recorded = self._begin(request, wire)
         outcome: Outcome = "disconnected"
         try:
@@ -223,13 +214,13 @@ class ModelRoutes:
     ) -> web.Response:
         if refused.is_violation:
             model = _model(loads_object(raw))
-            self.violations.add(Violation(wire.dialect, model, refused.message, refused.param))
+            self.violations.append(Violation(wire.dialect, model, refused.message, refused.param))
         return _json_bytes(
             wire.refusal(refused, request_id), refused.status, {wire.request_id_header: request_id}
         )
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        wire, request_id = MESSAGES, "req_" + uuid.uuid4().hex
+        wire, request_id = MESSAGES, _new_request_id()
         try:
             chat = parse_message(await self._body(request, None), counting=True)
         except RequestRefused as refused:
@@ -244,9 +235,13 @@ class ModelRoutes:
         name = request.match_info["model"]
         wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
         if name not in self.models.names():
-            return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
+            return self._refuse(model_not_found(name), wire, _new_request_id(), b"")
         entry = anthropic_reply.model_object if _is_anthropic(request) else openai_reply.model_object
         return web.json_response(entry(name))
+
+
+def _new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
 
 
 def _model(body: Json | None) -> str | None:

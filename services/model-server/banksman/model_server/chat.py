@@ -1,3 +1,5 @@
+"""A request of a client, independent of the vendor's format, and JSON as the vendors send it."""
+
 from __future__ import annotations
 
 import json
@@ -8,6 +10,55 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
 import jsonschema_rs
+
+Json: TypeAlias = dict[str, Any]
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dumps(value: object) -> str:
+    """Return compact JSON without escapes for non-ASCII characters, as the vendors send it."""
+    return _encode(value)
+
+
+def as_object(value: object) -> Json | None:
+    return cast(Json, value) if isinstance(value, dict) else None
+
+
+def as_list(value: object) -> list[Any] | None:
+    return cast(list[Any], value) if isinstance(value, list) else None
+
+
+def loads_object(text: str | bytes) -> Json | None:
+    try:
+        return as_object(json.loads(text))
+    except ValueError:
+        return None
+
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_fault(schema: Json) -> str | None:
+    """Return why a schema cannot describe a tool's arguments, or None if it can."""
+    return _schema_fault(dumps(schema))
+
+
+@lru_cache(maxsize=1024)
+def _schema_fault(schema_text: str) -> str | None:
+    schema = loads_object(schema_text)
+    if schema is None or schema.get("type") != "object":
+        stated = None if schema is None else schema.get("type")
+        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
+    try:
+        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
+        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
+    except jsonschema_rs.ValidationError as fault:
+        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
+        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
+    return None
+
 
 Dialect = Literal["openai", "anthropic", "responses"]
 """Wire format of a request.
@@ -25,8 +76,6 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call, in the history or about to be sent."""
-
     id: str
     name: str
     arguments: str
@@ -38,7 +87,6 @@ class AssistantTurn:
     text: str
     calls: tuple[Call, ...] = ()
     thinking: tuple[str, ...] = ()
-    """The signed thinking that the client returned with the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +107,6 @@ class ValidatedRequest:
     """The history, oldest first, without system text."""
     system: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """JSON Schemas of the arguments of the offered tools, by tool name."""
     namespaces: Mapping[str, str] = field(default_factory=dict[str, str])
     """Namespaces of the tools that have one, by the tool's name here, `{namespace}__{name}`. Only `responses`
     has namespaces."""
@@ -68,7 +115,6 @@ class ValidatedRequest:
     include_usage: bool = True
     """Whether a stream reports usage. OpenAI streams do so only on request."""
     input_chars: int = 0
-    """Characters of system text, history and tool definitions."""
 
     @cached_property
     def position(self) -> int:
@@ -102,8 +148,8 @@ class RequestRefused(Exception):
     def __init__(
         self,
         message: str,
-        *,
         param: str | None = None,
+        *,
         code: str | None = None,
         status: int = 400,
         error_type: ErrorType = "invalid_request_error",
@@ -130,54 +176,3 @@ def model_not_found(model: str) -> RequestRefused:
         status=404,
         error_type="not_found_error",
     )
-
-
-Json: TypeAlias = dict[str, Any]
-"""A decoded JSON object."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def dumps(value: object) -> str:
-    """Return compact JSON without escapes for non-ASCII characters, as the vendors send it."""
-    return _encode(value)
-
-
-def as_object(value: object) -> Json | None:
-    return cast(Json, value) if isinstance(value, dict) else None
-
-
-def as_list(value: object) -> list[Any] | None:
-    return cast(list[Any], value) if isinstance(value, list) else None
-
-
-def loads_object(text: str | bytes) -> Json | None:
-    try:
-        return as_object(json.loads(text))
-    except ValueError:
-        return None
-
-
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Tool names that both vendors accept."""
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schema_fault(schema: Json) -> str | None:
-    """Return why a schema cannot describe a tool's arguments, or None if it can."""
-    return _schema_fault(dumps(schema))
-
-
-@lru_cache(maxsize=1024)
-def _schema_fault(schema_text: str) -> str | None:
-    schema = loads_object(schema_text)
-    if schema is None or schema.get("type") != "object":
-        stated = None if schema is None else schema.get("type")
-        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
-    try:
-        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
-        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
-    except jsonschema_rs.ValidationError as fault:
-        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
-        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
-    return None

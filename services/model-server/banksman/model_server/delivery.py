@@ -211,13 +211,10 @@ class VendorFormat:
     parse: Parse
     """Parses headers and body; raises `RequestRefused` if they break a rule."""
     body: Callable[[ResolvedReply, ValidatedRequest], bytes]
-    """Returns the body of a response that is not streamed."""
     events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
     refusal: Callable[[RequestRefused, str], bytes]
     http_error: Callable[[HttpError, str], bytes]
-    """Returns the body of a scripted error status."""
     stream_error: Callable[[StreamError, str], bytes]
-    """Returns the event of a scripted fault within a stream."""
 
 
 def _with_any_headers(parse: Callable[[Json], ValidatedRequest]) -> Parse:

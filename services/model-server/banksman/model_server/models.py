@@ -45,7 +45,6 @@ class Models:
         self._faulted: Counter[tuple[str, str, int]] = Counter()
 
     def load(self, name: str, script: Script) -> str:
-        """Add or replace a script, reset its counters and return its model name."""
         self.unload(name)
         self._scripts[name] = script
         return scripted_model(name)
@@ -91,7 +90,7 @@ def _reply_at(name: str, script: Script, index: int) -> ScriptedReply | RawReply
         case "refuse":
             raise RequestRefused(
                 f"The script `{name}` has {len(script.replies)} replies; number {index + 1} was requested.",
-                param="messages",
+                "messages",
                 code="script_exhausted",
             )
 
@@ -103,8 +102,6 @@ _ARGUMENT_FRAGMENT_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class ResolvedReply:
-    """A reply with final call ids, finish reason and usage, independent of the wire format."""
-
     text_chunks: tuple[str, ...]
     reasoning_chunks: tuple[str, ...]
     calls: tuple[Call, ...]
@@ -125,7 +122,6 @@ class ResolvedReply:
 class EventStream:
     content: list[bytes]
     closing: list[bytes]
-    """The event with the finish reason, and all later events."""
 
 
 def resolve_reply(

@@ -50,13 +50,8 @@ def chunks(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
 
 
 def refusal(refused: RequestRefused, _request_id: str) -> bytes:
-    return _error_body(
-        refused.message,
-        refused.status,
-        error_type="invalid_request_error",
-        param=refused.param,
-        code=refused.code,
-    )
+    status, kind = refused.status, "invalid_request_error"
+    return _error_body(refused.message, status, error_type=kind, param=refused.param, code=refused.code)
 
 
 def http_error(fault: HttpError, _request_id: str) -> bytes:

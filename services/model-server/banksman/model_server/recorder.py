@@ -28,21 +28,18 @@ Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
 _MAX_REQUESTS = 5_000
-_MAX_VIOLATIONS = 1_000
+MAX_VIOLATIONS = 1_000
 
 
 @dataclass(slots=True)
 class RecordedRequest:
     number: int
-    """1 for the first request of the server."""
     dialect: Dialect
     path: str
     headers: dict[str, str]
     """Headers with lower-case names; secrets are replaced by `sha256:` and 12 digits of their digest."""
     raw: bytes = b""
-    """The body's bytes."""
     model: str | None = None
-    """The model that the request names."""
     outcome: Outcome = "open"
 
     @property
@@ -56,8 +53,6 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A request that broke a rule of its vendor's format; the vendor would respond with 400."""
-
     dialect: Dialect
     model: str | None
     message: str
@@ -65,8 +60,6 @@ class Violation:
 
 
 class Recorder:
-    """Stores the last 5,000 requests, and notifies waiters of changes."""
-
     def __init__(self) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._count = 0
@@ -95,20 +88,6 @@ class Recorder:
             await self._changed.wait()
 
 
-class Violations:
-    def __init__(self) -> None:
-        self._violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
-
-    def add(self, violation: Violation) -> None:
-        self._violations.append(violation)
-
-    def all(self) -> list[Violation]:
-        return list(self._violations)
-
-    def clear(self) -> None:
-        self._violations.clear()
-
-
 def _masked(name: str, value: str) -> str:
     if name not in _SECRET_HEADERS:
         return value
@@ -132,7 +111,7 @@ class _RequestsQuery(BaseModel):
 class _Admin:
     models: Models
     recorder: Recorder
-    violations: Violations
+    violations: deque[Violation]
     gates: Gates
 
     async def put_script(self, request: web.Request) -> web.Response:
@@ -164,7 +143,7 @@ class _Admin:
         return web.Response(status=204)
 
     async def get_violations(self, _request: web.Request) -> web.Response:
-        return web.json_response([asdict(violation) for violation in self.violations.all()])
+        return web.json_response([asdict(violation) for violation in self.violations])
 
     async def delete_violations(self, _request: web.Request) -> web.Response:
         self.violations.clear()
@@ -176,9 +155,8 @@ class _Admin:
 
 
 def add_admin_routes(
-    app: web.Application, models: Models, recorder: Recorder, violations: Violations, gates: Gates
+    app: web.Application, models: Models, recorder: Recorder, violations: deque[Violation], gates: Gates
 ) -> None:
-    """Add the routes for tests in other processes, which load scripts and read requests."""
     admin = _Admin(models, recorder, violations, gates)
     app.router.add_put("/scripts/{name}", admin.put_script)
     app.router.add_delete("/scripts/{name}", admin.delete_script)

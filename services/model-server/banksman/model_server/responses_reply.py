@@ -11,7 +11,6 @@ from banksman.model_server.models import EventStream, ResolvedReply, argument_fr
 from banksman.model_server.script import ScriptedUsage, StreamError
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a reply is incomplete, by finish reason."""
 
 
 def response(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:

@@ -27,7 +27,6 @@ from banksman.model_server.demo.texts import ExecutedStep, read_result
 from banksman.model_server.script import ScriptedCall, ScriptedReply
 
 _MAX_STREAM_S = 4.0
-"""Maximum total of the pauses within one streamed reply."""
 _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
@@ -91,7 +90,6 @@ _RESULT = re.compile(r"Tool result for [\w-]+:\s*(?P<text>.*)", re.DOTALL)
 @dataclass(frozen=True, slots=True)
 class DemoConversation:
     request: str
-    """The user's last message."""
     rounds: tuple[tuple[ToolOutput, ...], ...]
     """Results of the calls for that message, one tuple for each reply."""
     last_path: str
@@ -101,7 +99,6 @@ class DemoConversation:
     tools: frozenset[str]
     """Names of the offered tools. With `json_text`, all words of the prompt that describes them."""
     parallel: bool
-    """Whether one reply may contain several calls."""
 
 
 def read_history(chat: ValidatedRequest) -> DemoConversation:
@@ -135,7 +132,6 @@ def _without_context(text: str) -> str:
 
 
 def _with_native_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Replace calls and results in text form by native ones."""
     native: list[Item] = []
     call: Call | None = None
     for index, item in enumerate(items):

@@ -11,7 +11,6 @@ from typing import Any
 from banksman.model_server.chat import loads_object
 
 TOKEN = r"\x00\d+\x00"
-"""Pattern of a masked literal."""
 _TOKEN = re.compile(TOKEN)
 _LITERAL = re.compile(
     r"```(?:\w*\n)?(?P<fence>.+?)```"
@@ -89,17 +88,13 @@ VERBS = (
     "run|execute|list|show|read|open|write|save|create|make|put|fetch|get|download|summari[sz]e|delete|remove|"
     "draw|use|call|what|what's|how|tell|explain"
 )
-"""Pattern of the words that begin a clause."""
 READING = frozenset({"list", "read", "summarise", "fetch"})
 """Kinds of steps that change nothing, so that several can run in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tool call of a request."""
-
     kind: str
-    """Name of the rule; `run` for deletions too."""
     subject: str
     """Command, folder, path, URL or tool. Empty: the workspace, or the file that was used last."""
     tool: str
@@ -239,7 +234,6 @@ def read_request(text: str, last_path: str) -> tuple[list[list[Step]], list[str]
 
 
 def _clauses(masked: str) -> list[tuple[str, bool]]:
-    """Return each clause, and whether the words before it require its order."""
     parts = _SEPARATOR.split(masked) if len(masked) <= _MAX_WORDS_CHARS else []
     clauses = [_ENDING.sub("", _BEGINNING.sub("", part.strip())) for part in parts[::2]]
     order = [False, *(_IN_ORDER.search(separator) is not None for separator in parts[1::2])]

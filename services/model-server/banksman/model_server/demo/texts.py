@@ -161,16 +161,13 @@ _FAILURES = {
     "timeout": "took too long and was stopped",
     "unknown_outcome": "may or may not have happened: its outcome is unknown",
 }
-"""Verb phrases by error kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedStep:
     step: Step
     text: str
-    """The main text: content of a file, body of a page, stdout of a command."""
     facts: Json
-    """The result object; empty for plain text."""
     failure: str | None
     """Verb phrase with the reason of the failure; None if the call succeeded."""
 
