@@ -22,8 +22,7 @@ from banksman.bus.connection import Bus
 from banksman.cli.local.child import launched
 from banksman.cli.local.child_process import ProcessSpec, RestartPauses, Stage
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
-from banksman.cli.local.nats import LOCAL
-from banksman.cli.local.plan import Plan
+from banksman.cli.local.plan import LOCAL, Plan
 from banksman.cli.machine import free_port
 from banksman.cli.processes import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings

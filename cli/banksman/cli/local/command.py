@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from banksman.cli import output
-from banksman.cli.local.nats import LocalNats, port_for_clients
-from banksman.cli.local.plan import Plan
+from banksman.cli.local.plan import LocalNats, Plan, port_for_clients
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import SIGNALS, Provisioner
 from banksman.cli.machine import choose_sandbox, free_port, require_free
