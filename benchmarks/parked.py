@@ -38,7 +38,7 @@ from tests.support.parked import (
 from tests.support.server_memory import ServerMemory, server_memory
 from tests.support.system import scripted_model
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.runs.conversation_log import CACHED_CONVERSATIONS
 
 MIB = 1024 * 1024

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from banksman.cli.broker.accounts import user_names
-from banksman.cli.broker.keys import Variable, key_variable
+from banksman.cli.broker.accounts import Variable, key_variable, user_names
 from banksman.cli.broker.server import Cluster, Tls, render_config
 from banksman.deployment.topology import StorageBudget
 

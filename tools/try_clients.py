@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 from tools.client_programs import PROGRAMS, PROOF, Program
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 BANKSMAN = ROOT / ".venv/bin/banksman"

@@ -22,8 +22,8 @@ from tests.support.polling import wait_until
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.cli.local.nats import LOCAL
-from banksman.cli.ports import free_port
+from banksman.cli.local.plan import LOCAL
+from banksman.cli.machine import free_port
 from banksman.cli.state import DataDir, Instance
 
 LAUNCHER, TOOL_SERVER = "launcher", "tool server"

@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 from tests.support.system import wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 
 ENVIRONMENT = ROOT / ".venv-bench"
 """Created by `make bench` from requirements/bench.txt."""

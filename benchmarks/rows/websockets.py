@@ -16,7 +16,7 @@ from benchmarks.harness.system import Measured
 from tests.support.system import wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 
 SUBPROTOCOL = "banksman.v1"
 AT_ONCE = 50

@@ -20,7 +20,7 @@ from banksman.bus.errors import (
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer

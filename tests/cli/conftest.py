@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.commands import run_command
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

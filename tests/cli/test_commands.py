@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from banksman.cli.machine import free_port
 from banksman.cli.main import command_tree
-from banksman.cli.ports import free_port
 from banksman.cli.processes import ProcessIdentity
 from banksman.cli.state import DataDir, Instance
 

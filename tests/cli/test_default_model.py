@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.cli.settings import (
     DEFAULT_MODEL_VARIABLES,
     ModelChoice,

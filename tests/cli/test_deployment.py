@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.paths import ROOT
 from tests.support.polling import wait_until
 

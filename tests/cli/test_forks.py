@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.cli.processes import readiness_problem
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.cli.local import child_process as logs
-from banksman.cli.local.child_process import ChildLog
+from banksman.cli.local import screen as logs
+from banksman.cli.local.screen import ChildLog
 
 
 @pytest.fixture

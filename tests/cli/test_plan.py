@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.cli.local.nats import LocalNats, port_for_clients
-from banksman.cli.local.plan import Plan
-from banksman.cli.local.system import ProcessSpec
+from banksman.cli.local.child_process import ProcessSpec
+from banksman.cli.local.plan import LocalNats, Plan, port_for_clients
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
 

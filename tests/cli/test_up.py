@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.polling import wait_until
 
 from .conftest import SERVICES_LEFT_OUT, WAIT_TIMEOUT_S, Start, Up, banksman

@@ -14,7 +14,7 @@ from typing import Any, cast
 from testcontainers.compose import DockerCompose
 from testcontainers.core.container import DockerContainer
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.debian import cache_directory, exclusively, host_release, make_archive
 from tests.support.docker_engine import DockerEngine, EngineError
 from tests.support.paths import ROOT

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from banksman.cli.broker.keys import key_variable
+from banksman.cli.broker.accounts import key_variable
 from tests.support.paths import ROOT
 from tests.support.privileged import require
 

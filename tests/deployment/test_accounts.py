@@ -24,8 +24,14 @@ from banksman.bus.storage.leases import RENEW_EVERY_S, renew_lease, take_lease
 from banksman.bus.storage.log import EventLog
 from banksman.bus.storage.objects import Objects, owned_name
 from banksman.bus.storage.slots import CallSlots
-from banksman.cli.broker.accounts import TENANT_CONNECTIONS, Tenant, user_names
-from banksman.cli.broker.keys import Variable, generate_keys, key_variable
+from banksman.cli.broker.accounts import (
+    TENANT_CONNECTIONS,
+    Tenant,
+    Variable,
+    generate_keys,
+    key_variable,
+    user_names,
+)
 from banksman.cli.broker.server import render_config
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease

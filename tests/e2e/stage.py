@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response, WebSocket
 from playwright.async_api import Page, expect
 from starlette.websockets import WebSocketDisconnect
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.gateway.interfaces.page.routes import routes
 from tests.support.browser import WAIT_TIMEOUT_MS
 from tests.support.polling import eventually

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
 
 from banksman.model_server import ScriptedCall, ScriptedReply
-from banksman.model_server.thinking import signature_of
+from banksman.model_server.anthropic_reply import signature_of
 
 
 def user(content: Any = "hello") -> Any:

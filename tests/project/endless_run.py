@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import async_playwright
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.nats import Broker
 from tests.support.system import ScriptedModel, scripted_model
 

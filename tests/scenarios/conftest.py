@@ -14,7 +14,7 @@ import pytest
 
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.model_server import RawReply, ScriptedReply
 from tests.scenarios.gerrit import gerrit
 from tests.support import privileged

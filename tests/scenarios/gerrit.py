@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 
 CHANGES = [
     {"_number": 101, "subject": "Fix the lease", "status": "MERGED", "insertions": 12},

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from banksman.bus.connection import Bus
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallRequested
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ApprovalDecision, ClientFrame, ConversationCreate
 from banksman.contracts.ids import run_id_for

@@ -13,8 +13,7 @@ from banksman.bus.errors import NoResponders, RemoteError, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
 from banksman.bus.storage.leases import instance_key
-from banksman.cli.broker.accounts import Tenant, user_names
-from banksman.cli.broker.keys import generate_keys
+from banksman.cli.broker.accounts import Tenant, generate_keys, user_names
 from banksman.cli.broker.server import render_config
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from banksman.cli.broker.server import executable
 from banksman.cli.local.child import launched
+from banksman.cli.local.child_process import ProcessSpec
 from banksman.cli.local.command import local_runners, supervise
-from banksman.cli.local.nats import LocalNats
-from banksman.cli.local.plan import Plan
-from banksman.cli.local.system import ProcessSpec
-from banksman.cli.sandbox import choose_sandbox
+from banksman.cli.local.plan import LocalNats, Plan
+from banksman.cli.machine import choose_sandbox
 from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Lock
 from banksman.runtime.settings import load

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.broker.accounts import Tenant, user_names
-from banksman.cli.broker.keys import generate_keys, seed_file
+from banksman.cli.broker.accounts import Tenant, generate_keys, seed_file, user_names
 from banksman.cli.broker.server import Cluster, render_config
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import provision

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Self
 
-from banksman.model_server.app import serving
+from banksman.model_server.app import ModelRoutes, serving
 from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation
-from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import RawReply, Script, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -70,7 +69,7 @@ class ModelServer:
     @property
     def violations(self) -> list[Violation]:
         """Return all requests that broke a rule of their vendor's format or exceeded a script."""
-        return self._routes.violations.all()
+        return list(self._routes.violations)
 
     def open_gate(self, name: str) -> None:
         """Release all current and future replies that wait at this gate."""

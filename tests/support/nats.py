@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from banksman.bus.settings import Replicas
 from banksman.cli.broker.server import Cluster
 from banksman.cli.broker.store import started
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.polling import wait_until
 
 START_TIMEOUT_S = 30.0

@@ -11,9 +11,8 @@ import sys
 from urllib.parse import urlsplit
 
 from banksman.cli.local.command import UpOptions, local_runners
-from banksman.cli.local.nats import LocalNats
-from banksman.cli.local.plan import Plan
-from banksman.cli.ports import free_port
+from banksman.cli.local.plan import LocalNats, Plan
+from banksman.cli.machine import free_port
 from banksman.cli.state import DataDir
 
 

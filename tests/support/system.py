@@ -16,7 +16,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.model_server import RawReply, Script, ScriptedReply
 from tests.support.nats import servers
 from tests.support.polling import wait_until

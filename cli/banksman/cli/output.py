@@ -7,6 +7,7 @@ import os
 import sys
 import termios
 import unicodedata
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from io import TextIOWrapper
@@ -73,8 +74,15 @@ def print_result(facts: Any, text: str, *, as_json: bool) -> None:
         print_line(text)
 
 
+def print_items(items: Sequence[Any], line: Callable[[Any], str], *, none: str, as_json: bool) -> None:
+    """Print each item, with `line` as text; print `none` if there are no items."""
+    for item in items:
+        print_result(item, line(item), as_json=as_json)
+    if not items and not as_json:
+        print_line(none)
+
+
 def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
-    """Print an error as one sentence, or as JSON, and return the exit code for it."""
     if as_json:
         print_json({"error": {"code": code, "message": message}})
     else:
@@ -93,11 +101,6 @@ def clean(text: str) -> str:
 
 
 def exit_with(code: Exit) -> None:
-    """End the command with this code.
-
-    Raises:
-        typer.Exit: unless the code is OK.
-    """
     if code is not Exit.OK:
         import typer
 
@@ -105,17 +108,14 @@ def exit_with(code: Exit) -> None:
 
 
 def prompt(text: str) -> str:
-    """Show a prompt and return the line that the user then types, as `typed` does, in lower case."""
+    """Return the line that the user types, in lower case."""
     return typed(text).lower()
 
 
 def typed(text: str) -> str:
-    """Show a prompt and return the line that the user then types, without outer white space.
+    """Show a prompt and return the line that the user then types; empty at the end of input.
 
     Without a terminal the prompt goes to standard error: standard output may be read as JSON.
-
-    Returns:
-        The line; empty at the end of input.
     """
     if not sys.stdout.isatty():
         sys.stderr.write(text)

@@ -22,15 +22,12 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, distinguishable from a later process with the same pid."""
-
     pid: int
     started: str
     """Boot id and start time in clock ticks, or the time from `ps`. Empty if it had ended already."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """Return the identity of the process that has this pid now."""
         return cls(pid=pid, started=_started(pid) or "")
 
     @property
@@ -38,7 +35,6 @@ class ProcessIdentity:
         return bool(self.started) and _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -52,7 +48,6 @@ class ProcessIdentity:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; return False on timeout."""
         deadline = time.monotonic() + timeout_s
         while self.alive:
             if time.monotonic() > deadline:
@@ -83,14 +78,12 @@ _READY_POLL_S = 0.1
 
 
 async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:
-    """Wait until a process is ready, and report after each request why it is not."""
     while (problem := await readiness_problem(ready_url)) is not None:
         on_problem(problem)
         await asyncio.sleep(_READY_POLL_S)
 
 
 async def readiness_problem(ready_url: str) -> str | None:
-    """Return why a process is not ready, or None when it is."""
     try:
         reply = await http_get(ready_url, timeout_s=_TIMEOUT_S)
     except (OSError, ValueError):

@@ -30,12 +30,7 @@ _COLLECT_AFTER = 10_000
 
 
 def run_service(name: str, *, json: bool = False, **options: object) -> int:
-    """Run a service until it is stopped and return its exit code.
-
-    Args:
-        name: Key of `SERVICES`.
-        json: Whether it logs JSON, also on a terminal.
-        options: Keyword arguments for the service's `run`.
+    """Run a service until it is stopped and return its exit code; `options` are those of its `run`.
 
     Raises:
         BadInput: a setting is invalid.
@@ -48,8 +43,11 @@ def run_service(name: str, *, json: bool = False, **options: object) -> int:
         settings.adopt_default_model(os.environ)
     module = load_service(name)
     if json:
+        from banksman.runtime.settings import load
+
         os.environ["BANKSMAN_LOG__FORMAT"] = "json"
-        _check_settings(name)
+        # The service reports an invalid setting as text only.
+        load(settings_of(name))
     code = module.run(**options)
     if not isinstance(code, int):
         raise BadInput(f"{module.__name__}.run", code, "an exit code")
@@ -57,11 +55,7 @@ def run_service(name: str, *, json: bool = False, **options: object) -> int:
 
 
 def load_service(name: str) -> ModuleType:
-    """Import the `app` module of a service.
-
-    Raises:
-        Unavailable: a library is not installed.
-    """
+    """Import the `app` module of a service; raise `Unavailable` if a library is not installed."""
     # Objects that imports create are never garbage: collecting them costs a seventh of a service's start.
     gc.disable()
     try:
@@ -78,32 +72,12 @@ def load_service(name: str) -> ModuleType:
 
 
 def service_module(name: str, module: str) -> ModuleType:
-    """Import a module of a service.
-
-    Raises:
-        ModuleNotFoundError: a library of the service is not installed.
-    """
+    """Import a module of a service; raise `ModuleNotFoundError` if one of its libraries is not installed."""
     return importlib.import_module(f"{SERVICES[name]}.{module}")
 
 
-def _check_settings(name: str) -> None:
-    """Check the settings of a service here, because the service reports an invalid one as text only.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
-    from banksman.runtime.settings import load
-
-    load(settings_of(name))
-
-
 def settings_of(name: str) -> type[ServiceSettings]:
-    """Return the one settings class of a service.
-
-    Raises:
-        ModuleNotFoundError: a library of the service is not installed.
-        BadInput: its module has none, or several.
-    """
+    """Return the one settings class of a service; raise `BadInput` if its module has none, or several."""
     from banksman.runtime.settings import ServiceSettings
 
     module = service_module(name, "settings")

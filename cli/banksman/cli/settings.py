@@ -17,7 +17,6 @@ DEMO_MODEL = "demo"
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
-"""Maximum number of models that a notice names."""
 DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
 """The default model of the gateway, for requests that name none, and of agents, which create its client in
@@ -37,12 +36,9 @@ VENDOR_VARIABLES: Mapping[str, str] = {
     "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
     "BACKBOARD_API_KEY": "BANKSMAN_MODELS__BACKBOARD_API_KEY",
 }
-"""Maps environment variables of the vendors' own tools to settings."""
 
 
 class _Models(BaseModel):
-    """The part of section `models` that the model choice needs."""
-
     model_config = ConfigDict(frozen=True)
 
     default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
@@ -74,12 +70,10 @@ class ModelChoice(ServiceSettings):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences about the default model for the terminal of an operator."""
         missing = self._missing_model()
         return (missing,) if missing else ()
 
     def _missing_model(self) -> str | None:
-        """Return a sentence if an OpenAI-compatible server does not list the default model."""
         provider, _, name = self.default_model.partition(":")
         if provider != "openai" or (url := self._compatible_server) is None:
             return None
@@ -94,7 +88,6 @@ class ModelChoice(ServiceSettings):
 
     @property
     def _compatible_server(self) -> str | None:
-        """The URL of an OpenAI-compatible server other than OpenAI's own; None without one."""
         url = self.models.openai_base_url
         return url if url and not url.startswith(_OPENAI_URL) else None
 
@@ -104,8 +97,6 @@ class ModelChoice(ServiceSettings):
 
 
 class _Gateway(BaseModel):
-    """The part of section `gateway` that `up` and `keys` need."""
-
     model_config = ConfigDict(frozen=True)
 
     host: str = "127.0.0.1"
@@ -129,18 +120,11 @@ class LocalSettings(Section):
 
 
 class UpSettings(ModelChoice):
-    """Settings that determine which processes run, and where."""
-
     gateway: _Gateway = _Gateway()
     local: LocalSettings = LocalSettings()
 
 
 def _first_model(base_url: str, key: SecretStr | None) -> str:
-    """Return the first model that an OpenAI-compatible server lists.
-
-    Raises:
-        BadInput: the server does not respond within `LIST_TIMEOUT_S`, or lists none.
-    """
     try:
         return _listed_models(base_url, key)[0]
     except _NO_LIST as error:
@@ -158,12 +142,10 @@ def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
-    """Set our variables that are unset or empty from the vendors' variables."""
     for theirs, ours in VENDOR_VARIABLES.items():
         if environment.get(theirs) and ours not in environment:
             environment[ours] = environment[theirs]
 
 
 def adopt_default_model(environment: MutableMapping[str, str]) -> None:
-    """Set the default model for a service that runs without `banksman up`."""
     environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

@@ -19,73 +19,33 @@ _TRAVERSE_ONLY = 0o711
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Content of the run file: a running system."""
-
     url: str
-    """Base URL for people and clients."""
     supervisor: ProcessIdentity
     processes: Mapping[str, ProcessIdentity]
     """Running child processes by name; without those that wait for a restart."""
     health: Mapping[str, str]
-    """URL of each child process's `/readyz`, by name."""
     nats_url: str
     monitoring_url: str
     ready: bool
-    """Whether the start is complete."""
 
 
-@dataclass(frozen=True, slots=True)
 class DataDir:
-    """The files of one system."""
-
-    path: Path
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def lock_file(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_file = path / "run.json"
+        self.lock_file = path / "up.lock"
         """File that the supervisor locks. It exists from the first start on."""
-        return self.path / "up.lock"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def keys(self) -> Path:
+        self.logs = path / "logs"
+        self.keys = path / "keys"
         """Directory of the NATS users' seeds and of the key that signs approval decisions."""
-        return self.path / "keys"
-
-    @property
-    def nats(self) -> Path:
-        return self.path / "nats"
-
-    @property
-    def store(self) -> Path:
-        return self.nats / "streams"
-
-    @property
-    def nats_context_file(self) -> Path:
+        self.nats = path / "nats"
+        self.store = self.nats / "streams"
+        self.nats_context_file = path / CONTEXT_FILE
         """File from which services on this machine read how to connect to NATS."""
-        return self.path / CONTEXT_FILE
-
-    @property
-    def signing_key_file(self) -> Path:
-        return self.keys / "approvals.key"
-
-    @property
-    def api_keys_file(self) -> Path:
-        """File of the API keys that `banksman keys create` wrote."""
-        return self.keys / "api-keys.json"
+        self.signing_key_file = self.keys / "approvals.key"
+        self.api_keys_file = self.keys / "api-keys.json"
 
     def prepare(self) -> None:
-        """Create missing directories and the signing key.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
         self.path.mkdir(mode=_TRAVERSE_ONLY, parents=True, exist_ok=True)
         for private in (self.logs, self.keys, self.nats):
             private.mkdir(mode=0o700, exist_ok=True)
@@ -106,18 +66,15 @@ class DataDir:
         return instance if instance is not None and instance.supervisor.alive else None
 
     def write(self, instance: Instance) -> None:
-        """Replace the run file atomically."""
         new = self.run_file.with_suffix(".new")
         new.write_text(json.dumps(asdict(instance), indent=2), encoding="utf-8")
         new.replace(self.run_file)
 
     def forget(self) -> None:
-        """Remove the files by which other processes find the system."""
         self.run_file.unlink(missing_ok=True)
         self.nats_context_file.unlink(missing_ok=True)
 
     def end_leftovers(self) -> list[str]:
-        """Kill processes of a dead supervisor that still run; return their names."""
         instance = self.read()
         if instance is None or instance.supervisor.alive:
             return []
@@ -138,9 +95,6 @@ class Lock:
 
         Returns:
             None on success. Otherwise the pid of the process that holds it, or 0 if the pid is unknown.
-
-        Raises:
-            OSError: the file cannot be written.
         """
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -166,15 +120,7 @@ class Lock:
 
 
 def write_signing_key(file: Path, key: str | None = None) -> str:
-    """Write a signing key that only its owner can read, unless the file exists.
-
-    Args:
-        file: Path of the key file.
-        key: The key; None generates one.
-
-    Returns:
-        The key in the file.
-    """
+    """Write `key`, or a new one, so that only its owner can read it; return the existing or new key."""
     if not file.exists():
         from banksman.runtime.settings import SIGNING_KEY_BYTES
 

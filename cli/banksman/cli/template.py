@@ -42,7 +42,6 @@ IMPORTED_LATER = (
 
 
 def main() -> int:
-    """Fork services until the launcher closes the socket. In a forked process, run its service."""
     control = socket.socket(fileno=int(sys.argv[1]))
     # setproctitle finds the command line in memory beside the original environment, which a fork replaces.
     setproctitle(getproctitle())
@@ -103,7 +102,6 @@ def _on_child(_number: int, _frame: FrameType | None) -> None:
 
 
 def _become(request: int, output: int, template: int) -> str:
-    """Set up a forked process for its service; return the service's name."""
     # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
     os.setpgid(0, 0)
     die_with(template)

@@ -23,9 +23,9 @@ from banksman.contracts.messages import (
     UserMessage,
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.model_server.anthropic_reply import signature_of
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.openai_request import parse_chat_completion
-from banksman.model_server.thinking import signature_of
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
 THINKING = {"thinking": [{"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}]}

@@ -9,7 +9,7 @@ from tests.agent.providers.histories import histories
 from tests.support.deltas import Shown
 
 from banksman.model_server import ScriptedReply
-from banksman.model_server.thinking import signature_of
+from banksman.model_server.anthropic_reply import signature_of
 
 SIGNATURE = signature_of("Two at once.")
 

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from banksman.cli.broker.keys import seed_file
+from banksman.cli.broker.accounts import seed_file
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from tests.support.chaos.fleet import Fleet
 from tests.support.timeouts import deadline

@@ -13,9 +13,9 @@ from pathlib import Path
 from tools.nats_profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.broker.keys import seed_file
-from banksman.cli.local.system import ProcessSpec, Stage
-from banksman.cli.ports import free_port
+from banksman.cli.broker.accounts import seed_file
+from banksman.cli.local.child_process import ProcessSpec, Stage
+from banksman.cli.machine import free_port
 from banksman.deployment.users import OPERATOR, inbox_prefix
 from tests.support.chaos.fleet import Member
 from tests.support.paths import ROOT

@@ -102,7 +102,7 @@ async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_br
             earlier = await client.create(model.play(f"earlier-{number}", [ScriptedReply(text="Well.")]))
             await client.run(earlier, "first")
         await fleet["nats"].stop(signal.SIGTERM)
-        flip_in_the_last_block(stream_of(fleet.nats.store))
+        flip_in_the_last_block(stream_of(fleet.nats.data.store))
         await _up(fleet)
         done = [
             await client.create(model.play(f"later-{n}", [ScriptedReply(text="Done.")])) for n in range(3)

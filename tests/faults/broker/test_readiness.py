@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from tests.support.fixtures import provision_all
 from tests.support.nats import NatsServer, plain_config
 from tests.support.polling import wait_until

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from banksman.bus.connection import NatsSettings
-from banksman.cli.local.nats import LOCAL
+from banksman.cli.local.plan import LOCAL
 from banksman.contracts.ids import new_id
 from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE

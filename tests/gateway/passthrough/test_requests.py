@@ -17,7 +17,7 @@ from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
 from tests.support.web_server import web_server
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.gateway.settings import Upstream
 from banksman.model_server.script import ScriptedReply
 from banksman.runtime import redaction

@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from banksman.bus.connection import NatsSettings
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.gateway.app import main
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings, ModelSettings
 from banksman.model_server.script import ScriptedReply

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.broker.accounts import user_names
-from banksman.cli.broker.keys import generate_keys
+from banksman.cli.broker.accounts import generate_keys, user_names
 from banksman.cli.broker.server import Cluster, executable, render_config
 from banksman.cli.broker.store import started
-from banksman.cli.local.nats import LOCAL, LocalNats
-from banksman.cli.local.system import ProcessSpec
-from banksman.cli.ports import free_port
+from banksman.cli.local.child_process import ProcessSpec
+from banksman.cli.local.plan import LOCAL, LocalNats
+from banksman.cli.machine import free_port
 from banksman.cli.state import DataDir
 from banksman.deployment import users
 from banksman.deployment.streams import provision
@@ -41,7 +40,7 @@ class Server:
     def store(self) -> Path:
         """Its `store_dir`."""
         alone = self.config_file == self.nats.config_file
-        return self.nats.store if alone else self.nats.data.nats / f"streams-{self.name}"
+        return self.nats.data.store if alone else self.nats.data.nats / f"streams-{self.name}"
 
     @property
     def command(self) -> tuple[str, ...]:

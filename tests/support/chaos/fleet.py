@@ -20,12 +20,10 @@ import httpx
 
 from banksman.bus.connection import Bus
 from banksman.cli.local.child import launched
-from banksman.cli.local.child_process import RestartPauses
+from banksman.cli.local.child_process import ProcessSpec, RestartPauses, Stage
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
-from banksman.cli.local.nats import LOCAL
-from banksman.cli.local.plan import Plan
-from banksman.cli.local.system import ProcessSpec, Stage
-from banksman.cli.ports import free_port
+from banksman.cli.local.plan import LOCAL, Plan
+from banksman.cli.machine import free_port
 from banksman.cli.processes import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir

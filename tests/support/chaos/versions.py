@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.plan import LocalNats
 from tests.support.paths import ROOT
 from tests.support.timeouts import deadline
 
@@ -32,7 +32,7 @@ _NEWER = "tests.support.chaos.newer"
 _CONFIGURE = """
 import asyncio, sys
 from pathlib import Path
-from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.plan import LocalNats
 from banksman.cli.state import DataDir
 path, port, http_port, step = sys.argv[1:]
 nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port))

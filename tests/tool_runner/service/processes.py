@@ -19,7 +19,7 @@ from tests.support.fixtures import SecuredNats
 from tests.support.forks import ForkedService, ServiceForks
 from tests.support.polling import eventually, wait_until
 
-from banksman.cli.ports import free_port
+from banksman.cli.machine import free_port
 from banksman.deployment.users import TOOL_RUNNER
 from banksman.tool_runner.sandbox.bwrap.processes import children
 from banksman.tool_runner.workspaces.quota import delete_tree

@@ -31,8 +31,8 @@ from banksman.bus.names import MCP, kv_stream, kv_subject
 from banksman.bus.secrets.mcp_access import AccessMissing, McpAccess
 from banksman.bus.secrets.sealing import SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
+from banksman.cli.machine import free_port
 from banksman.cli.main import main
-from banksman.cli.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, FileReply
 from banksman.contracts.ids import new_id

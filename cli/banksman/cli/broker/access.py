@@ -17,16 +17,8 @@ T = TypeVar("T")
 
 
 class BrokerAccess:
-    """Runs functions on operator connections, each opened for the call and closed after it."""
-
     def __init__(self, nats: NatsSettings, run_seed_file: Path | None, budget: StorageBudget) -> None:
-        """Describe the connections.
-
-        Args:
-            nats: Connection settings with the seed of the operator's user in APP.
-            run_seed_file: Seed of the operator's user in RUN; None leaves RUN out.
-            budget: Bytes for all streams together.
-        """
+        """Describe the connections; without `run_seed_file`, account RUN is left out."""
         self._nats = nats
         self._run_seed_file = run_seed_file
         self._app = app_topology(budget, replicas=nats.replicas)
@@ -34,20 +26,10 @@ class BrokerAccess:
 
     @property
     def monitoring_url(self) -> str | None:
-        """URL of the server's monitoring endpoints; None if it is not set."""
         return self._nats.monitoring_url
 
     async def in_app(self, act: Callable[[Bus], Awaitable[T]], *, needs: tuple[str, ...] = ()) -> T:
-        """Call a function with a connection in APP.
-
-        Args:
-            act: The function.
-            needs: Streams that must exist.
-
-        Raises:
-            NotReady: a stream in `needs` is missing.
-            Unavailable: NATS cannot be reached.
-        """
+        """Call a function with a connection in APP; raise `NotReady` if a stream in `needs` is missing."""
         async with await _connect(users.OPERATOR, self._nats) as bus:
             for stream in needs:
                 if await stream_info(bus, stream) is None:

@@ -7,13 +7,16 @@ address an inbox or a stream of APP. Only the subjects below cross; the server c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import os
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
-from banksman.cli.broker.keys import Variable
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
@@ -29,6 +32,17 @@ from banksman.deployment.users import (
     all_users,
 )
 
+# The package has no type annotations and no stubs.
+_nkeys: Any = importlib.import_module("nkeys")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that the server reads from its environment."""
+
+    name: str
+
+
 PublicKeys = Mapping[str, str | Variable]
 """Maps user names to public keys (`U…`), or to variables of the server's environment that hold them."""
 
@@ -37,7 +51,6 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 TENANT_CONNECTIONS = 64
 """Maximum connections of one tenant: clients and processes of tool servers together."""
 TENANT_SUBSCRIPTIONS = 10_000
-"""Maximum subscriptions of one tenant over all of its connections."""
 
 _RELAY_THRESHOLD = "10s"
 """How long the server keeps the reply subject of a message to the relay. Agents reply within five seconds, or
@@ -50,8 +63,6 @@ thousands of these subjects under load."""
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant that uses NATS directly, in its own account."""
-
     tenant: str
     tool_servers: tuple[str, ...] = ()
     """Ids of its tool servers. `*` allows any id; its processes can then also receive all calls of the
@@ -132,7 +143,6 @@ _RUN_SERVES = (
     subjects.tool_cancel(ANY, ANY, ANY),
     subjects.files(ANY, ANY, ANY),
 )
-"""Requests other than calls that APP may send to runners."""
 _RUN_REQUESTS = (
     kv_subject(names.RUNNERS, ANY),
     subjects.workspace_report(ANY, ANY, ANY),
@@ -239,7 +249,6 @@ _REGISTRATIONS = (
 
 
 def _tenant_relayed(one: Tenant) -> tuple[tuple[str, str], ...]:
-    """Return the relay's subject and the user's subject of each message that agents store for a tenant."""
     t = one.tenant
     return (
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
@@ -267,7 +276,6 @@ def _tenant_calls(one: Tenant) -> tuple[str, ...]:
 
 
 def _tenant_serves(one: Tenant) -> tuple[str, ...]:
-    """Return the requests besides calls that APP may send to the tenant's tool servers."""
     return tuple(
         subject
         for server in one.tool_servers
@@ -284,9 +292,33 @@ def _service(account: str, subject: str) -> dict[str, Any]:
 
 
 def _relayed(subject: str, published_on: str) -> dict[str, Any]:
-    """Return the import of a service of APP, mapped to the subject that the importing users publish on."""
     return {**_service(APP, subject), "to": published_on}
 
 
 def _stream(account: str, subject: str) -> dict[str, Any]:
     return {"stream": {"account": account, "subject": subject}}
+
+
+def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
+    """Create `{user}.nk`, readable only by its owner, for each user without a key; return the public keys."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {user: _key(seed_file(directory, user)) for user in users}
+
+
+def seed_file(directory: Path, user: str) -> Path:
+    return directory / f"{user}.nk"
+
+
+def key_variable(user: str) -> str:
+    """Return the environment variable of a user's public key, for a configuration without literal keys."""
+    return f"BANKSMAN_NKEY_{user.upper().replace('-', '_')}"
+
+
+def _key(file: Path) -> str:
+    if not file.exists():
+        # Opened with its final mode: there is no moment in which another user could read it.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(_nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
+    pair = _nkeys.from_seed(bytearray(file.read_bytes().strip()))
+    return str(pair.public_key, "ascii")

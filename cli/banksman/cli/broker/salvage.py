@@ -32,10 +32,7 @@ _MIN_RECORD_BYTES = _SUBJECT_AT + _CHECKSUM_BYTES
 
 
 class BlockRecord(NamedTuple):
-    """A record with the right checksum."""
-
     end: int
-    """Offset of the byte after the record."""
     seq: int
 
 
@@ -61,7 +58,6 @@ class DamagedPart(NamedTuple):
 
 
 def damages(content: bytes, checksum: Checksum) -> Iterator[DamagedPart]:
-    """Yield the parts of a block that are not valid records, in order."""
     at, seq = 0, 0
     while at < len(content):
         record = record_at(content, at, checksum)
@@ -142,15 +138,11 @@ _COMPRESSED = b"cmp"
 
 
 class Salvaged(NamedTuple):
-    """A file from which damaged messages were removed."""
-
     account: str
     stream: str
     file: str
-    """Name of the file."""
     damages: tuple[DamagedPart, ...]
     original: str
-    """Path to which the original file was moved."""
 
     def __str__(self) -> str:
         removed = ", ".join(
@@ -168,16 +160,10 @@ def is_available() -> bool:
 
 
 def salvage(store: Path) -> list[Salvaged]:
-    """Remove the damaged messages from all files of a store. The server must not run.
+    """Remove the damaged messages from all files of a store, the `store_dir` of a stopped server.
 
     Does nothing without the library, or for a server of a cluster: the other servers have its messages. An
     incomplete record at the end of a stream is left to the server: its message was never acknowledged.
-
-    Args:
-        store: The server's `store_dir`.
-
-    Raises:
-        OSError: a file cannot be read or replaced.
     """
     highway_hash = _hash()
     if highway_hash is None or (store / "jetstream" / "$SYS" / "_js_").exists():

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, accounts
-from banksman.cli.broker.keys import Variable
+from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, Variable, accounts
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.topology import StorageBudget
 from banksman.deployment.users import SYS, all_users
@@ -23,18 +22,12 @@ SERVER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "50"}
 """Defaults for the environment of nats-server. With Go's own default of 100, garbage grows to the size of the
 live heap. 50 saves up to a quarter of the memory and costs a twentieth more CPU (https://go.dev/doc/gc-guide)."""
 SERVER_VARIABLES = ("GOGC", "GOMEMLIMIT")
-"""Variables of nats-server that an operator may set."""
 _INDENT = "  "
 CLUSTER_SIZE = 3
-"""Number of servers of a cluster; each keeps every stream."""
 
 
 def executable() -> str:
-    """Return the path of nats-server: the one of this Python environment, otherwise the first in PATH.
-
-    Raises:
-        Unavailable: it is not installed.
-    """
+    """Return the path of nats-server: the one of this Python environment, otherwise the first in PATH."""
     beside = Path(sys.executable).with_name("nats-server")
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
@@ -44,8 +37,6 @@ def executable() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of the server's certificate files."""
-
     cert_file: str
     key_file: str
     ca_file: str | None = None
@@ -81,19 +72,13 @@ def render_config(
 
     Args:
         keys: Public keys of all users, including those of runners and tenants.
-        port: Port for clients.
         http_port: Port of the monitoring endpoints, which must not be public; None disables them.
-        host: Interface for clients.
-        http_host: Interface of the monitoring endpoints.
         server_name: Name that is unique in a cluster.
-        store_dir: Directory of the streams.
         budget: Bytes for all streams together.
         sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
             server loses acknowledged messages in a power cut.
         tls: The server's certificate; None for a network without other users.
-        cluster: Cluster settings; None for a single server.
         runners: Ids of the runners with their own keys; empty for one shared key.
-        tenants: Tenants with their own accounts.
         tool_servers: Ids of the tool servers that serve all tenants.
     """
     config: dict[str, Any] = {
@@ -145,28 +130,19 @@ def _tls(tls: Tls) -> dict[str, Any]:
 
 
 def render(config: Mapping[str, Any]) -> str:
-    """Return the text of a configuration file, with quoted strings and indented maps and lists."""
     return "".join(f"{key}: {_value(value, 0)}\n" for key, value in config.items())
 
 
 def _value(value: object, depth: int) -> str:
+    flat = _line(value)
     match value:
-        case Variable(name=name):
-            return f"${name}"
         case dict():
             items = cast(dict[str, Any], value).items()
             return _block("{", "}", [f"{key}: {_value(inner, depth + 1)}" for key, inner in items], depth)
-        case list():
-            return _list(cast(list[Any], value), depth)
+        case list() if len(flat) + len(_INDENT) * depth > 100:
+            return _block("[", "]", [_value(one, depth + 1) for one in cast(list[Any], value)], depth)
         case _:
-            return json.dumps(value)
-
-
-def _list(values: list[Any], depth: int) -> str:
-    flat = "[" + ", ".join(_line(value) for value in values) + "]"
-    if len(flat) + len(_INDENT) * depth <= 100:
-        return flat
-    return _block("[", "]", [_value(value, depth + 1) for value in values], depth)
+            return flat
 
 
 def _line(value: object) -> str:

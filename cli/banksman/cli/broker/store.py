@@ -28,7 +28,6 @@ main()
 _STATE_MAGIC = 22
 _STATE_VERSIONS = (1, 2)
 _ROOT = Path(__file__).parents[3]
-"""Directory in which Python finds this module by its name."""
 
 
 def started(command: tuple[str, ...], store: Path) -> tuple[str, ...]:
@@ -37,13 +36,10 @@ def started(command: tuple[str, ...], store: Path) -> tuple[str, ...]:
 
 
 def prepare(store: Path) -> list[str]:
-    """Remove indexes, damaged messages and damaged state files of consumers. The server must not run.
+    """Remove indexes, damaged messages and damaged state files of consumers of a stopped server.
 
     Returns:
         One sentence for each file with damaged messages, and for each consumer whose state is rebuilt.
-
-    Raises:
-        OSError: a file cannot be read, replaced or removed.
     """
     remove_indexes(store)
     rebuilt = rebuild_states(store)

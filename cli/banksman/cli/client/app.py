@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -9,17 +11,26 @@ from typing import Annotated, Any, Literal
 import typer
 
 from banksman.cli import output
-from banksman.cli.client import approvals, mcp, schedules, secrets, workflows
+from banksman.cli.client import approvals, mcp, schedules
 from banksman.cli.client.options import Conversation as InConversation
 from banksman.cli.client.options import Url, gateway
-from banksman.cli.options import Json
-from banksman.cli.output import Exit, exit_with
+from banksman.cli.options import Json, JsonLog
+from banksman.cli.output import Exit, clean, exit_with
+from banksman.contracts.ids import check_token
 
 app = typer.Typer(rich_markup_mode=None)
+workflows_app = typer.Typer(
+    help="Run the workflows service, or list and run workflows.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+secrets_app = typer.Typer(
+    help="Values for tools that no model sees.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(approvals.app)
-app.add_typer(workflows.app, name="workflows")
+app.add_typer(workflows_app, name="workflows")
 app.add_typer(schedules.app, name="schedules")
-app.add_typer(secrets.app, name="secrets")
+app.add_typer(secrets_app, name="secrets")
 app.add_typer(mcp.app, name="mcp")
 
 Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
@@ -152,3 +163,85 @@ def _exhausted(window: Mapping[str, Any]) -> bool:
     return (tokens is not None and _tokens(window) >= tokens) or (
         cost is not None and window["cost_usd"] >= cost
     )
+
+
+@workflows_app.callback()
+def workflows(context: typer.Context, json: JsonLog = False) -> None:
+    """Run the workflows service, or list and run workflows."""
+    if context.invoked_subcommand is None:
+        from banksman.cli.services import run_service
+
+        raise typer.Exit(run_service("workflows", json=json))
+
+
+@workflows_app.command("ls")
+def list_workflows(url: Url = None, json: Json = False) -> None:
+    """List workflows by category."""
+    with gateway(url) as api:
+        categories = api.items("workflow.categories")
+    for category in categories:
+        if not json:
+            output.print_line(clean(str(category["title"])))
+        for workflow in category["workflows"]:
+            line = f"  {workflow['name']:<24} {clean(str(workflow['description']))}"
+            output.print_result(workflow, line, as_json=json)
+
+
+@workflows_app.command("run")
+def run_workflow(
+    name: Annotated[str, typer.Argument(help="Name of the workflow.")],
+    parameters: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="NAME=VALUE, or VALUE of the next positional parameter; the form defines if it is JSON."
+        ),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Run a workflow, and prompt for requested values and decisions."""
+    from banksman.cli.client import conversations
+
+    with gateway(url) as api:
+        code = conversations.run_workflow(api, name, parameters or [], as_json=json)
+    exit_with(code)
+
+
+SecretName = Annotated[str, typer.Argument(help="A letter, then letters, digits or `_`.")]
+
+ToolServer = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this tool server receives it, or `mcp:ID` for an MCP server; repeatable."),
+]
+
+
+@secrets_app.command("ls")
+def list_secrets(url: Url = None, json: Json = False) -> None:
+    """List the names of the secrets."""
+    with gateway(url) as api:
+        found = api.items("secret.list")
+    output.print_items(found, _secret_line, none="no secrets", as_json=json)
+
+
+def _secret_line(secret: Mapping[str, Any]) -> str:
+    servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
+    return clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
+
+
+@secrets_app.command("set")
+def set_secret(name: SecretName, server: ToolServer = None, url: Url = None, json: Json = False) -> None:
+    """Set a secret, read from a prompt or from standard input."""
+    # Other processes can read the arguments of a command.
+    value = getpass.getpass(f"{name}: ") if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
+    body = {"value": value, **({"servers": server} if server else {})}
+    with gateway(url) as api:
+        stored = api.call("secret.set", check_token(name, "name"), body=body)
+    output.print_result(stored, f"set {name}", as_json=json)
+
+
+@secrets_app.command("rm")
+def remove_secret(name: SecretName, url: Url = None, json: Json = False) -> None:
+    """Remove a secret: calls of tools that need it are refused."""
+    with gateway(url) as api:
+        api.call("secret.delete", check_token(name, "name"))
+    output.print_result({"name": name}, f"removed {name}", as_json=json)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from banksman.cli import output
-from banksman.cli.client.options import Url, gateway
-from banksman.cli.client.parameters import parse_value
+from banksman.cli.client.options import Url, gateway, parse_value
 from banksman.cli.options import Json
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import NotFound
@@ -28,10 +27,7 @@ def approvals(url: Url = None, json: Json = False) -> None:
     """List open approval requests; exit code 1 if there are any."""
     with gateway(url) as api:
         requests = api.items("approval.list")
-    for request in requests:
-        output.print_json(request) if json else _show_request(request)
-    if not requests and not json:
-        output.print_line("no open approval requests")
+    output.print_items(requests, _request_lines, none="no open approval requests", as_json=json)
     exit_with(Exit.WARNING if requests else Exit.OK)
 
 
@@ -68,12 +64,7 @@ def inputs(url: Url = None, json: Json = False) -> None:
     """List requests for a value; exit code 1 if there are any."""
     with gateway(url) as api:
         requests = api.items("input.list")
-    for request in requests:
-        message = clean(str(request["message"]))
-        text = f"{request['request_id']}  expires {request['expires_at']}\n    {message}"
-        output.print_result(request, text, as_json=json)
-    if not requests and not json:
-        output.print_line("no open requests for a value")
+    output.print_items(requests, _input_lines, none="no open requests for a value", as_json=json)
     exit_with(Exit.WARNING if requests else Exit.OK)
 
 
@@ -103,7 +94,6 @@ def _decide(
     *,
     as_json: bool,
 ) -> None:
-    """Decide an approval request and end the command, with a warning if it was decided already."""
     with api.session() as session:
         reply = session.request("approval.reply", approval_id=approval_id, **decision)
     late = bool(reply.get("already_resolved"))
@@ -117,11 +107,7 @@ def _decide(
 
 
 def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[str, str]]:
-    """Return a rejection with the reason for each call of an open approval request.
-
-    Raises:
-        NotFound: No open approval request has this id.
-    """
+    """Return a rejection of each call; raise `NotFound` if no open approval request has this id."""
     for request in api.items("approval.list"):
         if request["approval_id"] == approval_id:
             return [
@@ -131,12 +117,15 @@ def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[
     raise NotFound("open approval", approval_id)
 
 
-def _show_request(request: Mapping[str, Any]) -> None:
+def _request_lines(request: Mapping[str, Any]) -> str:
     from banksman.cli.client.view import call_line
 
-    output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
-    for item in request["items"]:
-        output.print_line(f"    {call_line(item)}")
+    lines = [f"{request['approval_id']}  expires {request['expires_at']}", *map(call_line, request["items"])]
     if first := request.get("first"):
-        by = clean(str(first["by"]))
-        output.print_line(f"    approved by {by}; another user must approve the same calls")
+        lines.append(f"approved by {clean(str(first['by']))}; another user must approve the same calls")
+    return "\n    ".join(lines)
+
+
+def _input_lines(request: Mapping[str, Any]) -> str:
+    message = clean(str(request["message"]))
+    return f"{request['request_id']}  expires {request['expires_at']}\n    {message}"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
-from banksman.cli.client.parameters import read_parameters
+from banksman.cli.client.options import read_parameters
 from banksman.cli.client.talk import Decide, always, ask_user, chat_loop, check_message, follow
 from banksman.cli.client.view import JsonView, TextView, View
 from banksman.cli.output import Exit, clean
@@ -36,7 +36,6 @@ def chat(
     assistant: str | None,
     as_json: bool = False,
 ) -> Exit:
-    """Chat in a new or an existing conversation until Ctrl-D."""
     view = _view(as_json)
     with gateway.session() as session:
         if conversation_id is None:
@@ -57,11 +56,7 @@ def run(
     verdict: Literal["approve", "reject"] | None = None,
     as_json: bool = False,
 ) -> Exit:
-    """Send one message and follow its run until it finishes.
-
-    Raises:
-        BadInput: the message is empty or not valid text; nothing was sent.
-    """
+    """Send one message and follow its run; raise `BadInput` if the message is empty or not valid text."""
     message, view = check_message(text if text != "-" else sys.stdin.read()), _view(as_json)
     with gateway.session() as session:
         if conversation_id is None:
@@ -75,7 +70,6 @@ def run(
 
 
 def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
-    """Run a sample conversation: a file, a command, an approval request, a diagram."""
     view = _view(as_json, history=True)
     with gateway.session() as session:
         conversation_id = session.create(title="A first look")
@@ -91,7 +85,6 @@ def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
 def tail(
     gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
-    """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
     backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S, spread=0)
     try:
@@ -131,8 +124,6 @@ def run_workflow(gateway: GatewayClient, name: str, given: list[str], *, as_json
 
 
 class _Follower:
-    """Shows each event of one conversation once, across reconnects."""
-
     def __init__(self, conversation_id: str, after_seq: int, detail: Detail, view: View) -> None:
         self.subscribed = False
         self._conversation_id = conversation_id
@@ -142,9 +133,7 @@ class _Follower:
         self._view = view
 
     def subscribe(self, session: FrameSession) -> None:
-        """Subscribe to the events after the last one that was shown.
-
-        If the log was restored meanwhile, all stored events are shown again.
+        """Subscribe to the events after the last one shown; to all if the log was restored meanwhile.
 
         Raises:
             BadInput: no stored event has the number that the user gave.
@@ -158,7 +147,6 @@ class _Follower:
         self.subscribed = True
 
     def show_all(self, session: FrameSession, until: Callable[[Frame], bool] | None = None) -> None:
-        """Show the conversation's frames until `until` is true for one."""
         for frame in session.frames():
             if frame.get("conversation_id") != self._conversation_id:
                 continue

@@ -30,7 +30,6 @@ TOKEN_VARIABLE = "BANKSMAN_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 Frame = dict[str, Any]
-"""A frame as on the wire."""
 
 _OPEN_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 30.0
@@ -39,11 +38,7 @@ _LOWEST_CLOSE_CODE = 1000
 
 
 def find_url(given: str | None = None) -> str:
-    """Return the URL of the option, the environment, the running system or the default, in this order.
-
-    Raises:
-        BadInput: The URL is not an HTTP URL.
-    """
+    """Return the URL of the option, the environment, the running system or the default, in this order."""
     found = given or os.environ.get(URL_VARIABLE) or _running() or DEFAULT_URL
     if urlsplit(found).scheme not in ("http", "https"):
         raise BadInput("--url" if given else URL_VARIABLE, found, "http://HOST:PORT")
@@ -66,7 +61,6 @@ class GatewayClient:
     @classmethod
     @contextmanager
     def connected(cls, url: str) -> Generator[GatewayClient]:
-        """Return the gateway at a URL; its connections close with the context."""
         with start_blocking_portal() as portal:
             http = portal.call(lambda: HttpApi(url, _token(), retries=False))
             try:
@@ -85,11 +79,7 @@ class GatewayClient:
             raise _unreachable(self.url, str(error)) from error
 
     def items(self, operation: str) -> list[Any]:
-        """Call an operation that lists items.
-
-        Raises:
-            Fault: The response has no list: the server is not a gateway, or has another version.
-        """
+        """Call an operation that lists items; raise `Fault` if the server is no gateway of this version."""
         body = self.call(operation)
         found = cast(Mapping[str, Any], body).get("items") if isinstance(body, dict) else None
         if not isinstance(found, list):
@@ -98,7 +88,6 @@ class GatewayClient:
 
     @contextmanager
     def session(self) -> Generator[FrameSession]:
-        """Open a websocket, which closes with the context."""
         session = self._portal.call(FrameSession, self.url, self._portal)
         running = self._portal.start_task_soon(session.websocket.run_once)
         try:
@@ -109,8 +98,6 @@ class GatewayClient:
 
 
 class FrameSession:
-    """One websocket connection to a gateway, read frame by frame."""
-
     def __init__(self, url: str, portal: BlockingPortal) -> None:
         self._url = url
         self._portal = portal
@@ -132,46 +119,19 @@ class FrameSession:
         return dict(self.wait(lambda: self.websocket.request(frame), _REPLY_TIMEOUT_S))
 
     def frames(self) -> Iterator[Frame]:
-        """Yield each frame that is not a reply, until the connection closes.
-
-        Raises:
-            Unavailable: The connection closed.
-        """
+        """Yield each frame that is not a reply; raise `Unavailable` when the connection closes."""
         while (frame := self._frames.get()) is not None:
             yield frame
         raise self._explained(self.websocket.ended.result())
 
-    def create(
-        self, *, title: str | None = None, model: str | None = None, assistant: str | None = None
-    ) -> str:
-        reply = self.request(
-            "conversation.create", title=title, model=model, assistant=assistant, detail="steps"
-        )
-        return str(reply["conversation_id"])
+    def create(self, **fields: str | None) -> str:
+        return str(self.request("conversation.create", detail="steps", **fields)["conversation_id"])
 
-    def subscribe(
-        self,
-        conversation_id: str,
-        *,
-        after_seq: int | None = None,
-        log_epoch: str | None = None,
-        detail: Detail = "steps",
-    ) -> Frame:
-        """Subscribe to a conversation and return its head."""
-        return self.request(
-            "subscribe",
-            conversation_id=conversation_id,
-            after_seq=after_seq,
-            log_epoch=log_epoch,
-            detail=detail,
-        )
+    def subscribe(self, conversation_id: str, *, detail: Detail = "steps", **fields: Any) -> Frame:
+        return self.request("subscribe", conversation_id=conversation_id, detail=detail, **fields)
 
     def wait(self, call: Callable[[], Any], timeout_s: float) -> Any:
-        """Return the result of a coroutine function of the websocket.
-
-        Raises:
-            Unavailable: The gateway did not respond within `timeout_s` seconds.
-        """
+        """Return what the coroutine function `call` returns; raise `Unavailable` after `timeout_s`."""
         try:
             return self._portal.start_task_soon(call).result(timeout_s)
         except TimeoutError as error:
@@ -186,7 +146,6 @@ class FrameSession:
             self._frames.put(dict(frame))
 
     def _explained(self, error: BanksmanError) -> BanksmanError:
-        """Return the error of the connection as a command prints it."""
         if isinstance(error, ConnectionEnded):
             if error.close_code == UNAUTHENTICATED:
                 return _key_needed(error.reason)

@@ -29,10 +29,7 @@ def ls(url: Url = None, json: Json = False) -> None:
     """List the servers; exit code 1 if one needs an administrator."""
     with gateway(url) as api:
         servers = api.items("mcp.list")
-    for server in servers:
-        _print(server, as_json=json)
-    if not servers and not json:
-        output.print_line("no MCP servers")
+    output.print_items(servers, _line, none="no MCP servers", as_json=json)
     exit_with(Exit.WARNING if any(map(_needs, servers)) else Exit.OK)
 
 
@@ -156,7 +153,6 @@ def rm(server: Id, url: Url = None, json: Json = False) -> None:
 def _call_and_show(
     action: str, url: str | None, *servers: str, json: bool, body: Mapping[str, Any] | None = None
 ) -> None:
-    """Call an operation that returns a server, show the server, and end the command with its exit code."""
     with gateway(url) as api:
         found = api.call(f"mcp.{action}", *map(_checked, servers), body=body)
     exit_with(_show(found, as_json=json))
@@ -170,9 +166,6 @@ def _transport(command: list[str], at: str | None, values: list[str]) -> dict[st
     """Return how a server is reached: at an address with headers, or by a program with variables.
 
     Values refer to secrets of the tenant, because other processes can read command-line arguments.
-
-    Raises:
-        BadInput: Neither a program nor an address is given, or both are; or a value refers to no secret.
     """
     if bool(command) == (at is not None):
         raise BadInput("--at", at, "either the address of a server, or a program after `--`")
@@ -199,8 +192,7 @@ def _client_secret() -> str:
 
 
 def _show(server: McpServer, *, as_json: bool) -> Exit:
-    """Print a server with its tools; return a warning if it needs an administrator."""
-    _print(server, as_json=as_json)
+    output.print_result(server, _line(server), as_json=as_json)
     if not as_json:
         for mark, tools in ((" ", server["tools"]), ("+", server["changes"])):
             for tool in tools:
@@ -211,9 +203,9 @@ def _show(server: McpServer, *, as_json: bool) -> Exit:
     return Exit.WARNING if _needs(server) else Exit.OK
 
 
-def _print(server: McpServer, *, as_json: bool) -> None:
+def _line(server: McpServer) -> str:
     place = server["transport"]["url"] or " ".join(server["transport"]["command"] or ())
-    output.print_result(server, clean(f"{server['id']:<24} {_state(server)}  {place}"), as_json=as_json)
+    return clean(f"{server['id']:<24} {_state(server)}  {place}")
 
 
 def _state(server: McpServer) -> str:

@@ -10,6 +10,13 @@ import typer
 
 if TYPE_CHECKING:
     from banksman.cli.client.gateway import GatewayClient
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.ids import check_token
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
@@ -22,12 +29,51 @@ Conversation = Annotated[
 
 @contextmanager
 def gateway(url: str | None) -> Generator[GatewayClient]:
-    """Return the gateway of the option, or the default one; its connections close with the context.
-
-    Raises:
-        BadInput: The URL is not an HTTP URL.
-    """
+    """Return the gateway of the option, or the default one; its connections close with the context."""
     from banksman.cli.client.gateway import GatewayClient, find_url
 
     with GatewayClient.connected(find_url(url)) as found:
         yield found
+
+
+_NAME = re.compile(r"[^\W\d][\w-]*")
+"""Pattern of parameter names: it matches the `x` of `x=1`, but not the `1 ` of `1 = one`."""
+
+
+def read_parameters(api: GatewayClient, workflow: str, given: list[str]) -> dict[str, Any]:
+    """Return the parameters of a workflow from NAME=VALUE arguments, with the types that its form declares.
+
+    An argument that does not begin with `NAME=` is the value of the next positional parameter.
+    """
+    form = cast(Mapping[str, Any], api.call("workflow.read", check_token(workflow, "workflow")))
+    schema = cast(Mapping[str, Any], form["parameters_schema"])
+    properties = cast(Mapping[str, Any], schema.get("properties", {}))
+    found: dict[str, Any] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        left = [one for one in schema.get("x-positional", ()) if one not in found]
+        looks_named = bool(equals) and _NAME.fullmatch(name) is not None
+        known = bool(equals) and (
+            name in properties or (looks_named and bool(schema.get("additionalProperties")))
+        )
+        if looks_named and not known:
+            # A misspelt name must not become the value of another parameter.
+            text = f"; to pass the text itself, write {left[0]}={word}" if left else ""
+            raise BadInput("parameter", word, f"NAME one of {', '.join(properties) or 'none'}{text}")
+        if not known:
+            if not left:
+                raise BadInput("parameter", word, "NAME=VALUE")
+            name, value = left[0], word
+        found[name] = parse_value(value, properties.get(name, {}))
+    return found
+
+
+def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """Return the value that a user typed: the text if the schema allows text, otherwise the JSON value."""
+    kinds = (schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ())))
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    # `version=1.0` is the text 1.0. `version=null` is null if the form allows null, otherwise the text.
+    return text if "string" in kinds and not (value is None and "null" in kinds) else value

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from banksman.cli import output
-from banksman.cli.client.options import Conversation, Url, gateway
-from banksman.cli.client.parameters import read_parameters
+from banksman.cli.client.options import Conversation, Url, gateway, read_parameters
 from banksman.cli.options import Json
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import BadInput
@@ -23,7 +22,6 @@ Id = Annotated[str, typer.Argument(help="Id of a schedule.")]
 Schedule = Mapping[str, Any]
 
 _FIELDS = ("title", "start", "at", "cron", "timezone", "missed", "paused")
-"""The fields of a schedule that a client sets."""
 
 
 @app.command()
@@ -31,10 +29,7 @@ def ls(url: Url = None, json: Json = False) -> None:
     """List schedules; exit code 1 if one could not start."""
     with gateway(url) as api:
         schedules = api.items("schedule.list")
-    for schedule in schedules:
-        _print(schedule, as_json=json)
-    if not schedules and not json:
-        output.print_line("no schedules")
+    output.print_items(schedules, _line, none="no schedules", as_json=json)
     exit_with(Exit.WARNING if any(map(_failed, schedules)) else Exit.OK)
 
 
@@ -121,10 +116,13 @@ def _set_paused(schedule_id: str, url: str | None, *, paused: bool, as_json: boo
 
 
 def _print(schedule: Schedule, *, as_json: bool) -> None:
+    output.print_result(schedule, _line(schedule), as_json=as_json)
+
+
+def _line(schedule: Schedule) -> str:
     next_at = "paused" if schedule["paused"] else schedule["next_at"] or "ended"
     last = f"  last: {_run(schedule['last_run'])}" if schedule["last_run"] else ""
-    line = f"{schedule['id']}  {next_at:<20}  {_times(schedule)}  {_start(schedule)}{last}"
-    output.print_result(schedule, line, as_json=as_json)
+    return f"{schedule['id']}  {next_at:<20}  {_times(schedule)}  {_start(schedule)}{last}"
 
 
 def _times(schedule: Schedule) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from banksman.bus.errors import RemoteError
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession
-from banksman.cli.client.parameters import parse_value
+from banksman.cli.client.options import parse_value
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit, prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
@@ -25,12 +25,10 @@ Decide = Callable[[Frame], Verdict | None]
 
 
 def always(verdict: Verdict) -> Decide:
-    """Return a function that decides every approval request in the same way."""
     return lambda _request: verdict
 
 
 def ask_user(_request: Frame) -> Verdict | None:
-    """Ask the user on the terminal; without a terminal, leave the approval request open."""
     if not sys.stdin.isatty():
         return None
     while True:
@@ -46,12 +44,7 @@ def ask_user(_request: Frame) -> Verdict | None:
 
 
 def follow(session: FrameSession, run_id: str, view: View, decide: Decide) -> Exit:
-    """Show a run until it finishes or one of its requests is left open. Ctrl-C cancels the run.
-
-    Raises:
-        Unavailable: The connection closed; the run continues.
-        RemoteError: The gateway refuses a decision.
-    """
+    """Show a run until it finishes or one of its requests is left open. Ctrl-C cancels the run."""
     followed = {run_id}
     while True:
         try:
@@ -94,7 +87,6 @@ def _exit_of(status: str) -> Exit:
 
 
 def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:
-    """Decide an approval request; return False if it is left open."""
     verdict = decide(request)
     if verdict is None:
         output.print_error(f"waiting for you: banksman approve {request['approval_id']}")
@@ -105,7 +97,6 @@ def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:
 
 
 def _provided(session: FrameSession, request: Frame) -> bool:
-    """Ask the user for the value that a workflow requested; return False if the request is left open."""
     while sys.stdin.isatty() and (text := typed("value [Enter leaves it open] ")):
         value = parse_value(text, request["schema"])
         try:
@@ -127,11 +118,7 @@ def _shown_digest(item: Frame) -> str:
 
 
 def check_message(text: str) -> str:
-    """Return a message that the gateway accepts.
-
-    Raises:
-        BadInput: it is empty, or contains bytes that are no text.
-    """
+    """Return the message; raise `BadInput` if it is empty, or contains bytes that are no text."""
     if not text.strip():
         raise BadInput("message", text, "text; nothing was sent")
     # Python decodes a byte that is no text to a lone surrogate.
@@ -150,7 +137,6 @@ def _is_sendable(text: str) -> bool:
 
 
 def chat_loop(session: FrameSession, conversation_id: str, view: View, decide: Decide) -> Exit:
-    """Read messages from the terminal and follow their runs, until the end of input."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # enables line editing in `input`
     while True:

@@ -16,8 +16,6 @@ _RESULT_CHARS = 2_000
 
 
 class View(Protocol):
-    """Prints frames."""
-
     def show(self, frame: Frame) -> None:
         """Print a frame; ignore unknown types."""
         ...
@@ -28,8 +26,6 @@ class View(Protocol):
 
 
 class JsonView:
-    """Prints frames unchanged."""
-
     def show(self, frame: Frame) -> None:
         output.print_json(frame)
 
@@ -38,22 +34,14 @@ class JsonView:
 
 
 class TextView:
-    """Prints the text of messages as it is streamed, and a line for each step."""
-
     def __init__(self, *, history: bool = False) -> None:
-        """Create a view.
-
-        Args:
-            history: Print the user's messages too, for a reader who did not type them.
-        """
+        """Create a view; with `history`, it prints the user's messages too."""
         self._history = history
         self._written: dict[str, str] = {}
-        """The printed text by message id."""
         self._open_line = False
         self._last_message = ""
         """The text of the last complete message of a model or workflow."""
         self._last_at = ""
-        """Time of the last stored event."""
         self._open: dict[str, tuple[str, str]] = {}
         """Open requests by id: the run, and the command that decides the request."""
         self._input_calls: dict[str, str] = {}
@@ -87,7 +75,6 @@ class TextView:
             self._last_at = str(frame.get("ts") or "")
 
     def note_open(self, subscribed: Frame) -> None:
-        """Note the open requests of a conversation, which the line of a queued run names."""
         for type, requests in (
             ("approval.requested", subscribed.get("pending_approvals")),
             ("input.requested", subscribed.get("pending_inputs")),
@@ -118,10 +105,7 @@ class TextView:
             self._line(f"  waiting for you: {command}")
 
     def _show_held_calls(self, type: str, data: Frame) -> None:
-        """Print the held calls, except one that only records a workflow's request for a value.
-
-        Such a call runs no tool, and its line would repeat the request.
-        """
+        """Print the held calls, except one that only records a workflow's request for a value."""
         if type == "input.requested":
             self._input_calls.pop(str(data.get("tool_call_id")), None)
         elif type != "tool_call.requested":
@@ -195,7 +179,6 @@ class TextView:
 
 
 def _one_line(type: str, data: Frame) -> str | None:
-    """Return the line of a step; None for other events."""
     match type:
         case "tool_call.requested":
             return _called(data)
@@ -218,7 +201,6 @@ def _called(data: Frame) -> str:
 
 
 def arguments(value: Any) -> str:
-    """Return a call's arguments in full, on one line."""
     return clean(json.dumps(value, ensure_ascii=False))
 
 

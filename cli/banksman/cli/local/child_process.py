@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import json
-import logging
 import os
-import re
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 
 from banksman.cli.local.child import launched
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate, TemplateEnded
-from banksman.cli.local.screen import Screen
-from banksman.cli.local.system import ProcessSpec
+from banksman.cli.local.screen import ChildLog, Screen
 from banksman.cli.output import PROGRAM
 from banksman.cli.processes import NO_RESPONSE, ProcessIdentity, until_ready
+from banksman.cli.state import DataDir
 from banksman.contracts.errors import ErrorCode
 from banksman.runtime.backoff import Backoff
 
@@ -36,8 +30,6 @@ _LAST_OUTPUT_S = 1.0
 
 
 class CannotStart(Exception):
-    """The system cannot start. The message comes from the process that failed."""
-
     def __init__(self, message: str, code: str = ErrorCode.BAD_REQUEST) -> None:
         super().__init__(message)
         self.code = code
@@ -50,15 +42,12 @@ class RestartPauses:
         self._backoff = Backoff(FIRST_BACKOFF_S, longest_s, spread=0)
 
     def after(self, ran_s: float) -> float:
-        """Return the seconds to wait before the restart of a process that ran for `ran_s` seconds."""
         if ran_s > STEADY_S:
             self._backoff.reset()
         return self._backoff.next_s()
 
 
 class ManagedProcess:
-    """One process across its restarts."""
-
     def __init__(
         self,
         spec: ProcessSpec,
@@ -72,7 +61,6 @@ class ManagedProcess:
         self.spec = spec
         self._template = template
         self.ready = asyncio.Event()
-        """Set when the process reports readiness; cleared when it ends."""
         self.identity: ProcessIdentity | None = None
         """The running process; None between two starts."""
         self._log = log
@@ -88,11 +76,7 @@ class ManagedProcess:
         return self._log.last_line or self._problem if self._problem == NO_RESPONSE else self._problem
 
     async def keep_alive(self) -> None:
-        """Start the process, and restart it whenever it ends, until `stop`.
-
-        Raises:
-            CannotStart: the process ended because of an invalid setting.
-        """
+        """Run the process until `stop`; raise `CannotStart` if it ends because of an invalid setting."""
         pauses = RestartPauses(self.spec.longest_pause_s)
         again = False
         try:
@@ -112,7 +96,6 @@ class ManagedProcess:
             self._log.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Send SIGTERM; kill the process if it has not ended after `timeout_s` seconds."""
         self._stopping.set()
         if self.identity is not None:
             self.identity.send(signal.SIGTERM)
@@ -198,92 +181,46 @@ class ManagedProcess:
                 await self._stopping.wait()
 
 
-MAX_FILE_BYTES = 5 * 1024 * 1024
-"""A log file is rotated before it would exceed this size."""
-KEPT_FILES = 2
-"""Maximum number of rotated files."""
-MAX_LINE_BYTES = 64 * 1024
-"""Longer lines are split."""
-_PAUSE_S = 0.02
-"""Seconds between two reads of a pipe: a busy process writes hundreds of lines per second, and waking up
-for each of them costs more than writing it."""
-_PIPE_BYTES = 256 * 1024
-"""Capacity of a pipe: it must hold the output of one pause, because writing to a full pipe blocks."""
-_LAST_LINES = 20
-_SHOWN_CHARS = 300
+class Stage(IntEnum):
+    """Order in which processes stop: those that accept work before those that do it.
 
-# Only errors of nats-server are shown. It warns about every stream whose state it rebuilds after a crash.
-_NATS_ERROR = re.compile(r"^\[\d+\] \S+ \S+ \[(?:ERR|FTL)\] (.*)")
-_LEVELS = frozenset({"warning", "error", "critical"})
-_MAY_BE_WARNING = re.compile(rb'"(?:warning|error|critical)"|\[(?:ERR|FTL)\]')
-"""Every line with a warning matches; so do a few others."""
+    Agents stop after tool-runners, because they store the results of the calls that end meanwhile.
+    """
+
+    GATEWAY = 1
+    WORKFLOWS = 2
+    TOOL_RUNNER = 3
+    AGENT = 4
+    MODEL_SERVER = 5
+    NATS = 6
 
 
-class ChildLog:
-    """The log of one process across its restarts."""
-
-    def __init__(self, file: Path, on_warning: Callable[[str], None]) -> None:
-        # Each byte is one character of Latin-1: lines are stored as they are, and sizes are in bytes.
-        self._file = _LogFile(file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="latin-1")
-        self._on_warning = on_warning
-        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
-
-    @property
-    def last_line(self) -> str:
-        """The message of the last line that is not blank, at most 300 characters; empty if there is none."""
-        lines = (_message(line)[1] for line in reversed(self._last))
-        return next((line for line in lines if line.strip()), "")[:_SHOWN_CHARS]
-
-    async def pump(self, descriptor: int) -> None:
-        """Write the lines of a pipe until its last writer closes it; then close the pipe."""
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        # With this limit the event loop reads no more from the pipe until the buffered data is consumed.
-        reader = asyncio.StreamReader(limit=1)
-        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-        )
-        rest = b""
-        with contextlib.closing(pipe):
-            while piece := await reader.read(_PIPE_BYTES):
-                *lines, rest = (rest + piece).split(b"\n")
-                if len(rest) >= MAX_LINE_BYTES:
-                    lines.append(rest)
-                    rest = b""
-                self._write(lines)
-                await asyncio.sleep(_PAUSE_S)
-        self._write([rest] if rest else [])
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _write(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        self._file.emit(logging.makeLogRecord({"msg": b"\n".join(lines).decode("latin-1")}))
-        self._last.extend(lines)
-        for line in filter(_MAY_BE_WARNING.search, lines):
-            level, message = _message(line)
-            if level in _LEVELS:
-                self._on_warning(message[:_SHOWN_CHARS])
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    name: str
+    stage: Stage
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    ready_url: str
+    service: str = ""
+    needed: bool = True
+    """False if the system is useful without it."""
+    longest_pause_s: float = 10.0
+    """Longest pause in seconds before a restart; the pauses of a process that ends repeatedly double."""
 
 
-class _LogFile(RotatingFileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the lines: a full disk must not end the supervised process."""
-
-
-def _message(line: bytes) -> tuple[str, str]:
-    """Return the level and the message of a line; the level is empty if the line has another format."""
-    text = line.decode(errors="replace").rstrip()
-    if match := _NATS_ERROR.match(text):
-        return "error", match[1]
-    try:
-        entry = json.loads(text) if text.startswith("{") else None
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        return "", text
-    fields = cast(dict[str, Any], entry)
-    trace = str(fields.get("exception", "")).strip().rpartition("\n")[2]
-    return str(fields.get("level", "")), f"{fields.get('event', '')}{f': {trace}' if trace else ''}"
+@dataclass(frozen=True, slots=True)
+class System:
+    data: DataDir
+    url: str
+    nats_url: str
+    monitoring_url: str
+    server: ProcessSpec
+    services: tuple[ProcessSpec, ...]
+    imported: tuple[str, ...]
+    common_environment: Mapping[str, str]
+    """The variables of every process: no setting of a service, and no secret."""
+    ready_timeout_s: float
+    drain_timeout_s: float
+    notices: tuple[str, ...]
+    as_json: bool

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from banksman.cli import output
-from banksman.cli.local.nats import LocalNats, port_for_clients
-from banksman.cli.local.plan import Plan
+from banksman.cli.local.plan import LocalNats, Plan, port_for_clients
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import SIGNALS, Provisioner
+from banksman.cli.machine import choose_sandbox, free_port, require_free
 from banksman.cli.output import PROGRAM, Exit, prompt
-from banksman.cli.ports import free_port, require_free
-from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance, Lock
@@ -35,8 +33,6 @@ _DETACH_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """Command-line options of `banksman up`; None uses the setting."""
-
     port: int | None = None
     data_dir: Path | None = None
     agents: int | None = None
@@ -58,13 +54,7 @@ class UpOptions:
 
 
 def up(options: UpOptions) -> Exit:
-    """Run the system in the foreground: replace this process by the supervisor, unless a system is running.
-
-    Raises:
-        BadInput: a setting is invalid, or the port is in use.
-        Unavailable: nats-server is missing or does not respond.
-        OSError: the data directory cannot be written.
-    """
+    """Run the system in the foreground: replace this process by the supervisor, unless a system runs."""
     screen = Screen(json=options.json)
     settings, data = _prepared(options)
     lock = Lock(data)
@@ -94,12 +84,7 @@ def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
 
 
 def detach(options: UpOptions) -> Exit:
-    """Start the system in the background and return when it is ready.
-
-    Raises:
-        BadInput: a setting is invalid, or the port is in use.
-        Unavailable: the system is not ready after twice `ready_timeout_s`.
-    """
+    """Start the system in the background; raise `Unavailable` if it is not ready in time."""
     settings, data = _prepared(options)
     if running := data.running():
         return _already_running(data, running.supervisor.pid, as_json=options.json)
@@ -133,11 +118,7 @@ def detach(options: UpOptions) -> Exit:
 
 
 def down(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Stop the running system gracefully, or kill the leftovers of a dead one.
-
-    Raises:
-        Unavailable: the system does not stop.
-    """
+    """Stop the running system gracefully, or kill the leftovers of a dead one."""
     settings = UpOptions(data_dir=data_dir).settings()
     data = DataDir(settings.data_dir.resolve())
     instance = data.running()
@@ -182,7 +163,6 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
 
 
 def local_runners(settings: UpSettings, data: DataDir) -> Mapping[str, Path]:
-    """Return the ids of the tool-runners with the directories of their workspaces."""
     found: Mapping[str, Path] = service_module("tool-runner", "machine").runners(
         data.path, settings.local.runners
     )
@@ -235,7 +215,6 @@ def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:
 
 
 def _directories(data: DataDir) -> tuple[Path, ...]:
-    """Return the data directory, and the workspaces' directory if the tool-runner keeps it elsewhere."""
     workspaces: Path = service_module("tool-runner", "machine").workspaces_root(data.path)
     return (data.path,) if workspaces.is_relative_to(data.path) else (data.path, workspaces.parent)
 

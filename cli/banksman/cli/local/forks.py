@@ -22,11 +22,8 @@ class TemplateEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """The service, title and environment of a process to fork."""
-
     service: str
     title: str
-    """Its command line, as `ps` shows it."""
     environment: Mapping[str, str]
 
 
@@ -44,10 +41,7 @@ class ForkedProcess:
 
 
 class ServiceTemplate:
-    """The template process, which imports the services at `start`. `fork` starts it again if it has ended.
-
-    When the template ends, the kernel kills the services that it forked.
-    """
+    """The template process. `fork` starts it again if it ended; the kernel then kills its services."""
 
     def __init__(self, services: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self._services = services
@@ -64,11 +58,7 @@ class ServiceTemplate:
             await self._control_socket()
 
     async def fork(self, request: ForkRequest, output: int) -> ForkedProcess:
-        """Return a new process of a service, which writes to the descriptor `output`.
-
-        Raises:
-            TemplateEnded: The template ended before it forked the process.
-        """
+        """Return a new process, which writes to the descriptor `output`; raise `TemplateEnded` on failure."""
         async with self._requests:
             control = await self._control_socket()
             response = self._response = asyncio.get_running_loop().create_future()
@@ -80,7 +70,6 @@ class ServiceTemplate:
             return await response
 
     async def close(self) -> None:
-        """End the process, after all services have ended."""
         if self._control is not None:
             self._forget()
         if self._process is not None:
@@ -122,7 +111,6 @@ class ServiceTemplate:
             self._running.pop(message["ended"]).end(message["code"])
 
     def _lost(self) -> None:
-        """Report the end of the template and of its services, which the kernel has killed."""
         self._forget()
         if self._response is not None and not self._response.done():
             self._response.set_exception(TemplateEnded)

@@ -1,4 +1,4 @@
-"""The processes of a system, each with only the environment variables that it needs."""
+"""The processes of a system, nats-server included, each with only the environment variables that it needs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES
-from banksman.cli.local.nats import LOCAL, LocalNats
-from banksman.cli.local.system import ProcessSpec, Stage, System
-from banksman.cli.ports import free_port
+from banksman.bus.connection import NatsSettings
+from banksman.cli.broker.access import BrokerAccess
+from banksman.cli.broker.accounts import Tenant, generate_keys, seed_file, user_names
+from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES, executable, render_config
+from banksman.cli.broker.store import started
+from banksman.cli.local.child_process import ProcessSpec, Stage, System
+from banksman.cli.machine import bind_error, free_port
 from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir
+from banksman.contracts.subjects import ANY
 from banksman.deployment import users
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import StorageBudget
 
 _COMMON = (
     "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONUNBUFFERED",
@@ -42,15 +49,11 @@ class Plan:
     nats: LocalNats
     gateway_port: int
     inherited: Mapping[str, str]
-    """Environment of `banksman up`."""
     without: frozenset[str] = frozenset()
-    """Services that are not started."""
     runners: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Directories of the workspaces of each tool-runner, by its id."""
     sandbox: str | None = None
     """Sandbox of the tool-runner; None for its default."""
     notices: tuple[str, ...] = ()
-    """Sentences that the page shows to users."""
 
     @property
     def url(self) -> str:
@@ -60,7 +63,6 @@ class Plan:
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
     def system(self, *, as_json: bool) -> System:
-        """Return the system for the supervisor, which prints JSON with `as_json`."""
         return System(
             data=self.nats.data,
             url=self.url,
@@ -77,14 +79,12 @@ class Plan:
         )
 
     def server(self) -> ProcessSpec:
-        """Return the process of nats-server. All others start after it is ready."""
         environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
         ready_url = f"{self.nats.monitoring_url}/healthz"
         command, pause_s = self.nats.command, _SERVER_PAUSE_S
         return ProcessSpec("nats", Stage.NATS, command, environment, ready_url, longest_pause_s=pause_s)
 
     def services(self) -> tuple[ProcessSpec, ...]:
-        """Return all processes except nats-server and those that are left out."""
         model_server = self._model_server() if self.settings.demo else None
         signing = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
         models = signing | self._pick(_OUTGOING, "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
@@ -113,7 +113,6 @@ class Plan:
         name: str | None = None,
         needed: bool = True,
     ) -> ProcessSpec:
-        """Return the process of a service that connects to NATS; `own` wins over inherited variables."""
         port = free_port()
         environment = {
             **self._inherited_by(service),
@@ -126,7 +125,6 @@ class Plan:
         return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
 
     def _runner(self, number: int, runner: str, own: Mapping[str, str]) -> ProcessSpec:
-        """Return the process of a tool-runner, whose key is valid for this runner only."""
         name = "tool-runner" if number == 1 else f"tool-runner-{number}"
         identity = {
             "BANKSMAN_TOOL_RUNNER__RUNNER": runner,
@@ -193,3 +191,81 @@ def _banksman(service: str) -> tuple[str, ...]:
 
 def _ready_url(port: int) -> str:
     return f"http://127.0.0.1:{port}/readyz"
+
+
+LOCAL = Tenant("local", tool_servers=(ANY,))
+"""The tenant of requests to a gateway without API keys. Services on this machine may serve tools to it."""
+_CONNECT_TIMEOUT_S = 10
+
+
+def port_for_clients(data: DataDir) -> int:
+    """Return the port of the last start if it is free, so that services outside the system reconnect."""
+    try:
+        last = int(_port_file(data).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        last = None
+    if last is None or bind_error("127.0.0.1", last, reuse=True) is not None:
+        return free_port()
+    return last
+
+
+def _port_file(data: DataDir) -> Path:
+    return data.nats / "port"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNats:
+    data: DataDir
+    port: int
+    http_port: int
+    runners: tuple[str, ...] = ()
+    """Ids of the tool-runners with their own keys; empty for one key shared by runners outside the system."""
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def monitoring_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def config_file(self) -> Path:
+        return self.data.nats / "nats.conf"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return started((executable(), "--config", str(self.config_file)), self.data.store)
+
+    def prepare(self) -> None:
+        keys = generate_keys(self.data.keys, user_names(runners=self.runners, tenants=(LOCAL,)))
+        text = render_config(
+            keys,
+            port=self.port,
+            http_port=self.http_port,
+            store_dir=str(self.data.store),
+            budget=StorageBudget.of_disk(self.data.nats),
+            runners=self.runners,
+            tenants=(LOCAL,),
+        )
+        self.config_file.write_text(text, encoding="utf-8")
+        _port_file(self.data).write_text(str(self.port), encoding="utf-8")
+        context = {
+            "description": "Services of tenant local, outside `banksman up`",
+            "url": self.url,
+            "nkey": str(self.seed_file(LOCAL.user)),
+        }
+        self.data.nats_context_file.write_text(json.dumps(context, indent=2), encoding="utf-8")
+
+    def seed_file(self, user: str) -> Path:
+        return seed_file(self.data.keys, user)
+
+    async def provision(self) -> None:
+        settings = NatsSettings(
+            url=self.url,
+            nkey_seed_file=self.seed_file(users.OPERATOR),
+            monitoring_url=self.monitoring_url,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+        )
+        budget = StorageBudget.of_disk(self.data.nats)
+        await BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), budget).in_each(provision)

@@ -20,10 +20,9 @@ from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 from banksman.cli import output
 from banksman.cli.local.child import die_with
-from banksman.cli.local.child_process import CannotStart, ChildLog, ManagedProcess
+from banksman.cli.local.child_process import CannotStart, ManagedProcess, ProcessSpec, System
 from banksman.cli.local.forks import ServiceTemplate
-from banksman.cli.local.screen import Screen
-from banksman.cli.local.system import ProcessSpec, System
+from banksman.cli.local.screen import ChildLog, Screen
 from banksman.cli.output import Exit
 from banksman.cli.processes import ProcessIdentity, until_ready
 from banksman.cli.state import Instance
@@ -63,22 +62,14 @@ class Provisioner:
         return str(self.pid), str(self.pipe.fileno())
 
     def system(self) -> System:
-        """Return the planned system.
-
-        Raises:
-            CannotStart: the process was killed before it wrote the system.
-        """
+        """Return the planned system; raise `CannotStart` if the process was killed before it wrote it."""
         try:
             return cast(System, pickle.load(self.pipe))
         except (EOFError, pickle.UnpicklingError) as error:
             raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL) from error
 
     async def finished(self) -> None:
-        """Wait until all streams exist.
-
-        Raises:
-            CannotStart: the server refused a stream, or the process was killed.
-        """
+        """Wait until all streams exist; raise `CannotStart` if the server refused one."""
         result = await asyncio.to_thread(self.pipe.read)
         if not result:
             raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL)
@@ -133,11 +124,7 @@ class Supervisor:
         self._template = ServiceTemplate(system.imported, system.common_environment)
 
     async def run(self) -> None:
-        """Run the system until a signal stops it.
-
-        Raises:
-            CannotStart: a setting is invalid, or the streams cannot be created; all processes have ended.
-        """
+        """Run the system until a signal stops it; raise `CannotStart` after all processes have ended."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled)

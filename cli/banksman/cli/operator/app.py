@@ -18,8 +18,6 @@ streams_app = typer.Typer(
 dead_app = typer.Typer(
     help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
 keys_app = typer.Typer(help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None)
 tenants_app = typer.Typer(
     help="List, export and delete tenants.", no_args_is_help=True, rich_markup_mode=None
@@ -175,33 +173,33 @@ def dead_ls(
 
     The exit code is 1 if there are dead letters other than notes.
     """
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.ls(data_dir, stream=stream, as_json=json))
+    exit_with(streams.list_letters(data_dir, stream=stream, as_json=json))
 
 
 @dead_app.command("show")
 def dead_show(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Show one dead letter: origin, reason, headers and payload."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.show(data_dir, letter=letter, as_json=json))
+    exit_with(streams.show_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("replay")
 def dead_replay(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Publish a dead letter on its subject again."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.replay(data_dir, letter=letter, as_json=json))
+    exit_with(streams.replay_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("rm")
 def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Delete a dead letter permanently."""
-    from banksman.cli.operator import dead_letters
+    from banksman.cli.operator import streams
 
-    exit_with(dead_letters.rm(data_dir, letter=letter, as_json=json))
+    exit_with(streams.remove_letter(data_dir, letter=letter, as_json=json))
 
 
 @tenants_app.command("ls")

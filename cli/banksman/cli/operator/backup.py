@@ -55,7 +55,6 @@ class SavedStream(BaseModel):
     account: str
     name: str
     file: str
-    """Name of the file beside the manifest, in the server's snapshot format."""
     bytes: int
     sha256: str
     messages: int
@@ -71,7 +70,6 @@ class Manifest(BaseModel):
 
     format: Literal[1] = _FORMAT
     made_by: str
-    """Version of Banksman."""
     began_at: datetime
     """Everything that was accepted before this time is in the backup."""
     ended_at: datetime
@@ -79,12 +77,7 @@ class Manifest(BaseModel):
 
 
 def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
-    """Save all streams. The system may keep working.
-
-    Raises:
-        Conflict: the directory is not empty.
-        SnapshotFailed, ApiError: a stream is damaged.
-    """
+    """Save all streams, which may be in use; raise `Conflict` if the directory is not empty."""
     _make_empty(directory)
     began = datetime.now(UTC)
     saved: list[SavedStream] = []
@@ -101,12 +94,9 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     total = sum(stream.bytes for stream in saved)
     took = (manifest.ended_at - began).total_seconds()
-    if as_json:
-        output.print_json(
-            {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
-        )
-    else:
-        output.print_line(f"{len(saved)} streams, {total:,} bytes in {took:.1f} s: {directory}")
+    facts = {"streams": len(saved), "bytes": total, "seconds": took, "directory": str(directory)}
+    text = f"{len(saved)} streams, {total:,} bytes in {took:.1f} s: {directory}"
+    output.print_result(facts, text, as_json=as_json)
     return Exit.OK
 
 
@@ -157,11 +147,7 @@ async def _save(bus: Bus, account: str, name: str, directory: Path) -> SavedStre
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a backup after verifying the digests of its files.
-
-    Raises:
-        BadInput: the manifest or a file is missing or altered.
-    """
+    """Return the manifest; raise `BadInput` if it or a file of the backup is missing or altered."""
     try:
         manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     except (OSError, ValidationError) as error:
@@ -177,11 +163,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def file_chunks(file: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces of `CHUNK_BYTES`.
-
-    Raises:
-        BadInput: the file does not exist.
-    """
+    """Yield a file in pieces of `CHUNK_BYTES`; raise `BadInput` if it does not exist."""
     if not file.is_file():
         raise BadInput(str(file), None, "the file that the manifest names")
     with file.open("rb") as source:
@@ -190,7 +172,6 @@ def file_chunks(file: Path) -> Iterator[bytes]:
 
 
 TIMEOUT_S = 5.0
-"""Seconds for a service or the monitoring endpoint to respond."""
 _PROBES = {
     users.GATEWAY: subjects.api("operator", "usage"),
     users.AGENT: subjects.registry("tool", "list"),
@@ -208,7 +189,6 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     Raises:
         BadInput: the directory contains no complete backup.
         Conflict: services are running, or streams hold messages and `force` is not given.
-        SnapshotFailed, ApiError: the server refuses a stream.
     """
     manifest = read_manifest(directory)
     broker = broker_access(data_dir)
@@ -235,11 +215,7 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
 
 
 async def _refuse_responding(bus: Bus) -> None:
-    """Refuse while services run: they would continue from cached state that the restore replaces.
-
-    Raises:
-        Conflict: a service responds.
-    """
+    """Refuse while services run: they would continue from cached state that the restore replaces."""
     running: list[str] = []
     for service, subject in _PROBES.items():
         try:
@@ -254,11 +230,7 @@ async def _refuse_responding(bus: Bus) -> None:
 
 
 async def _refuse_connected(monitoring_url: str | None) -> None:
-    """Refuse while services, tool-runners included, are connected to the monitored server.
-
-    Raises:
-        Conflict: a service is connected.
-    """
+    """Refuse while services, tool-runners included, are connected to the monitored server."""
     if monitoring_url is None:
         return
     reply = await http_get(f"{monitoring_url}/connz?limit=100000", timeout_s=TIMEOUT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,21 +32,17 @@ _CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings
 @dataclass(frozen=True, slots=True)
 class Setting:
     name: str
-    """`section.field`."""
     value: Any
     """JSON value; secrets are masked."""
     source: str
-    """The variable, file or secret that the value comes from, or `default`."""
 
 
 def show(*, as_json: bool) -> Exit:
     """Print all settings of all services."""
     adopt_vendor_names(os.environ)
     for setting in all_settings():
-        if as_json:
-            output.print_json({"name": setting.name, "value": setting.value, "source": setting.source})
-        else:
-            output.print_line(f"{setting.name} = {setting.value!r}  ({setting.source})")
+        line = f"{setting.name} = {setting.value!r}  ({setting.source})"
+        output.print_result(asdict(setting), line, as_json=as_json)
     return Exit.OK
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -17,11 +17,10 @@ from banksman.cli import output
 from banksman.cli.broker import salvage
 from banksman.cli.broker.server import executable
 from banksman.cli.broker.store import damaged_states
+from banksman.cli.machine import bind_error, bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
-from banksman.cli.ports import bind_error
 from banksman.cli.processes import readiness_problem
-from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance
@@ -39,13 +38,10 @@ class Finding:
     name: str
     level: Exit
     seen: str
-    """What was found."""
     remedy: str | None = None
-    """The remedy; None if none is needed."""
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Run all checks and print their results; the exit code is the worst level."""
     adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
@@ -101,7 +97,6 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _bubblewrap() -> Iterator[Finding]:
-    """Check what the tool-runner needs for its bubblewrap sandbox."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         yield Finding("sandbox", Exit.WARNING, "no bubblewrap: tools are off", remedy())
@@ -207,14 +202,7 @@ def _streams(data_dir: Path | None, logs: Path) -> Finding:
 
 def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
-        output.print_json(
-            {
-                "name": finding.name,
-                "level": finding.level.name.lower(),
-                "seen": finding.seen,
-                "remedy": finding.remedy,
-            }
-        )
+        output.print_json({**asdict(finding), "level": finding.level.name.lower()})
         return
     mark = {Exit.OK: "✓", Exit.WARNING: "!", Exit.CRITICAL: "✗"}[finding.level]
     output.print_line(f"  {mark} {finding.name:<16} {finding.seen}")

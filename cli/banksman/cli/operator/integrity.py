@@ -27,7 +27,6 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged."""
     found = asyncio.run(broker_access(data_dir).in_app(_damaged, needs=_NEEDS))
     for key, problem in sorted(found.items()):
         tenant, _, conversation_id = key.partition(".")
@@ -50,13 +49,8 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
     """Start a new epoch in damaged logs, so that runs continue with the remaining events.
 
     Args:
-        data_dir: Data directory of the running system; None for the one in the settings.
         names: `TENANT/CONVERSATION` each; empty for all damaged logs.
         set_aside: Directory for the messages that follow a gap; None leaves a log with a gap as it is.
-        as_json: Whether to print JSON.
-
-    Raises:
-        BadInput: a name is malformed, or its log is not recorded as damaged.
     """
     requested = [_key(name) for name in names]
     done, refused = asyncio.run(
@@ -124,15 +118,7 @@ def _key(name: str) -> str:
 
 
 def salvage(store: Path, *, as_json: bool) -> Exit:
-    """Prepare a store as `banksman up` and `banksman nats` do before each start; the server must not run.
-
-    Returns:
-        `WARNING` if messages are lost.
-
-    Raises:
-        BadInput: the directory is not the `store_dir` of a nats-server.
-        NotReady: the library that computes checksums is not installed.
-    """
+    """Prepare a store as `banksman up` does before each start; return a warning if messages are lost."""
     if not (store / "jetstream").is_dir():
         raise BadInput("directory", str(store), "the `store_dir` of a nats-server")
     if not is_available():

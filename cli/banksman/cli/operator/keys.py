@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from banksman.cli import output
-from banksman.cli.broker.accounts import user_names
-from banksman.cli.broker.keys import generate_keys, key_variable
+from banksman.cli.broker.accounts import generate_keys, key_variable, user_names
 from banksman.cli.broker.server import SERVER_ENVIRONMENT, executable
 from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
@@ -33,15 +32,7 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     """Create missing keys of a deployment, in one directory per service.
 
     `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, and `nats/public.env` for
-    the server, which receives public keys only. A runner with its own key has its own directory.
-
-    Args:
-        directory: The directory of all keys.
-        runners: Ids of the runners with their own keys; empty for one key that all runners share.
-        as_json: Whether to print the public keys as JSON.
-
-    Raises:
-        BadInput: An id is malformed.
+    the server, which receives public keys only. A runner in `runners` has its own key and directory.
     """
     public: dict[str, str] = {}
     for user in user_names(runners=runners):
@@ -51,16 +42,12 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     server.mkdir(mode=0o700, exist_ok=True)
     lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
     (server / PUBLIC_KEYS).write_text("".join(lines), encoding="ascii")
-    output.print_json(public) if as_json else output.print_line(f"keys of {len(public)} users in {directory}")
+    output.print_result(public, f"keys of {len(public)} users in {directory}", as_json=as_json)
     return Exit.OK
 
 
 def serve_nats(config: Path, public_keys: Path, *, as_json: bool) -> None:
-    """Prepare the server's store, and replace this process by nats-server with the public keys of all users.
-
-    Raises:
-        BadInput: a file is missing, or the configuration names no `store_dir`.
-    """
+    """Prepare the server's store, and become nats-server with the public keys of all users."""
     if not public_keys.is_file():
         raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys deployment` wrote")
     keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
@@ -71,7 +58,6 @@ def serve_nats(config: Path, public_keys: Path, *, as_json: bool) -> None:
 
 
 def _store_dir(config: Path) -> Path:
-    """Return the `store_dir` of a configuration file of nats-server."""
     found = re.search(
         r"""^[^#\n]*\bstore_dir["']?\s*[:=\s]\s*["']?([^"'\s}]+)""", _text(config), re.MULTILINE
     )
@@ -88,12 +74,10 @@ def _text(config: Path) -> str:
 
 
 def _service_of(user: str) -> str:
-    """Return the service whose directory holds a user's seed."""
     return users.OPERATOR if user == users.SYSTEM else user.removesuffix("-files")
 
 
 def _share_signing_key(directory: Path) -> None:
-    """Write the same key for all services that sign or verify approval decisions."""
     first, *others = (directory / user / "approvals.key" for user in _APPROVAL_KEY_HOLDERS)
     key = write_signing_key(first)
     for file in others:
@@ -115,12 +99,7 @@ def create(
     expires_days: float | None,
     as_json: bool,
 ) -> Exit:
-    """Create the key of a user and print it. Only its digest is stored.
-
-    Raises:
-        BadInput: the name of the tenant, the user or a right is invalid.
-        Conflict: the user has a key.
-    """
+    """Create the key of a user and print it. Only its digest is stored."""
     check_token(tenant, "tenant")
     if not 0 < len(user) <= 200:
         raise BadInput("user", user, "a name of 1 to 200 characters")
@@ -155,16 +134,12 @@ def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
         line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
         if key.get("expires_at"):
             line += f", until {key['expires_at']}"
-        output.print_json(key) if as_json else output.print_line(line)
+        output.print_result(key, line, as_json=as_json)
     return Exit.OK
 
 
 def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
-    """Remove the key of a user. The gateway refuses further requests; open websockets remain.
-
-    Raises:
-        NotFound: the user has no key.
-    """
+    """Remove the key of a user. The gateway refuses further requests; open websockets remain."""
 
     def remove(keys: list[Key]) -> list[Key]:
         left = [key for key in keys if key["user"] != user]
@@ -173,7 +148,7 @@ def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
         return left
 
     update_keys(_file(data_dir), remove)
-    output.print_json({"removed": user}) if as_json else output.print_line(f"removed the key of {user}")
+    output.print_result({"removed": user}, f"removed the key of {user}", as_json=as_json)
     return Exit.OK
 
 

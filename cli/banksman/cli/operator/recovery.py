@@ -41,12 +41,8 @@ _WORKFLOW = "workflow:"
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Result of recovering a log."""
-
     reopened: bool = False
-    """Whether an approval request was published again."""
     resumed: bool = False
-    """Whether a run resumes or starts."""
 
 
 class LogRecovery:
@@ -59,15 +55,11 @@ class LogRecovery:
     async def recover(self, tenant: str, conversation_id: str, *, cut: HistoryCut | None = None) -> Recovered:
         """Append the commit with a new epoch, and publish what resumes the log's run. Safe to repeat.
 
-        Args:
-            tenant: The tenant.
-            conversation_id: The conversation.
-            cut: The record of the events that the log lost; None if it lost none.
+        With `cut`, the events that the log lost are recorded too.
 
         Raises:
             LogBroken, Poison: the log cannot be read.
             Conflict: another process appended to it.
-            Unavailable: the broker does not respond.
         """
         state = await self._log.read(tenant, conversation_id)
         if state.deleted or not state.stream_seq:
@@ -124,8 +116,6 @@ async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> H
 
     Raises:
         Conflict: No commit is stored before the gap.
-        OSError: The file cannot be written; no commit is removed.
-        Unavailable: The broker does not respond.
     """
     subject = subjects.conversation(tenant, conversation_id)
     behind = await from_damage_on(bus, subject)

@@ -29,8 +29,6 @@ _STATUS_END = "204"
 
 
 class SnapshotFailed(Fault):
-    """The snapshot or the restore of a stream failed."""
-
     def __init__(self, stream: str, reason: str) -> None:
         self.stream = stream
         self.reason = reason
@@ -53,7 +51,6 @@ async def stream_snapshot(bus: Bus, stream: str) -> AsyncGenerator[StreamSnapsho
     Raises:
         ApiError: no such stream, or one of its messages is damaged.
         SnapshotFailed: raised by `chunks`: the server ended the transfer with an error.
-        Unavailable: the server does not respond; also raised by `chunks`.
     """
     arrived: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
     subject = api("STREAM.SNAPSHOT", stream)
@@ -66,21 +63,12 @@ async def stream_snapshot(bus: Bus, stream: str) -> AsyncGenerator[StreamSnapsho
 async def restore_stream(
     bus: Bus, config: dict[str, Any], state: dict[str, Any], chunks: Iterable[bytes]
 ) -> dict[str, Any]:
-    """Create a stream from a snapshot.
+    """Create a stream from a snapshot, and return its state.
 
     Args:
-        bus: Connection of the operator.
         config: Configuration of the new stream, its name included.
         state: State of the original stream as returned with its snapshot.
         chunks: The snapshot in pieces that each fit into a message.
-
-    Returns:
-        The state of the new stream.
-
-    Raises:
-        ApiError: a stream of that name exists, or the server refuses the configuration.
-        SnapshotFailed: the server refuses the snapshot.
-        Unavailable: the server does not respond.
     """
     name = str(config["name"])
     begun = await call(bus, api("STREAM.RESTORE", name), {"config": config, "state": state})
@@ -91,16 +79,11 @@ async def restore_stream(
 
 
 async def delete_stream(bus: Bus, stream: str) -> None:
-    """Delete a stream with its messages.
-
-    Raises:
-        ApiError: no such stream.
-    """
     await call(bus, api("STREAM.DELETE", stream))
 
 
 async def _send(bus: Bus, target: str, chunk: bytes) -> Message:
-    """Send a chunk and return the acknowledgement; retry while no server is subscribed to the target.
+    """Send a chunk and return the acknowledgement.
 
     In a cluster another server may receive the restore, and its interest takes a moment to reach this one.
     """

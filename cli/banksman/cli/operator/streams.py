@@ -1,17 +1,20 @@
-"""How operator commands connect to the broker, and `banksman streams`."""
+"""How operator commands connect to the broker; `banksman streams` and `banksman dead`."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from pathlib import Path
 
 from pydantic import Field
 
-from banksman.bus.connection import NatsSettings
+from banksman.bus import dead
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.names import DEAD
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
-from banksman.cli.broker.keys import seed_file
+from banksman.cli.broker.accounts import seed_file
 from banksman.cli.output import Exit
 from banksman.cli.state import DataDir
 from banksman.deployment import users
@@ -55,21 +58,85 @@ def broker_access(data_dir: Path | None) -> BrokerAccess:
 
 
 def provision_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Create missing streams and consumers and update those whose settings differ."""
     done = asyncio.run(broker_access(data_dir).in_each(provision))
-    _print("done", done, as_json=as_json, empty="nothing to do")
+    _print("done", done, none="nothing to do", as_json=as_json)
     return Exit.OK
 
 
 def check_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Print streams, consumers and server settings that are missing or weaker than required."""
     findings = asyncio.run(broker_access(data_dir).in_each(verify))
-    _print("finding", findings, as_json=as_json, empty="streams are as strong as required")
+    _print("finding", findings, none="streams are as strong as required", as_json=as_json)
     return Exit.CRITICAL if findings else Exit.OK
 
 
-def _print(name: str, lines: list[str], *, as_json: bool, empty: str) -> None:
-    for line in lines:
-        output.print_json({name: line}) if as_json else output.print_line(line)
-    if not lines and not as_json:
-        output.print_line(empty)
+def _print(name: str, lines: list[str], *, none: str, as_json: bool) -> None:
+    facts = [{name: line} for line in lines]
+    output.print_items(facts, lambda one: one[name], none=none, as_json=as_json)
+
+
+SHOWN_BYTES = 64 * 1024
+
+
+def list_letters(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
+    async def read(bus: Bus) -> list[str]:
+        origins: list[str] = []
+        async for stored in dead.dead_letters(bus, stream=stream):
+            letter = stored.letter
+            origins.append(letter.stream)
+            size = len(base64.b64decode(letter.payload_base64))
+            line = f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
+            facts = {"id": stored.stream_seq, **letter.model_dump(mode="json")}
+            output.print_result(facts, f"{line}  {size} bytes  {letter.reason}", as_json=as_json)
+        return origins
+
+    origins = asyncio.run(broker_access(data_dir).in_app(read, needs=(DEAD,)))
+    if not origins and not as_json:
+        output.print_line("no dead letters" if stream is None else f"no dead letters of {stream}")
+    return Exit.WARNING if any(origin != dead.NOTES for origin in origins) else Exit.OK
+
+
+def show_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
+    found = asyncio.run(
+        broker_access(data_dir).in_app(lambda bus: dead.read_dead_letter(bus, letter), needs=(DEAD,))
+    )
+    if as_json:
+        output.print_json({"id": letter, **found.model_dump(mode="json")})
+        return Exit.OK
+    payload = base64.b64decode(found.payload_base64)
+    output.print_line(f"subject  {found.subject}")
+    output.print_line(f"origin   {found.stream}, message {found.stream_seq}")
+    output.print_line(f"stored   {found.ts:%Y-%m-%d %H:%M:%S}")
+    output.print_line(f"reason   {found.reason}")
+    for name, value in sorted(found.headers.items()):
+        output.print_line(f"header   {name}: {value}")
+    output.print_line(f"payload  {len(payload)} bytes")
+    output.print_line(_readable(payload[:SHOWN_BYTES]))
+    if len(payload) > SHOWN_BYTES:
+        output.print_line(f"… {len(payload) - SHOWN_BYTES} more bytes; --json prints all")
+    return Exit.OK
+
+
+def replay_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
+    replayed = asyncio.run(
+        broker_access(data_dir).in_app(lambda bus: dead.replay(bus, letter), needs=(DEAD,))
+    )
+    facts = {"replayed": letter, "subject": replayed.subject}
+    output.print_result(facts, f"published again on {replayed.subject}", as_json=as_json)
+    return Exit.OK
+
+
+def remove_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
+    broker = broker_access(data_dir)
+    removed = asyncio.run(broker.in_app(lambda bus: dead.remove(bus, letter), needs=(DEAD,)))
+    text = f"removed dead letter {letter}, which was published on {removed.subject}"
+    output.print_result({"removed": letter, "subject": removed.subject}, text, as_json=as_json)
+    return Exit.OK
+
+
+def _readable(payload: bytes) -> str:
+    """Return the payload as text, with characters escaped that could control a terminal."""
+    text = payload.decode("utf-8", "backslashreplace")
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in text
+    )

@@ -14,22 +14,7 @@ from pydantic import ValidationError
 
 from banksman.bus import dead, jetstream, names
 from banksman.bus.connection import Bus
-from banksman.bus.names import (
-    EVENTS,
-    HEADS,
-    KEYS,
-    MCP,
-    OUTPUTS,
-    RUNS,
-    SCHEDULES,
-    SNAPSHOTS,
-    TIMERS,
-    WEBHOOKS,
-    WORKFLOWS,
-    WORKSPACES,
-    kv_stream,
-    object_stream,
-)
+from banksman.bus.names import kv_stream, kv_subject, object_stream
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import Objects
@@ -41,14 +26,12 @@ from banksman.contracts.wire import Stored
 from banksman.contracts.work import DeadLetter, DeleteConversation
 from banksman.log_integrity.heads import LogHeads
 
-STARTING = (KEYS, WEBHOOKS, SCHEDULES, MCP)
+STARTING = (names.KEYS, names.WEBHOOKS, names.SCHEDULES, names.MCP)
 """Buckets whose entries can cause new runs or requests: they are emptied first."""
 POLL_S = 0.5
-STORES = {"APP": (SNAPSHOTS,), "RUN": (OUTPUTS, WORKSPACES)}
-"""The object stores by account."""
+STORES = {"APP": (names.SNAPSHOTS,), "RUN": (names.OUTPUTS, names.WORKSPACES)}
 
 Counts = dict[str, int]
-"""Number of messages or objects by stream."""
 
 
 class _Work(Stored):
@@ -69,11 +52,11 @@ async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
     """
     for name in STARTING:
         await _empty(bus, name, tenant)
-    await jetstream.purge_subject(bus, TIMERS, subjects.schedule_set(tenant, ANY))
-    await jetstream.purge_subject(bus, TIMERS, subjects.schedule_due(tenant, ANY))
+    await jetstream.purge_subject(bus, names.TIMERS, subjects.schedule_set(tenant, ANY))
+    await jetstream.purge_subject(bus, names.TIMERS, subjects.schedule_due(tenant, ANY))
     found = {
         subject.split(".")[2]
-        async for subject, _ in jetstream.subjects_in(bus, EVENTS, subjects.conversation(tenant, ANY))
+        async for subject, _ in jetstream.subjects_in(bus, names.EVENTS, subjects.conversation(tenant, ANY))
     }
     found |= {key.split(".")[1] for key in await Bucket(bus, "conversations", _Value).keys(tenant)}
     queue = RunQueue(bus)
@@ -102,7 +85,6 @@ async def remove(bus: Bus, tenant: str) -> Counts:
 
 
 async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    """Remove a tenant's objects from one account; return the counts."""
     removed: Counts = {}
     for store in STORES[account]:
         objects = Objects(bus, store)
@@ -114,19 +96,17 @@ async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
 
 
 async def left(bus: Bus, tenant: str) -> Counts:
-    """Return the number of a tenant's messages in account APP by stream; streams without any are omitted."""
     found: Counts = {}
     for place in PLACES:
         async for _, count in jetstream.subjects_in(bus, place.stream, place.subjects_of(tenant)):
             found[place.stream] = found.get(place.stream, 0) + count
     letters = [letter async for letter in _letters(bus, tenant)]
     heads = [name for name in (await LogHeads(bus).read()).logs if name.startswith(f"{tenant}.")]
-    more = {"DEAD": len(letters), kv_stream(HEADS): len(heads)}
+    more = {"DEAD": len(letters), kv_stream(names.HEADS): len(heads)}
     return found | {stream: count for stream, count in more.items() if count}
 
 
 async def left_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    """Return the number of a tenant's objects in one account by stream; stores without any are omitted."""
     found: Counts = {}
     for store in STORES[account]:
         async for _ in Objects(bus, store).list(f"{tenant}/"):
@@ -149,10 +129,9 @@ async def _finished(bus: Bus, tenant: str, timeout_s: float) -> None:
 
 
 async def _working(bus: Bus, tenant: str) -> int:
-    """Return the number of messages that agents and the workflows service have not finished."""
-    count = await jetstream.count_below(bus, RUNS, subjects.run_signal(tenant, ANY))
-    count += await jetstream.count_below(bus, RUNS, subjects.run_work(tenant, ANY))
-    return count + await jetstream.count_below(bus, WORKFLOWS, subjects.workflow_run(ANY, tenant, ANY))
+    count = await jetstream.count_below(bus, names.RUNS, subjects.run_signal(tenant, ANY))
+    count += await jetstream.count_below(bus, names.RUNS, subjects.run_work(tenant, ANY))
+    return count + await jetstream.count_below(bus, names.WORKFLOWS, subjects.workflow_run(ANY, tenant, ANY))
 
 
 async def _empty(bus: Bus, name: str, tenant: str) -> None:
@@ -169,7 +148,6 @@ async def _letters(bus: Bus, tenant: str) -> AsyncIterator[dead.StoredDeadLetter
 
 
 def _names(letter: DeadLetter, tenant: str) -> bool:
-    """Return whether a dead letter is of a tenant, by its subject or by its payload."""
     if tenant in letter.subject.split("."):
         return True
     try:
@@ -210,38 +188,35 @@ class TenantSubjects:
     subjects_of: Filter
 
     def tenant_of(self, subject: str) -> str:
-        """Return the tenant that a subject of this place names."""
         probe = self.subjects_of("tenant-probe").split(".")
         return subject.split(".")[probe.index("tenant-probe")]
 
 
-def _places() -> tuple[TenantSubjects, ...]:
-    filters: tuple[tuple[str, Filter], ...] = (
-        (names.EVENTS, lambda t: subjects.conversation(t, ANY)),
-        (names.RUNS, lambda t: subjects.run_work(t, ANY)),
-        (names.RUNS, lambda t: subjects.run_signal(t, ANY)),
-        (names.WORKFLOWS, lambda t: subjects.workflow_run(ANY, t, ANY)),
-        (names.WEBHOOK_QUEUE, lambda t: subjects.webhook_delivery(t, ANY)),
-        (names.TIMERS, lambda t: subjects.timer_set(ANY, t, ANY)),
-        (names.TIMERS, lambda t: subjects.timer_fired(ANY, t, ANY)),
-        (names.TIMERS, lambda t: subjects.schedule_set(t, ANY)),
-        (names.TIMERS, lambda t: subjects.schedule_due(t, ANY)),
-        (names.AUDIT, lambda t: subjects.audit(t, ANY, ANY)),
-        (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
-        (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
-        (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),
-        (names.RESULTS, lambda t: subjects.tool_started(t, ANY)),
-        (names.RESULTS, lambda t: subjects.tool_result(t, ANY)),
-        (names.kv_stream(names.RUNNERS), lambda t: names.kv_subject(names.RUNNERS, f"*.{t}.*")),
-        (names.kv_stream(names.USAGE), lambda t: names.kv_subject(names.USAGE, usage_key(t))),
-        (names.kv_stream(names.USAGE), lambda t: names.kv_subject(names.USAGE, passthrough_key(t))),
-    )
-    found = [TenantSubjects(stream, subjects_of) for stream, subjects_of in filters]
-    return (*found, *(_bucket(name) for name in TENANT_KEYS))
-
-
 def _bucket(name: str) -> TenantSubjects:
-    return TenantSubjects(names.kv_stream(name), lambda tenant: names.kv_subject(name, f"{tenant}.>"))
+    return TenantSubjects(kv_stream(name), lambda tenant: kv_subject(name, f"{tenant}.>"))
 
 
-PLACES = _places()
+_FILTERS: tuple[tuple[str, Filter], ...] = (
+    (names.EVENTS, lambda t: subjects.conversation(t, ANY)),
+    (names.RUNS, lambda t: subjects.run_work(t, ANY)),
+    (names.RUNS, lambda t: subjects.run_signal(t, ANY)),
+    (names.WORKFLOWS, lambda t: subjects.workflow_run(ANY, t, ANY)),
+    (names.WEBHOOK_QUEUE, lambda t: subjects.webhook_delivery(t, ANY)),
+    (names.TIMERS, lambda t: subjects.timer_set(ANY, t, ANY)),
+    (names.TIMERS, lambda t: subjects.timer_fired(ANY, t, ANY)),
+    (names.TIMERS, lambda t: subjects.schedule_set(t, ANY)),
+    (names.TIMERS, lambda t: subjects.schedule_due(t, ANY)),
+    (names.AUDIT, lambda t: subjects.audit(t, ANY, ANY)),
+    (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
+    (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
+    (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),
+    (names.RESULTS, lambda t: subjects.tool_started(t, ANY)),
+    (names.RESULTS, lambda t: subjects.tool_result(t, ANY)),
+    (kv_stream(names.RUNNERS), lambda t: kv_subject(names.RUNNERS, f"*.{t}.*")),
+    (kv_stream(names.USAGE), lambda t: kv_subject(names.USAGE, usage_key(t))),
+    (kv_stream(names.USAGE), lambda t: kv_subject(names.USAGE, passthrough_key(t))),
+)
+PLACES = (
+    *(TenantSubjects(stream, subjects_of) for stream, subjects_of in _FILTERS),
+    *(_bucket(name) for name in TENANT_KEYS),
+)

@@ -1,12 +1,27 @@
+"""Check that clients return thinking blocks unchanged, as Anthropic requires in conversations with tools.
+
+https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
+"""
+
 from __future__ import annotations
 
+import base64
+import hashlib
 import uuid
+from collections import OrderedDict
 
-from banksman.model_server.chat import Call, RequestRefused, ValidatedRequest
-from banksman.model_server.json_values import Json, dumps, loads_object
-from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
+from banksman.model_server.chat import (
+    AssistantTurn,
+    Call,
+    Json,
+    RequestRefused,
+    ToolOutput,
+    ValidatedRequest,
+    dumps,
+    loads_object,
+)
+from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
-from banksman.model_server.thinking import signature_of
 
 _STOP_REASONS = {
     "stop": "end_turn",
@@ -72,7 +87,6 @@ def http_error(fault: HttpError, request_id: str) -> bytes:
 
 
 def stream_error(fault: StreamError, request_id: str) -> bytes:
-    """Return the event that reports a fault within a stream."""
     body = _error_body(fault.message, 500, request_id, error_type=fault.error_type)
     return b"event: error\ndata: " + body + b"\n\n"
 
@@ -156,7 +170,63 @@ def _usage(usage: ScriptedUsage, output_tokens: int) -> Json:
 def _error_body(
     message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
 ) -> bytes:
-    """Return the vendor's error object; the type defaults to the one of the status."""
     kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
     return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+
+
+_MAX_CALLS = 5_000
+
+
+def signature_of(thinking: str) -> str:
+    """Return the signature of a thinking block. The vendor's own algorithm is secret."""
+    return base64.b64encode(hashlib.sha256(b"scripted:" + thinking.encode()).digest()).decode()
+
+
+def signed_thinking(where: str, block: Json) -> str:
+    thinking = block.get("thinking")
+    if not isinstance(thinking, str):
+        raise RequestRefused(f"{where}.thinking.thinking: Field required", "messages")
+    if block.get("signature") != signature_of(thinking):
+        raise RequestRefused(f"{where}: Invalid `signature` in `thinking` block", "messages")
+    return thinking
+
+
+class ThinkingChecks:
+    """Stores the thinking that was sent with each of the last 5,000 calls."""
+
+    def __init__(self) -> None:
+        self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def sent(self, chat: ValidatedRequest, resolved: ResolvedReply) -> None:
+        if chat.dialect != "anthropic":
+            return
+        for call in resolved.calls:
+            self._by_call[(chat.model, call.id)] = resolved.reasoning
+            if len(self._by_call) > _MAX_CALLS:
+                self._by_call.popitem(last=False)
+
+    def check(self, chat: ValidatedRequest) -> None:
+        """Refuse a request that lacks the thinking of calls whose results it contains."""
+        turn = _turn_with_results(chat) if chat.dialect == "anthropic" else None
+        for call in turn.calls if turn else ():
+            thinking = self._by_call.get((chat.model, call.id))
+            if thinking and turn and turn.thinking != (thinking,):
+                raise RequestRefused(
+                    "messages: the assistant message with tool_use must contain its original thinking block, "
+                    f"unchanged; the block of {call.id} is missing",
+                    "messages",
+                )
+
+
+def _turn_with_results(chat: ValidatedRequest) -> AssistantTurn | None:
+    """Return the turn whose results end the history; None if the history does not end with results."""
+    for item in reversed(chat.items):
+        match item:
+            case ToolOutput():
+                continue
+            case AssistantTurn():
+                return item
+            case _:
+                return None
+    return None

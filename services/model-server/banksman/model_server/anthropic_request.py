@@ -3,35 +3,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from banksman.model_server.anthropic_reply import signed_thinking
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
-from banksman.model_server.thinking import signed_thinking
 
 _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result"})
 _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
 def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
-    """Parse the body of `POST /v1/messages` as strictly as the vendor does.
-
-    Args:
-        body: The decoded body.
-        counting: Whether it is a body of `/v1/messages/count_tokens`, which has no `max_tokens`.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse a body as strictly as the vendor does; with `counting`, one of `/v1/messages/count_tokens`."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise RequestRefused("model: Field required", param="model")
+        raise RequestRefused("model: Field required", "model")
     if not counting:
         _check_options(body)
     tools = _tools(body)
@@ -58,19 +55,19 @@ def _check_options(body: Json) -> None:
         # messages. After a refusal with these details, they send the whole history instead.
         raise RequestRefused(
             "thread: this server stores no messages. Send the whole history.",
-            param="thread",
+            "thread",
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
     limit = body.get("max_tokens")
     if limit is None:
-        raise RequestRefused("max_tokens: Field required", param="max_tokens")
+        raise RequestRefused("max_tokens: Field required", "max_tokens")
     if not isinstance(limit, int) or limit < 1:
-        raise RequestRefused("max_tokens: Input should be greater than or equal to 1", param="max_tokens")
+        raise RequestRefused("max_tokens: Input should be greater than or equal to 1", "max_tokens")
     temperature = body.get("temperature")
     if isinstance(temperature, int | float) and not 0 <= temperature <= 1:
-        raise RequestRefused("temperature: range: 0..1", param="temperature")
+        raise RequestRefused("temperature: range: 0..1", "temperature")
     if body.get("tool_choice") is not None and not body.get("tools"):
-        raise RequestRefused("tool_choice: tools must be provided to use tool_choice", param="tool_choice")
+        raise RequestRefused("tool_choice: tools must be provided to use tool_choice", "tool_choice")
 
 
 def _system(body: Json) -> str:
@@ -79,7 +76,7 @@ def _system(body: Json) -> str:
         return system or ""
     blocks = as_list(system)
     if blocks is None:
-        raise RequestRefused("system: Input should be a valid string or list", param="system")
+        raise RequestRefused("system: Input should be a valid string or list", "system")
     return "\n\n".join(_text(f"system.{index}", as_object(block) or {}) for index, block in enumerate(blocks))
 
 
@@ -88,7 +85,7 @@ def _tools(body: Json) -> dict[str, Json]:
     tools = [_tool(index, tool) for index, tool in enumerate(stated)]
     named = dict(tools)
     if len(named) != len(tools):
-        raise RequestRefused("tools: Tool names must be unique.", param="tools")
+        raise RequestRefused("tools: Tool names must be unique.", "tools")
     return named
 
 
@@ -97,16 +94,14 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
     where = f"tools.{index}.custom"
     name, schema = tool.get("name"), as_object(tool.get("input_schema"))
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise RequestRefused(
-            f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'", param="tools"
-        )
+        raise RequestRefused(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'", "tools")
     if schema is None:
-        raise RequestRefused(f"{where}.input_schema: Field required", param="tools")
+        raise RequestRefused(f"{where}.input_schema: Field required", "tools")
     if schema.get("type") != "object":
-        raise RequestRefused(f"{where}.input_schema.type: Input should be 'object'", param="tools")
+        raise RequestRefused(f"{where}.input_schema.type: Input should be 'object'", "tools")
     fault = schema_fault(schema)
     if fault is not None:
-        raise RequestRefused(f"{where}.input_schema: JSON schema is invalid: {fault}", param="tools")
+        raise RequestRefused(f"{where}.input_schema: JSON schema is invalid: {fault}", "tools")
     return name, schema
 
 
@@ -140,9 +135,9 @@ class _Turn:
 def _turns(body: Json) -> list[_Turn]:
     messages = as_list(body.get("messages"))
     if messages is None:
-        raise RequestRefused("messages: Field required", param="messages")
+        raise RequestRefused("messages: Field required", "messages")
     if not messages:
-        raise RequestRefused("messages: at least one message is required", param="messages")
+        raise RequestRefused("messages: at least one message is required", "messages")
     turns: list[_Turn] = []
     for index, value in enumerate(messages):
         message = as_object(value) or {}
@@ -151,19 +146,19 @@ def _turns(body: Json) -> list[_Turn]:
             raise RequestRefused(
                 f"messages.{index}.role: Input should be 'user' or 'assistant', not {role!r}. System text "
                 "belongs in the top-level `system` parameter.",
-                param="messages",
+                "messages",
             )
         if not turns or turns[-1].role != role:
             turns.append(_Turn(role, index))
         read = _user_items if role == "user" else _assistant_items
         turns[-1].items += read(f"messages.{index}", _blocks(index, message))
     if turns[0].role != "user":
-        raise RequestRefused('messages: first message must use the "user" role', param="messages")
+        raise RequestRefused('messages: first message must use the "user" role', "messages")
     if turns[-1].role != "user":
         raise RequestRefused(
             "This model does not support assistant message prefill. The conversation must end with a user "
             "message.",
-            param="messages",
+            "messages",
         )
     return turns
 
@@ -174,9 +169,9 @@ def _blocks(index: int, message: Json) -> list[Any]:
     if isinstance(content, str):
         blocks = [{"type": "text", "text": content}] if content else []
     if blocks is None:
-        raise RequestRefused(f"messages.{index}.content: Field required", param="messages")
+        raise RequestRefused(f"messages.{index}.content: Field required", "messages")
     if not blocks:
-        raise RequestRefused(f"messages.{index}: all messages must have non-empty content", param="messages")
+        raise RequestRefused(f"messages.{index}: all messages must have non-empty content", "messages")
     return blocks
 
 
@@ -218,7 +213,7 @@ def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
         raise RequestRefused(
             f"{where}: Input tag {kind!r} found using 'type' does not match any of the expected tags: "
             + ", ".join(f"'{name}'" for name in sorted(allowed)),
-            param="messages",
+            "messages",
         )
     return str(kind)
 
@@ -226,13 +221,11 @@ def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
 def _text(where: str, block: Json) -> str:
     text = block.get("text")
     if not isinstance(text, str):
-        raise RequestRefused(f"{where}.text: Field required", param="messages")
+        raise RequestRefused(f"{where}.text: Field required", "messages")
     if not text:
-        raise RequestRefused(f"{where}: text content blocks must be non-empty", param="messages")
+        raise RequestRefused(f"{where}: text content blocks must be non-empty", "messages")
     if text.isspace():
-        raise RequestRefused(
-            f"{where}: text content blocks must contain non-whitespace text", param="messages"
-        )
+        raise RequestRefused(f"{where}: text content blocks must contain non-whitespace text", "messages")
     return text
 
 
@@ -240,27 +233,27 @@ def _call(where: str, block: Json) -> Call:
     call_id, name, arguments = block.get("id"), block.get("name"), as_object(block.get("input"))
     if not isinstance(call_id, str) or not TOOL_NAME.fullmatch(call_id):
         raise RequestRefused(
-            f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'", param="messages"
+            f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'", "messages"
         )
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise RequestRefused(
-            f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'", param="messages"
+            f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'", "messages"
         )
     if arguments is None:
-        raise RequestRefused(f"{where}.tool_use.input: Input should be a valid dictionary", param="messages")
+        raise RequestRefused(f"{where}.tool_use.input: Input should be a valid dictionary", "messages")
     return Call(call_id, name, dumps(arguments))
 
 
 def _result(where: str, block: Json) -> ToolOutput:
     call_id, content = block.get("tool_use_id"), block.get("content")
     if not isinstance(call_id, str):
-        raise RequestRefused(f"{where}.tool_result.tool_use_id: Field required", param="messages")
+        raise RequestRefused(f"{where}.tool_result.tool_use_id: Field required", "messages")
     if content is None or isinstance(content, str):
         return ToolOutput(call_id, content or "", block.get("is_error") is True)
     parts = as_list(content)
     if parts is None:
         raise RequestRefused(
-            f"{where}.tool_result.content: Input should be a valid string or list", param="messages"
+            f"{where}.tool_result.content: Input should be a valid string or list", "messages"
         )
     texts = [
         _text(f"{where}.tool_result.content.{index}", part)
@@ -278,7 +271,7 @@ def _check_pairs(turns: list[_Turn]) -> None:
         _check_results(turn, calls, calls_at)
         calls, calls_at = turn.calls, turn.at
         if len(set(calls)) != len(calls) or seen.intersection(calls):
-            raise RequestRefused("messages: `tool_use` ids must be unique", param="messages")
+            raise RequestRefused("messages: `tool_use` ids must be unique", "messages")
         seen.update(calls)
 
 
@@ -289,13 +282,13 @@ def _check_results(turn: _Turn, calls: list[str], calls_at: int) -> None:
             raise RequestRefused(
                 f"messages.{turn.at}: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
-                param="messages",
+                "messages",
             )
         if results.count(result) > 1:
             raise RequestRefused(
                 f"messages.{turn.at}: each tool_use must have a single result. Found multiple `tool_result` "
                 f"blocks with id: {result}",
-                param="messages",
+                "messages",
             )
     missing = [call for call in calls if call not in turn.leading_results]
     if missing:
@@ -303,7 +296,7 @@ def _check_results(turn: _Turn, calls: list[str], calls_at: int) -> None:
             f"messages.{calls_at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
             + ", ".join(missing)
             + ". Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
-            param="messages",
+            "messages",
         )
 
 

@@ -1,11 +1,64 @@
+"""A request of a client, independent of the vendor's format, and JSON as the vendors send it."""
+
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any, Literal, TypeAlias, cast
 
-from banksman.model_server.json_values import Json
+import jsonschema_rs
+
+Json: TypeAlias = dict[str, Any]
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dumps(value: object) -> str:
+    """Return compact JSON without escapes for non-ASCII characters, as the vendors send it."""
+    return _encode(value)
+
+
+def as_object(value: object) -> Json | None:
+    return cast(Json, value) if isinstance(value, dict) else None
+
+
+def as_list(value: object) -> list[Any] | None:
+    return cast(list[Any], value) if isinstance(value, list) else None
+
+
+def loads_object(text: str | bytes) -> Json | None:
+    try:
+        return as_object(json.loads(text))
+    except ValueError:
+        return None
+
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_fault(schema: Json) -> str | None:
+    """Return why a schema cannot describe a tool's arguments, or None if it can."""
+    return _schema_fault(dumps(schema))
+
+
+@lru_cache(maxsize=1024)
+def _schema_fault(schema_text: str) -> str | None:
+    schema = loads_object(schema_text)
+    if schema is None or schema.get("type") != "object":
+        stated = None if schema is None else schema.get("type")
+        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
+    try:
+        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
+        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
+    except jsonschema_rs.ValidationError as fault:
+        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
+        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
+    return None
+
 
 Dialect = Literal["openai", "anthropic", "responses"]
 """Wire format of a request.
@@ -23,8 +76,6 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call, in the history or about to be sent."""
-
     id: str
     name: str
     arguments: str
@@ -33,12 +84,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """One earlier reply of the model."""
-
     text: str
     calls: tuple[Call, ...] = ()
     thinking: tuple[str, ...] = ()
-    """The signed thinking that the client returned with the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +101,12 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 @dataclass(frozen=True)
 class ValidatedRequest:
-    """A validated request, independent of the vendor's format."""
-
     dialect: Dialect
     model: str
     items: tuple[Item, ...]
     """The history, oldest first, without system text."""
     system: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """JSON Schemas of the arguments of the offered tools, by tool name."""
     namespaces: Mapping[str, str] = field(default_factory=dict[str, str])
     """Namespaces of the tools that have one, by the tool's name here, `{namespace}__{name}`. Only `responses`
     has namespaces."""
@@ -70,7 +115,6 @@ class ValidatedRequest:
     include_usage: bool = True
     """Whether a stream reports usage. OpenAI streams do so only on request."""
     input_chars: int = 0
-    """Characters of system text, history and tool definitions."""
 
     @cached_property
     def position(self) -> int:
@@ -101,13 +145,11 @@ ErrorType = Literal["invalid_request_error", "not_found_error"]
 
 
 class RequestRefused(Exception):
-    """A request is refused with an error object of its vendor."""
-
     def __init__(
         self,
         message: str,
-        *,
         param: str | None = None,
+        *,
         code: str | None = None,
         status: int = 400,
         error_type: ErrorType = "invalid_request_error",
@@ -128,7 +170,6 @@ class RequestRefused(Exception):
 
 
 def model_not_found(model: str) -> RequestRefused:
-    """Return the error for a model that is neither the demo nor a loaded script."""
     return RequestRefused(
         f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
         code="model_not_found",

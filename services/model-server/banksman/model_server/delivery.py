@@ -1,15 +1,21 @@
+"""The wire formats of the vendors, each as the functions that parse its requests and write its replies."""
+
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from aiohttp import web
 
-from banksman.model_server.chat import ValidatedRequest
-from banksman.model_server.json_values import loads_object
-from banksman.model_server.resolved_reply import ResolvedReply
+from banksman.model_server import anthropic_reply, openai_reply, responses_reply
+from banksman.model_server.anthropic_request import parse_message
+from banksman.model_server.chat import Dialect, Json, RequestRefused, ValidatedRequest, loads_object
+from banksman.model_server.models import EventStream, ResolvedReply
+from banksman.model_server.openai_request import parse_chat_completion
+from banksman.model_server.responses_request import parse_response
 from banksman.model_server.script import (
     ConnectionCut,
     EarlyEnd,
@@ -21,7 +27,6 @@ from banksman.model_server.script import (
     Silence,
     StreamError,
 )
-from banksman.model_server.wire import VendorFormat
 
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -37,18 +42,14 @@ class Gates:
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def open(self, name: str) -> None:
-        """Release all replies that wait at this gate now or later."""
         self._gates[name].set()
 
     async def passed(self, name: str) -> None:
-        """Wait until the gate is open, or until the client disconnects."""
         await self._gates[name].wait()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplySender:
-    """Sends one reply on one connection, with the reply's delays and fault."""
-
     request: web.Request
     wire: VendorFormat
     request_id: str
@@ -196,3 +197,62 @@ async def _write(
         if delay_s:
             await asyncio.sleep(delay_s)
         await response.write(piece)
+
+
+Parse = Callable[[Mapping[str, str], Json], ValidatedRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorFormat:
+    """One wire format. The functions for errors receive the id of the request."""
+
+    dialect: Dialect
+    request_id_header: str
+    parse: Parse
+    """Parses headers and body; raises `RequestRefused` if they break a rule."""
+    body: Callable[[ResolvedReply, ValidatedRequest], bytes]
+    events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
+    refusal: Callable[[RequestRefused, str], bytes]
+    http_error: Callable[[HttpError, str], bytes]
+    stream_error: Callable[[StreamError, str], bytes]
+
+
+def _with_any_headers(parse: Callable[[Json], ValidatedRequest]) -> Parse:
+    return lambda _headers, body: parse(body)
+
+
+def _parse_message(headers: Mapping[str, str], body: Json) -> ValidatedRequest:
+    if "anthropic-version" not in headers:
+        raise RequestRefused("anthropic-version: header is required")
+    return parse_message(body)
+
+
+CHAT_COMPLETIONS = VendorFormat(
+    dialect="openai",
+    request_id_header="x-request-id",
+    parse=_with_any_headers(parse_chat_completion),
+    body=openai_reply.completion,
+    events=openai_reply.chunks,
+    refusal=openai_reply.refusal,
+    http_error=openai_reply.http_error,
+    stream_error=openai_reply.stream_error,
+)
+RESPONSES = replace(
+    CHAT_COMPLETIONS,
+    dialect="responses",
+    parse=_with_any_headers(parse_response),
+    body=responses_reply.response,
+    events=responses_reply.events,
+    stream_error=responses_reply.stream_error,
+)
+"""Refusals have the format of chat completions."""
+MESSAGES = VendorFormat(
+    dialect="anthropic",
+    request_id_header="request-id",
+    parse=_parse_message,
+    body=anthropic_reply.message,
+    events=anthropic_reply.events,
+    refusal=anthropic_reply.refusal,
+    http_error=anthropic_reply.http_error,
+    stream_error=anthropic_reply.stream_error,
+)

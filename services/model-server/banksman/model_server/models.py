@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import hashlib
+import re
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 
-from banksman.model_server.chat import RequestRefused, ValidatedRequest, model_not_found
-from banksman.model_server.demo import demo_reply
-from banksman.model_server.script import RawReply, Script, ScriptedReply
+from banksman.model_server.chat import (
+    Call,
+    Dialect,
+    RequestRefused,
+    ValidatedRequest,
+    dumps,
+    estimated_tokens,
+    model_not_found,
+)
+from banksman.model_server.demo.reply import demo_reply
+from banksman.model_server.script import RawReply, Script, ScriptedCall, ScriptedReply, ScriptedUsage
 
 DEMO_MODEL = "demo"
 _SCRIPTED_PREFIX = "scripted/"
@@ -16,7 +27,6 @@ def scripted_model(name: str) -> str:
 
 
 def script_name(model: str) -> str | None:
-    """Return the script of a model name, or None if the model is not scripted."""
     return model.removeprefix(_SCRIPTED_PREFIX) if model.startswith(_SCRIPTED_PREFIX) else None
 
 
@@ -28,8 +38,6 @@ class ChosenReply:
 
 
 class Models:
-    """The models of a server: the demo and the loaded scripts."""
-
     def __init__(self, demo_chunk_delay_s: float) -> None:
         self._demo_chunk_delay_s = demo_chunk_delay_s
         self._scripts: dict[str, Script] = {}
@@ -37,7 +45,6 @@ class Models:
         self._faulted: Counter[tuple[str, str, int]] = Counter()
 
     def load(self, name: str, script: Script) -> str:
-        """Add or replace a script, reset its counters and return its model name."""
         self.unload(name)
         self._scripts[name] = script
         return scripted_model(name)
@@ -49,15 +56,9 @@ class Models:
             del self._faulted[key]
 
     def names(self) -> list[str]:
-        """Return the model names, the demo first."""
         return [DEMO_MODEL, *map(scripted_model, self._scripts)]
 
     def reply(self, chat: ValidatedRequest) -> ChosenReply:
-        """Choose the reply to a request.
-
-        Raises:
-            RequestRefused: the model does not exist, or its script has no further replies.
-        """
         if chat.model == DEMO_MODEL:
             return ChosenReply(demo_reply(chat, chunk_delay_s=self._demo_chunk_delay_s))
         name = script_name(chat.model)
@@ -89,6 +90,89 @@ def _reply_at(name: str, script: Script, index: int) -> ScriptedReply | RawReply
         case "refuse":
             raise RequestRefused(
                 f"The script `{name}` has {len(script.replies)} replies; number {index + 1} was requested.",
-                param="messages",
+                "messages",
                 code="script_exhausted",
             )
+
+
+_WORDS = re.compile(r"\s*\S+\s?|\s+")
+_CALL_ID_PREFIX: dict[Dialect, str] = {"openai": "call_", "anthropic": "toolu_", "responses": "call_"}
+_ARGUMENT_FRAGMENT_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedReply:
+    text_chunks: tuple[str, ...]
+    reasoning_chunks: tuple[str, ...]
+    calls: tuple[Call, ...]
+    finish_reason: str
+    usage: ScriptedUsage | None
+    """None: the response reports no usage."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.text_chunks)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasoning_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    content: list[bytes]
+    closing: list[bytes]
+
+
+def resolve_reply(
+    reply: ScriptedReply, chat: ValidatedRequest, *, derived_ids_of: str | None = None
+) -> ResolvedReply:
+    """Determine call ids, finish reason and usage of a reply. Without `derived_ids_of`, ids are random."""
+    calls = tuple(
+        Call(call.id or _call_id(chat, index, derived_ids_of), call.name, _argument_text(call))
+        for index, call in enumerate(reply.tool_calls)
+    )
+    return ResolvedReply(
+        text_chunks=_chunks(reply.text, reply.chunk_chars),
+        reasoning_chunks=_chunks(reply.reasoning, reply.chunk_chars),
+        calls=calls,
+        finish_reason=reply.finish_reason or ("tool_calls" if calls else "stop"),
+        usage=_usage(reply, calls, chat),
+    )
+
+
+def argument_fragments(arguments: str) -> list[str]:
+    step = _ARGUMENT_FRAGMENT_CHARS
+    return [arguments[start : start + step] for start in range(0, len(arguments), step)]
+
+
+def _chunks(text: str, chunk_chars: int | None) -> tuple[str, ...]:
+    if chunk_chars is None:
+        return tuple(_WORDS.findall(text))
+    return tuple(text[start : start + chunk_chars] for start in range(0, len(text), chunk_chars))
+
+
+def _argument_text(call: ScriptedCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else dumps(call.arguments)
+
+
+def _call_id(chat: ValidatedRequest, index: int, derived_ids_of: str | None) -> str:
+    prefix = _CALL_ID_PREFIX[chat.dialect]
+    if derived_ids_of is None:
+        return prefix + uuid.uuid4().hex[:24]
+    origin = dumps([derived_ids_of, chat.conversation, chat.position, index])
+    return prefix + hashlib.sha256(origin.encode()).hexdigest()[:24]
+
+
+def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ValidatedRequest) -> ScriptedUsage | None:
+    match reply.usage:
+        case "missing":
+            return None
+        case "estimated":
+            text_chars = len(reply.text) + len(reply.reasoning)
+            call_chars = sum(len(call.name) + len(call.arguments) for call in calls)
+            return ScriptedUsage(
+                input_tokens=chat.input_tokens, output_tokens=estimated_tokens(text_chars + call_chars)
+            )
+        case ScriptedUsage() as stated:
+            return stated

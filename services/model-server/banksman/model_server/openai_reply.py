@@ -3,9 +3,8 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.chat import RequestRefused, ValidatedRequest, estimated_tokens
-from banksman.model_server.json_values import Json, dumps
-from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
+from banksman.model_server.chat import Json, RequestRefused, ValidatedRequest, dumps, estimated_tokens
+from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
 _DONE = b"data: [DONE]\n\n"
@@ -51,13 +50,8 @@ def chunks(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
 
 
 def refusal(refused: RequestRefused, _request_id: str) -> bytes:
-    return _error_body(
-        refused.message,
-        refused.status,
-        error_type="invalid_request_error",
-        param=refused.param,
-        code=refused.code,
-    )
+    status, kind = refused.status, "invalid_request_error"
+    return _error_body(refused.message, status, error_type=kind, param=refused.param, code=refused.code)
 
 
 def http_error(fault: HttpError, _request_id: str) -> bytes:
@@ -117,7 +111,6 @@ def _error_body(
     param: str | None = None,
     code: str | None = None,
 ) -> bytes:
-    """Return the vendor's error object; type and code default to the values for the status."""
     default_type = "server_error" if status >= 500 else "invalid_request_error"
     error = {
         "message": message,

@@ -3,29 +3,30 @@ from __future__ import annotations
 from typing import Any
 
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
 
 
 def parse_chat_completion(body: Json) -> ValidatedRequest:
-    """Parse the body of `POST /v1/chat/completions` as strictly as the vendor does.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse a body as strictly as the vendor does; raise `RequestRefused` if it breaks a rule."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise RequestRefused("you must provide a model parameter", param="model")
+        raise RequestRefused("you must provide a model parameter", "model")
     _check_options(body)
     tools = _tools(body)
     history = _History()
@@ -49,11 +50,11 @@ def parse_chat_completion(body: Json) -> ValidatedRequest:
 def _messages(body: Json) -> list[Any]:
     messages = as_list(body.get("messages"))
     if messages is None:
-        raise RequestRefused("Missing required parameter: 'messages'.", param="messages")
+        raise RequestRefused("Missing required parameter: 'messages'.", "messages")
     if not messages:
         raise RequestRefused(
             "Invalid 'messages': empty array. Expected an array with minimum length 1.",
-            param="messages",
+            "messages",
             code="empty_array",
         )
     return messages
@@ -62,21 +63,21 @@ def _messages(body: Json) -> list[Any]:
 def _check_options(body: Json) -> None:
     if body.get("stream_options") is not None and body.get("stream") is not True:
         raise RequestRefused(
-            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
         )
     for name in ("max_tokens", "max_completion_tokens"):
         limit = body.get(name)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise RequestRefused(
                 f"Invalid '{name}': expected an integer of at least 1, but got {limit!r} instead.",
-                param=name,
+                name,
                 code="integer_below_min_value",
             )
     if body.get("n") not in (None, 1):
-        raise RequestRefused("Invalid 'n': this server returns one choice.", param="n")
+        raise RequestRefused("Invalid 'n': this server returns one choice.", "n")
     for name in ("tool_choice", "parallel_tool_calls"):
         if body.get(name) is not None and body.get("tools") is None:
-            raise RequestRefused(f"'{name}' is only allowed when 'tools' are specified.", param=name)
+            raise RequestRefused(f"'{name}' is only allowed when 'tools' are specified.", name)
 
 
 def _tools(body: Json) -> dict[str, Json]:
@@ -86,7 +87,7 @@ def _tools(body: Json) -> dict[str, Json]:
     tools = as_list(stated)
     if not tools:
         raise RequestRefused(
-            "Invalid 'tools': expected an array with minimum length 1.", param="tools", code="empty_array"
+            "Invalid 'tools': expected an array with minimum length 1.", "tools", code="empty_array"
         )
     return dict(_tool(index, tool) for index, tool in enumerate(tools))
 
@@ -96,14 +97,14 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
     function = as_object(tool.get("function"))
     if tool.get("type") != "function" or function is None:
         raise RequestRefused(
-            f"Invalid 'tools[{index}]': expected an object of type 'function'.", param=f"tools[{index}]"
+            f"Invalid 'tools[{index}]': expected an object of type 'function'.", f"tools[{index}]"
         )
     name = function.get("name")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise RequestRefused(
             f"Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that "
             "matches the pattern '^[a-zA-Z0-9_-]+$' with maximum length 64.",
-            param=f"tools[{index}].function.name",
+            f"tools[{index}].function.name",
             code="invalid_value",
         )
     schema = function.get("parameters", {"type": "object", "properties": {}})
@@ -111,15 +112,13 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
     if fault is not None:
         raise RequestRefused(
             f"Invalid schema for function '{name}': {fault}.",
-            param=f"tools[{index}].function.parameters",
+            f"tools[{index}].function.parameters",
             code="invalid_function_parameters",
         )
     return name, schema
 
 
 class _History:
-    """Reads the messages in order and tracks the tool calls without a result."""
-
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.system: list[str] = []
@@ -132,7 +131,7 @@ class _History:
         message = as_object(value)
         where = f"messages[{index}]"
         if message is None:
-            raise RequestRefused(f"Invalid type for '{where}': expected an object.", param=where)
+            raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
         role = message.get("role")
         if role == "tool":
             self._read_result(where, message)
@@ -151,18 +150,17 @@ class _History:
                     f"Invalid value: {role!r}. Supported values are: "
                     + ", ".join(f"'{known}'" for known in _ROLES)
                     + ".",
-                    param=f"{where}.role",
+                    f"{where}.role",
                     code="invalid_value",
                 )
 
     def close(self) -> None:
-        """Refuse the history if a call of the last reply has no result."""
         if self._waiting:
             raise RequestRefused(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
                 "'tool_call_id'. The following tool_call_ids did not have response messages: "
                 + ", ".join(self._waiting),
-                param=f"messages.[{self._calls_at}].role",
+                f"messages.[{self._calls_at}].role",
             )
 
     def _read_reply(self, index: int, where: str, message: Json) -> None:
@@ -175,7 +173,7 @@ class _History:
         self._call_ids = frozenset(self._waiting)
         if len(self._call_ids) != len(calls):
             raise RequestRefused(
-                f"Duplicate value for 'tool_call_id' in '{where}.tool_calls'.", param=f"{where}.tool_calls"
+                f"Duplicate value for 'tool_call_id' in '{where}.tool_calls'.", f"{where}.tool_calls"
             )
 
     def _calls(self, where: str, message: Json) -> tuple[Call, ...]:
@@ -186,7 +184,7 @@ class _History:
         if not calls:
             raise RequestRefused(
                 f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1.",
-                param=f"{where}.tool_calls",
+                f"{where}.tool_calls",
                 code="empty_array",
             )
         return tuple(self._call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls))
@@ -196,22 +194,20 @@ class _History:
         function = as_object(call.get("function")) or {}
         call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
         if call.get("type") != "function":
-            raise RequestRefused(
-                f"Invalid value for '{where}.type': expected 'function'.", param=f"{where}.type"
-            )
+            raise RequestRefused(f"Invalid value for '{where}.type': expected 'function'.", f"{where}.type")
         if not isinstance(call_id, str) or not call_id:
-            raise RequestRefused(f"Missing required parameter: '{where}.id'.", param=f"{where}.id")
+            raise RequestRefused(f"Missing required parameter: '{where}.id'.", f"{where}.id")
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise RequestRefused(
                 f"Invalid '{where}.function.name': string does not match pattern.",
-                param=f"{where}.function.name",
+                f"{where}.function.name",
                 code="invalid_value",
             )
         if not isinstance(arguments, str):
             raise RequestRefused(
                 f"Invalid type for '{where}.function.arguments': expected a string, but got "
                 f"{_type_name(arguments)} instead.",
-                param=f"{where}.function.arguments",
+                f"{where}.function.arguments",
                 code="invalid_type",
             )
         self.chars += len(name) + len(arguments)
@@ -221,13 +217,13 @@ class _History:
         call_id = message.get("tool_call_id")
         if not isinstance(call_id, str):
             raise RequestRefused(
-                f"Missing required parameter: '{where}.tool_call_id'.", param=f"{where}.tool_call_id"
+                f"Missing required parameter: '{where}.tool_call_id'.", f"{where}.tool_call_id"
             )
         if not self._call_ids:
             raise RequestRefused(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
                 "'tool_calls'.",
-                param=f"{where}.role",
+                f"{where}.role",
             )
         if call_id not in self._waiting:
             reason = (
@@ -236,7 +232,7 @@ class _History:
                 else "is not in the preceding 'tool_calls'"
             )
             raise RequestRefused(
-                f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", param=f"{where}.tool_call_id"
+                f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", f"{where}.tool_call_id"
             )
         self._waiting.remove(call_id)
         self.items.append(ToolOutput(call_id, self._text(where, message.get("content"))))
@@ -251,12 +247,11 @@ def _joined_parts(where: str, content: object) -> str:
     parts = as_list(content)
     if parts is None:
         raise RequestRefused(
-            f"Invalid value for 'content': expected a string, got {_type_name(content)}.",
-            param=f"{where}.content",
+            f"Invalid value for 'content': expected a string, got {_type_name(content)}.", f"{where}.content"
         )
     if not parts:
         raise RequestRefused(
-            f"Invalid '{where}.content': empty array.", param=f"{where}.content", code="empty_array"
+            f"Invalid '{where}.content': empty array.", f"{where}.content", code="empty_array"
         )
     return "\n".join(_part_text(f"{where}.content[{index}]", part) for index, part in enumerate(parts))
 
@@ -271,7 +266,7 @@ def _part_text(where: str, value: object) -> str:
         raise RequestRefused(
             f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio', 'refusal', "
             "and 'file', each with its own field.",
-            param=f"{where}.type",
+            f"{where}.type",
             code="invalid_value",
         )
     return text

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-from banksman.model_server.chat import Dialect
-from banksman.model_server.json_values import Json, loads_object
-from banksman.model_server.models import script_name
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from banksman.model_server.chat import Dialect, Json, loads_object
+from banksman.model_server.delivery import Gates
+from banksman.model_server.models import Models, script_name
+from banksman.model_server.script import Script, ScriptName
 
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 """How a request ended.
@@ -23,40 +28,31 @@ Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
 _MAX_REQUESTS = 5_000
-_MAX_VIOLATIONS = 1_000
+MAX_VIOLATIONS = 1_000
 
 
 @dataclass(slots=True)
 class RecordedRequest:
-    """One request as received, and its outcome."""
-
     number: int
-    """1 for the first request of the server."""
     dialect: Dialect
     path: str
     headers: dict[str, str]
     """Headers with lower-case names; secrets are replaced by `sha256:` and 12 digits of their digest."""
     raw: bytes = b""
-    """The body's bytes."""
     model: str | None = None
-    """The model that the request names."""
     outcome: Outcome = "open"
 
     @property
     def body(self) -> Json:
-        """The decoded body; empty if it is not a JSON object."""
         return loads_object(self.raw) or {}
 
     @property
     def script(self) -> str | None:
-        """Name of the script that the request's model names, or None."""
         return script_name(self.model) if self.model is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A request that broke a rule of its vendor's format; the vendor would respond with 400."""
-
     dialect: Dialect
     model: str | None
     message: str
@@ -64,8 +60,6 @@ class Violation:
 
 
 class Recorder:
-    """Stores the last 5,000 requests, and notifies waiters of changes."""
-
     def __init__(self) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._count = 0
@@ -79,12 +73,10 @@ class Recorder:
         return request
 
     def changed(self) -> None:
-        """Notify waiters that a body was read or an outcome is known."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
-        """Return the requests, oldest first, optionally of one script only."""
         return [request for request in self._requests if script is None or request.script == script]
 
     def clear(self) -> None:
@@ -96,25 +88,98 @@ class Recorder:
             await self._changed.wait()
 
 
-class Violations:
-    """The last 1,000 violations."""
-
-    def __init__(self) -> None:
-        self._violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
-
-    def add(self, violation: Violation) -> None:
-        self._violations.append(violation)
-
-    def all(self) -> list[Violation]:
-        return list(self._violations)
-
-    def clear(self) -> None:
-        self._violations.clear()
-
-
 def _masked(name: str, value: str) -> str:
     if name not in _SECRET_HEADERS:
         return value
     scheme, _, secret = value.rpartition(" ")
     digest = "sha256:" + hashlib.sha256(secret.encode()).hexdigest()[:12]
     return f"{scheme} {digest}".lstrip()
+
+
+_NAME: TypeAdapter[str] = TypeAdapter(ScriptName)
+
+
+class _RequestsQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    script: str | None = None
+    at_least: int = 0
+    wait_s: float = Field(default=0.0, ge=0, le=60)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admin:
+    models: Models
+    recorder: Recorder
+    violations: deque[Violation]
+    gates: Gates
+
+    async def put_script(self, request: web.Request) -> web.Response:
+        try:
+            name = _NAME.validate_python(request.match_info["name"])
+            script = Script.model_validate_json(await request.read())
+        except ValidationError as invalid:
+            return _invalid(invalid)
+        return web.json_response({"model": self.models.load(name, script)})
+
+    async def delete_script(self, request: web.Request) -> web.Response:
+        self.models.unload(request.match_info["name"])
+        return web.Response(status=204)
+
+    async def get_requests(self, request: web.Request) -> web.Response:
+        try:
+            query = _RequestsQuery.model_validate(dict(request.query))
+        except ValidationError as invalid:
+            return _invalid(invalid)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(query.wait_s):
+                await self.recorder.wait_until(
+                    lambda: len(self.recorder.requests(query.script)) >= query.at_least
+                )
+        return web.json_response([_view(recorded) for recorded in self.recorder.requests(query.script)])
+
+    async def delete_requests(self, _request: web.Request) -> web.Response:
+        self.recorder.clear()
+        return web.Response(status=204)
+
+    async def get_violations(self, _request: web.Request) -> web.Response:
+        return web.json_response([asdict(violation) for violation in self.violations])
+
+    async def delete_violations(self, _request: web.Request) -> web.Response:
+        self.violations.clear()
+        return web.Response(status=204)
+
+    async def open_gate(self, request: web.Request) -> web.Response:
+        self.gates.open(request.match_info["name"])
+        return web.Response(status=204)
+
+
+def add_admin_routes(
+    app: web.Application, models: Models, recorder: Recorder, violations: deque[Violation], gates: Gates
+) -> None:
+    admin = _Admin(models, recorder, violations, gates)
+    app.router.add_put("/scripts/{name}", admin.put_script)
+    app.router.add_delete("/scripts/{name}", admin.delete_script)
+    app.router.add_get("/requests", admin.get_requests)
+    app.router.add_delete("/requests", admin.delete_requests)
+    app.router.add_get("/violations", admin.get_violations)
+    app.router.add_delete("/violations", admin.delete_violations)
+    app.router.add_put("/gates/{name}", admin.open_gate)
+
+
+def _invalid(invalid: ValidationError) -> web.Response:
+    return web.Response(status=400, text=invalid.json(include_url=False), content_type="application/json")
+
+
+def _view(recorded: RecordedRequest) -> Json:
+    return {
+        "number": recorded.number,
+        "dialect": recorded.dialect,
+        "script": recorded.script,
+        "model": recorded.model,
+        "path": recorded.path,
+        "headers": recorded.headers,
+        "body": recorded.body,
+        "raw": recorded.raw.decode(errors="replace"),
+        "outcome": recorded.outcome,
+    }

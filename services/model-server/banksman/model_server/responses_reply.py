@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from banksman.model_server.chat import Call, ValidatedRequest, estimated_tokens
-from banksman.model_server.json_values import Json, dumps
-from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
+from banksman.model_server.chat import Call, Json, ValidatedRequest, dumps, estimated_tokens
+from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import ScriptedUsage, StreamError
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a reply is incomplete, by finish reason."""
 
 
 def response(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
@@ -48,7 +46,6 @@ def _event(kind: str, fields: Json) -> bytes:
 
 
 def _output(resolved: ResolvedReply, chat: ValidatedRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
-    """Yield each complete output item with the events of its content."""
     if resolved.reasoning:
         yield _reasoning(resolved)
     if resolved.text or not resolved.calls:
@@ -93,7 +90,6 @@ def _reasoning(resolved: ResolvedReply) -> tuple[Json, list[tuple[str, Json]]]:
 
 
 def _empty(item: Json) -> Json:
-    """Return an item in its initial state, without content."""
     beginnings: Json = {"status": "in_progress", "content": [], "arguments": "", "summary": []}
     return item | {name: value for name, value in beginnings.items() if name in item}
 

@@ -3,35 +3,34 @@ from __future__ import annotations
 from typing import Any
 
 from banksman.model_server.chat import (
+    TOOL_NAME,
     AssistantTurn,
     Call,
     Item,
+    Json,
     RequestRefused,
     ToolOutput,
     UserText,
     ValidatedRequest,
+    as_list,
+    as_object,
+    dumps,
+    schema_fault,
 )
-from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
 
 
 def parse_response(body: Json) -> ValidatedRequest:
-    """Parse the body of `POST /v1/responses`.
-
-    Items and tools that only the vendor executes, such as web searches, are ignored.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the format or of the history.
-    """
+    """Parse the body of `POST /v1/responses`, without items and tools that only the vendor executes."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise RequestRefused("Missing required parameter: 'model'.", param="model")
+        raise RequestRefused("Missing required parameter: 'model'.", "model")
     if body.get("previous_response_id") is not None:
         raise RequestRefused(
             "This server stores no responses: send the whole history as 'input'.",
-            param="previous_response_id",
+            "previous_response_id",
             code="previous_response_not_found",
         )
     history = _Input()
@@ -59,12 +58,11 @@ def _items(body: Json) -> list[Any]:
     stated = body.get("input")
     items = [{"role": "user", "content": stated}] if isinstance(stated, str) else as_list(stated)
     if not items:
-        raise RequestRefused("Missing required parameter: 'input'.", param="input")
+        raise RequestRefused("Missing required parameter: 'input'.", "input")
     return items
 
 
 def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
-    """Return the schemas and the namespaces of the functions, both by function name."""
     stated = _objects(body.get("tools"))
     functions = dict(map(_tool, _functions(stated)))
     namespaces: dict[str, str] = {}
@@ -79,7 +77,6 @@ def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
 
 
 def _qualified(namespace: object, name: str) -> str:
-    """Return the qualified name of a tool: `{namespace}__{name}`, or `{name}` without a namespace."""
     return f"{namespace}__{name}" if namespace else name
 
 
@@ -96,16 +93,14 @@ def _tool(tool: Json) -> tuple[str, Json]:
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise RequestRefused(
             "Invalid 'tools.name': string does not match pattern '^[a-zA-Z0-9_-]+$'.",
-            param="tools",
+            "tools",
             code="invalid_value",
         )
     schema = as_object(tool.get("parameters")) or {"type": "object", "properties": {}}
     fault = schema_fault(schema)
     if fault is not None:
         raise RequestRefused(
-            f"Invalid schema for function '{name}': {fault}.",
-            param="tools",
-            code="invalid_function_parameters",
+            f"Invalid schema for function '{name}': {fault}.", "tools", code="invalid_function_parameters"
         )
     return name, schema
 
@@ -123,7 +118,7 @@ class _Input:
     def read(self, where: str, value: object) -> None:
         item = as_object(value)
         if item is None:
-            raise RequestRefused(f"Invalid type for '{where}': expected an object.", param=where)
+            raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
         match item.get("type", "message"):
             case "message":
                 self._read_message(where, item)
@@ -135,10 +130,9 @@ class _Input:
                 pass
 
     def close(self) -> None:
-        """Refuse the history if a call has no output."""
         if self._waiting:
             first = min(self._waiting)
-            raise RequestRefused(f"No tool output found for function call {first}.", param="input")
+            raise RequestRefused(f"No tool output found for function call {first}.", "input")
 
     def _read_message(self, where: str, item: Json) -> None:
         text = self._text(where, item.get("content"))
@@ -153,7 +147,7 @@ class _Input:
                 raise RequestRefused(
                     f"Invalid value: {role!r}. Supported values are: 'assistant', 'system', 'developer', and "
                     "'user'.",
-                    param=f"{where}.role",
+                    f"{where}.role",
                     code="invalid_value",
                 )
 
@@ -168,15 +162,14 @@ class _Input:
                 self._add_to_turn("", (Call(call_id, called, arguments),))
             case _:
                 raise RequestRefused(
-                    f"Missing required parameter: '{where}' needs 'call_id', 'name' and 'arguments'.",
-                    param=where,
+                    f"Missing required parameter: '{where}' needs 'call_id', 'name' and 'arguments'.", where
                 )
 
     def _read_output(self, where: str, item: Json) -> None:
         call_id = item.get("call_id")
         if not isinstance(call_id, str) or call_id not in self._call_ids:
             raise RequestRefused(
-                f"No tool call found for function call output with call_id {call_id}.", param="input"
+                f"No tool call found for function call output with call_id {call_id}.", "input"
             )
         self._waiting.discard(call_id)
         self.items.append(ToolOutput(call_id, self._text(where, item.get("output"))))
@@ -195,7 +188,7 @@ class _Input:
         elif parts is not None:
             text = "\n".join(_part_text(where, part) for part in parts)
         else:
-            raise RequestRefused(f"Invalid type for '{where}': expected text or a list.", param=where)
+            raise RequestRefused(f"Invalid type for '{where}': expected text or a list.", where)
         self.chars += len(text)
         return text
 
@@ -210,7 +203,7 @@ def _part_text(where: str, value: object) -> str:
         raise RequestRefused(
             f"Invalid value: {kind!r}. Supported values are: 'input_text', 'output_text', 'input_image', "
             "'input_file', and 'refusal'.",
-            param=f"{where}.content",
+            f"{where}.content",
             code="invalid_value",
         )
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
@@ -16,50 +17,14 @@ from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runtime.backoff import Backoff, retry
+from banksman.sdk.routes import ROUTES
 
 TIMEOUT_S = 30.0
 """Seconds for which a request is retried with the same id."""
 PAUSE_S = 0.2
 
-OPERATIONS: dict[str, tuple[str, str]] = {
-    "approval.list": ("GET", "/context/approvals"),
-    "assistant.create": ("POST", "/context/assistants"),
-    "assistant.delete": ("DELETE", "/context/assistants/{}"),
-    "assistant.list": ("GET", "/context/assistants"),
-    "assistant.read": ("GET", "/context/assistants/{}"),
-    "assistant.update": ("PUT", "/context/assistants/{}"),
-    "conversation.delete": ("DELETE", "/context/conversations/{}"),
-    "conversation.list": ("GET", "/context/conversations"),
-    "conversation.rename": ("PATCH", "/context/conversations/{}"),
-    "input.list": ("GET", "/context/inputs"),
-    "input.reply": ("POST", "/context/inputs/{}"),
-    "mcp.approve": ("POST", "/context/mcp-servers/{}/approve"),
-    "mcp.create": ("POST", "/context/mcp-servers"),
-    "mcp.delete": ("DELETE", "/context/mcp-servers/{}"),
-    "mcp.finish": ("POST", "/context/mcp-servers/{}/sign-in/finish"),
-    "mcp.list": ("GET", "/context/mcp-servers"),
-    "mcp.look": ("POST", "/context/mcp-servers/{}/look"),
-    "mcp.read": ("GET", "/context/mcp-servers/{}"),
-    "mcp.sign_in": ("POST", "/context/mcp-servers/{}/sign-in"),
-    "mcp.sign_out": ("DELETE", "/context/mcp-servers/{}/sign-in"),
-    "run.calls": ("GET", "/context/runs/{}/tool-calls"),
-    "schedule.create": ("POST", "/context/schedules"),
-    "schedule.delete": ("DELETE", "/context/schedules/{}"),
-    "schedule.list": ("GET", "/context/schedules"),
-    "schedule.read": ("GET", "/context/schedules/{}"),
-    "schedule.run": ("POST", "/context/schedules/{}/run"),
-    "schedule.update": ("PUT", "/context/schedules/{}"),
-    "secret.delete": ("DELETE", "/context/secrets/{}"),
-    "secret.list": ("GET", "/context/secrets"),
-    "secret.set": ("PUT", "/context/secrets/{}"),
-    "tool.list": ("GET", "/context/tools"),
-    "tool.read": ("GET", "/context/tools/{}"),
-    "usage": ("GET", "/context/usage"),
-    "workflow.categories": ("GET", "/workflows/categories"),
-    "workflow.list": ("GET", "/workflows"),
-    "workflow.read": ("GET", "/workflows/{}"),
-}
-"""Method and path of each operation of the NATS API. For a GET, the body becomes the query."""
+PARAMETER = re.compile(r"\{\w+\}")
+"""A parameter in the path of a route."""
 
 CODES = {
     400: ErrorCode.BAD_REQUEST,
@@ -95,9 +60,13 @@ class HttpApi:
     async def call(
         self, operation: str, names: tuple[str, ...], body: JsonObject | None, request_id: str | None
     ) -> bytes:
-        """Return the body of the response to an operation; `{}` if it has none."""
-        method, path = OPERATIONS[operation]
-        address = path.format(*(quote(name, safe="") for name in names))
+        """Return the body of the response to an operation; `{}` if it has none.
+
+        `names` are the parameters of the path, in order. For a GET, the body becomes the query.
+        """
+        method, path = ROUTES[operation]
+        values = iter(names)
+        address = PARAMETER.sub(lambda _: quote(next(values), safe=""), path)
         content = {"params": body} if method == "GET" else {"json": body or {}}
         headers = {"idempotency-key": request_id or new_id("q")}
         response = await self.request(method, address, headers=headers, **content)

@@ -1,29 +1,32 @@
+"""The replies of the demo model, from a conversation with native calls or calls written as JSON text."""
+
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
+from textwrap import shorten
+from typing import Any, cast
 
-from banksman.model_server.chat import ValidatedRequest
-from banksman.model_server.demo import texts
-from banksman.model_server.demo.history import DemoConversation, read_history
-from banksman.model_server.demo.rules import (
-    READING,
-    TOKEN,
-    VERBS,
-    Literals,
-    Step,
-    ideas,
-    step_of,
-    steps_of,
+from banksman.model_server.chat import (
+    AssistantTurn,
+    Call,
+    Item,
+    ToolOutput,
+    UserText,
+    ValidatedRequest,
+    as_object,
+    dumps,
+    loads_object,
 )
+from banksman.model_server.demo import texts
+from banksman.model_server.demo.rules import Step, ideas, read_request
 from banksman.model_server.demo.texts import ExecutedStep, read_result
-from banksman.model_server.demo.workflows import workflow_reply, workflow_text
-from banksman.model_server.json_values import dumps
 from banksman.model_server.script import ScriptedCall, ScriptedReply
 
 _MAX_STREAM_S = 4.0
-"""Maximum total of the pauses within one streamed reply."""
 _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
@@ -71,7 +74,6 @@ def _without_calls(request: str) -> str:
 
 
 def _call(step: Step, done: Sequence[ExecutedStep]) -> ScriptedCall:
-    """Return the call of a step. Reports and saved outputs contain the results before them."""
     arguments = dict(step.arguments)
     if step.kind == "report":
         arguments["content"] = texts.report(done)
@@ -80,57 +82,176 @@ def _call(step: Step, done: Sequence[ExecutedStep]) -> ScriptedCall:
     return ScriptedCall(name=step.tool, arguments=arguments)
 
 
-_MAX_REQUEST_CHARS = 100_000
-_MAX_WORDS_CHARS = 2_000
-"""Longer requests are not parsed, because the time to match the patterns may grow faster than the text."""
-
-_JOINER = r"(?:and|then|also|next|finally|after\s+that|please|now)\b,?\s+"
-_POLITE = r"(?:please|(?:could|can|would|will)\s+you|first|hey|hi|hello|ok)\b[,:]?\s+"
-_BEGINNING = re.compile(rf"^(?:{_POLITE}|{_JOINER})+", re.IGNORECASE)
-_ENDING = re.compile(r"(?:,?\s+(?:please|thanks|thank\s+you)|[.!?\s])+$", re.IGNORECASE)
-_SEPARATOR = re.compile(
-    rf"((?:\s*[;\n,.!?]+\s*(?:{_JOINER})*|\s+(?:{_JOINER})+)(?=(?:{VERBS})\b)"
-    rf"|,?\s+(?:and\s+)?then\s+(?={TOKEN}\s*(?:$|[;,.])))",
-    re.IGNORECASE,
-)
-_IGNORED = re.compile(
-    r"(?:(?:tell|show|give)\s+(?:me|us)|explain)\b.*|thanks|thank\s+you", re.IGNORECASE | re.DOTALL
-)
-"""Clauses that the final reply fulfils anyway."""
-_IN_ORDER = re.compile(r"then|after|finally|next|[;\n]", re.IGNORECASE)
+_CONTEXT = re.compile(r"<([a-z]+(?:[-_][a-z]+)+)>")
+"""Begins a block that a coding agent adds to the user's message, such as `<system-reminder>`."""
+_RESULT = re.compile(r"Tool result for [\w-]+:\s*(?P<text>.*)", re.DOTALL)
 
 
-def read_request(text: str, last_path: str) -> tuple[list[list[Step]], list[str]]:
-    """Find the steps of a request, in which "it" is `last_path` or the file of the step before.
-
-    Returns:
-        Batches of steps in order, where the steps of a batch can run in parallel, and the clauses that no
-        rule matches. If no clause matches a rule, both are empty.
-    """
-    batches: list[list[Step]] = []
-    unknown: list[str] = []
-    literals = Literals(text.strip() if len(text) <= _MAX_REQUEST_CHARS else "")
-    for clause, in_order in _clauses(literals.masked):
-        steps = steps_of(clause, literals)
-        if not steps:
-            unknown += [] if _IGNORED.fullmatch(clause) else [literals.source(clause)]
-            continue
-        if steps[0].kind == "read" and not steps[0].subject:
-            steps = [step_of("read", last_path)]
-        last_path = str(steps[-1].arguments.get("path", last_path))
-        if steps[0].kind == "report" and not batches:
-            batches.append([step_of("list", "")])
-        kinds = {step.kind for step in (*steps, *(batches[-1] if batches else ()))}
-        if batches and not in_order and kinds <= READING:
-            batches[-1] += steps
-        else:
-            batches.append(steps)
-    return batches, unknown if batches else []
+@dataclass(frozen=True, slots=True)
+class DemoConversation:
+    request: str
+    rounds: tuple[tuple[ToolOutput, ...], ...]
+    """Results of the calls for that message, one tuple for each reply."""
+    last_path: str
+    """The file that an earlier message wrote or read last; empty if there is none."""
+    json_text: bool
+    """Whether calls are written as JSON text (the protocol of the system prompt) instead of native calls."""
+    tools: frozenset[str]
+    """Names of the offered tools. With `json_text`, all words of the prompt that describes them."""
+    parallel: bool
 
 
-def _clauses(masked: str) -> list[tuple[str, bool]]:
-    """Return each clause, and whether the words before it require its order."""
-    parts = _SEPARATOR.split(masked) if len(masked) <= _MAX_WORDS_CHARS else []
-    clauses = [_ENDING.sub("", _BEGINNING.sub("", part.strip())) for part in parts[::2]]
-    order = [False, *(_IN_ORDER.search(separator) is not None for separator in parts[1::2])]
-    return [(clause, in_order) for clause, in_order in zip(clauses, order, strict=False) if clause]
+def read_history(chat: ValidatedRequest) -> DemoConversation:
+    json_text = not chat.tools and '"tool"' in chat.system and '"terminate"' in chat.system
+    items = _with_native_calls(chat.items) if json_text else chat.items
+    begin, end = _last_request(items)
+    return DemoConversation(
+        request=_without_context(
+            "\n".join(one.text for one in items[begin:end] if isinstance(one, UserText))
+        ),
+        rounds=_rounds(items[end:]),
+        last_path=_last_path(items[:begin]),
+        json_text=json_text,
+        tools=frozenset(re.findall(r"[\w-]+", chat.system)) if json_text else frozenset(chat.tools),
+        parallel=chat.parallel_calls and not json_text,
+    )
+
+
+def _without_context(text: str) -> str:
+    """Return a text without the blocks that an agent added; the whole text if nothing else remains."""
+    own: list[str] = []
+    at = 0
+    while (opening := _CONTEXT.search(text, at)) is not None:
+        closing = f"</{opening[1]}>"
+        end = text.find(closing, opening.end())
+        if end < 0:
+            break
+        own.append(text[at : opening.start()])
+        at = end + len(closing)
+    return "".join((*own, text[at:])).strip() or text
+
+
+def _with_native_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    native: list[Item] = []
+    call: Call | None = None
+    for index, item in enumerate(items):
+        match item:
+            case AssistantTurn(text):
+                call = _written_call(text, index)
+                native.append(item if call is None else AssistantTurn("", (call,)))
+            case UserText(text) if call is not None and (result := _RESULT.match(text)):
+                native.append(ToolOutput(call.id, result["text"]))
+                call = None
+            case _:
+                native.append(item)
+    return tuple(native)
+
+
+def _written_call(text: str, index: int) -> Call | None:
+    written = loads_object(text[text.find("{") : text.rfind("}") + 1]) or {}
+    tool, parameters = written.get("tool"), as_object(written.get("parameters"))
+    return (
+        Call(f"text_{index}", tool, dumps(parameters))
+        if isinstance(tool, str) and parameters is not None
+        else None
+    )
+
+
+def _last_request(items: tuple[Item, ...]) -> tuple[int, int]:
+    end = max((at + 1 for at, item in enumerate(items) if isinstance(item, UserText)), default=0)
+    begin = end
+    while begin > 0 and isinstance(items[begin - 1], UserText):
+        begin -= 1
+    return begin, end
+
+
+def _rounds(items: tuple[Item, ...]) -> tuple[tuple[ToolOutput, ...], ...]:
+    outputs = {item.call_id: item for item in items if isinstance(item, ToolOutput)}
+    turns = [item.calls for item in items if isinstance(item, AssistantTurn) and item.calls]
+    return tuple(tuple(outputs[call.id] for call in calls if call.id in outputs) for calls in turns)
+
+
+def _last_path(items: tuple[Item, ...]) -> str:
+    calls = [call for item in items if isinstance(item, AssistantTurn) for call in item.calls]
+    paths = [(loads_object(call.arguments) or {}).get("path") for call in calls]
+    return next((path for path in reversed(paths) if isinstance(path, str)), "")
+
+
+_TASK = "Choose the workflow that the user wants to start"
+_WORD = re.compile(r"[a-z0-9]+")
+_VALUE = r"[`\"']?([\w./-]*\w)"
+_NAMED = re.compile(rf"\b(?:named|called|for|in)\s+{_VALUE}", re.IGNORECASE)
+
+
+def workflow_reply(chat: ValidatedRequest, request: str) -> str | None:
+    """Return the JSON object of a filled form; None if the system prompt requests no workflow."""
+    if _TASK not in chat.system:
+        return None
+    words = set(_WORD.findall(request.lower()))
+    workflows = [_workflow(line) for line in chat.system.splitlines() if line.startswith('{"name"')]
+    none: dict[str, Any] = {}
+    best = max(workflows, key=lambda one: _score(one, words), default=none)
+    if not _score(best, words):
+        return dumps({"workflow": None})
+    return dumps({"workflow": best["name"], "parameters": _parameters(best, words, request)})
+
+
+def _workflow(line: str) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], json.loads(line))
+    except ValueError:
+        return {}
+
+
+def _score(workflow: dict[str, Any], words: set[str]) -> int:
+    return len(words & set(_WORD.findall(str(workflow.get("name", "")).lower())))
+
+
+def _parameters(workflow: dict[str, Any], words: set[str], request: str) -> dict[str, Any]:
+    form = cast(dict[str, Any], workflow.get("parameters", {}))
+    properties = cast(dict[str, dict[str, Any]], form.get("properties", {}))
+    found: dict[str, Any] = {
+        name: choice
+        for name, field in properties.items()
+        for choice in field.get("enum", ())
+        if str(choice).lower() in words
+    }
+    texts = [name for name in form.get("required", ()) if properties.get(name, {}).get("type") == "string"]
+    for name in texts:
+        if stated := re.search(rf"\b{re.escape(name)}\s+{_VALUE}", request, re.IGNORECASE):
+            found.setdefault(name, stated[1])
+    named = _NAMED.search(request)
+    if named and texts:
+        found.setdefault(texts[0], named[1])
+    return found
+
+
+_SUMMARY = "You summarise conversations"
+_REPORT = "You write cited reports"
+_TITLE = "Write a title for the conversation"
+_FIRST_MESSAGE = re.compile(r"^User:\s*(.+)$", re.MULTILINE)
+_SAID = re.compile(r"^(User|Assistant): (.+)$", re.MULTILINE)
+_SOURCE = re.compile(r"^\[(\d+)\] \S+\n(.*?)(?=^\[\d+\] |\Z)", re.MULTILINE | re.DOTALL)
+_SENTENCE = re.compile(r"[^\s#>|*`-][^\n]{20,}?(?:[.!?](?=\s|$)|$)", re.MULTILINE)
+MAX_LINES = 12
+MAX_CHARS = 300
+MAX_TITLE_CHARS = 60
+
+
+def workflow_text(chat: ValidatedRequest, request: str) -> str | None:
+    """Return a summary, a report or a title made of quotes; None if the system prompt requests none."""
+    if _SUMMARY in chat.system:
+        said = _SAID.findall(request)
+        if not said:
+            return "The conversation has no messages."
+        lines = [f"- {who}: {text[:MAX_CHARS]}" for who, text in said[-MAX_LINES:]]
+        return f"The last {len(lines)} of {len(said)} messages (the demo model only quotes):\n\n" + "\n".join(
+            lines
+        )
+    if _REPORT in chat.system:
+        sources = [(number, _SENTENCE.search(body)) for number, body in _SOURCE.findall(request)]
+        lines = [f"- {found[0][:MAX_CHARS]} [{number}]" for number, found in sources if found]
+        return "What the sources begin with (the demo model only quotes):\n\n" + "\n".join(lines)
+    if _TITLE in chat.system and (first := _FIRST_MESSAGE.search(request)):
+        return shorten(first[1].replace("`", ""), MAX_TITLE_CHARS, placeholder="…")
+    return None

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from banksman.model_server.json_values import loads_object
+from banksman.model_server.chat import loads_object
 
 TOKEN = r"\x00\d+\x00"
-"""Pattern of a masked literal."""
 _TOKEN = re.compile(TOKEN)
 _LITERAL = re.compile(
     r"```(?:\w*\n)?(?P<fence>.+?)```"
@@ -31,7 +30,6 @@ class Literals:
         self.masked = _LITERAL.sub(self._mask, text)
 
     def find(self, masked: str, *kinds: str) -> list[str]:
-        """Return the texts of the literals of these kinds in a part of the masked text."""
         found = [self.tokens[token] for token in _TOKEN.findall(masked)]
         return [_text(literal) for literal in found if literal.lastgroup in kinds]
 
@@ -41,7 +39,6 @@ class Literals:
         return self.source(masked.strip()) if literal is None else _text(literal)
 
     def source(self, masked: str) -> str:
-        """Return the original text of a part of the masked text."""
         return _TOKEN.sub(lambda token: self.tokens[token.group()].group(), masked)
 
     def _mask(self, literal: re.Match[str]) -> str:
@@ -91,17 +88,13 @@ VERBS = (
     "run|execute|list|show|read|open|write|save|create|make|put|fetch|get|download|summari[sz]e|delete|remove|"
     "draw|use|call|what|what's|how|tell|explain"
 )
-"""Pattern of the words that begin a clause."""
 READING = frozenset({"list", "read", "summarise", "fetch"})
 """Kinds of steps that change nothing, so that several can run in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tool call of a request."""
-
     kind: str
-    """Name of the rule; `run` for deletions too."""
     subject: str
     """Command, folder, path, URL or tool. Empty: the workspace, or the file that was used last."""
     tool: str
@@ -190,3 +183,58 @@ def _subjects(kind: str, masked: str, literals: Literals) -> list[str]:
             return [literals.value(part) for part in re.split(r"\s*,\s*|\s+and\s+", masked)]
         case _:
             return [literals.value(masked)]
+
+
+_MAX_REQUEST_CHARS = 100_000
+_MAX_WORDS_CHARS = 2_000
+"""Longer requests are not parsed, because the time to match the patterns may grow faster than the text."""
+
+_JOINER = r"(?:and|then|also|next|finally|after\s+that|please|now)\b,?\s+"
+_POLITE = r"(?:please|(?:could|can|would|will)\s+you|first|hey|hi|hello|ok)\b[,:]?\s+"
+_BEGINNING = re.compile(rf"^(?:{_POLITE}|{_JOINER})+", re.IGNORECASE)
+_ENDING = re.compile(r"(?:,?\s+(?:please|thanks|thank\s+you)|[.!?\s])+$", re.IGNORECASE)
+_SEPARATOR = re.compile(
+    rf"((?:\s*[;\n,.!?]+\s*(?:{_JOINER})*|\s+(?:{_JOINER})+)(?=(?:{VERBS})\b)"
+    rf"|,?\s+(?:and\s+)?then\s+(?={TOKEN}\s*(?:$|[;,.])))",
+    re.IGNORECASE,
+)
+_IGNORED = re.compile(
+    r"(?:(?:tell|show|give)\s+(?:me|us)|explain)\b.*|thanks|thank\s+you", re.IGNORECASE | re.DOTALL
+)
+"""Clauses that the final reply fulfils anyway."""
+_IN_ORDER = re.compile(r"then|after|finally|next|[;\n]", re.IGNORECASE)
+
+
+def read_request(text: str, last_path: str) -> tuple[list[list[Step]], list[str]]:
+    """Find the steps of a request, in which "it" is `last_path` or the file of the step before.
+
+    Returns:
+        Batches of steps in order, where the steps of a batch can run in parallel, and the clauses that no
+        rule matches. If no clause matches a rule, both are empty.
+    """
+    batches: list[list[Step]] = []
+    unknown: list[str] = []
+    literals = Literals(text.strip() if len(text) <= _MAX_REQUEST_CHARS else "")
+    for clause, in_order in _clauses(literals.masked):
+        steps = steps_of(clause, literals)
+        if not steps:
+            unknown += [] if _IGNORED.fullmatch(clause) else [literals.source(clause)]
+            continue
+        if steps[0].kind == "read" and not steps[0].subject:
+            steps = [step_of("read", last_path)]
+        last_path = str(steps[-1].arguments.get("path", last_path))
+        if steps[0].kind == "report" and not batches:
+            batches.append([step_of("list", "")])
+        kinds = {step.kind for step in (*steps, *(batches[-1] if batches else ()))}
+        if batches and not in_order and kinds <= READING:
+            batches[-1] += steps
+        else:
+            batches.append(steps)
+    return batches, unknown if batches else []
+
+
+def _clauses(masked: str) -> list[tuple[str, bool]]:
+    parts = _SEPARATOR.split(masked) if len(masked) <= _MAX_WORDS_CHARS else []
+    clauses = [_ENDING.sub("", _BEGINNING.sub("", part.strip())) for part in parts[::2]]
+    order = [False, *(_IN_ORDER.search(separator) is not None for separator in parts[1::2])]
+    return [(clause, in_order) for clause, in_order in zip(clauses, order, strict=False) if clause]

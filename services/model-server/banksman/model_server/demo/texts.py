@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from banksman.model_server.chat import ToolOutput
+from banksman.model_server.chat import Json, ToolOutput, as_object, dumps, loads_object
 from banksman.model_server.demo.rules import Step
-from banksman.model_server.json_values import Json, as_object, dumps, loads_object
 
 _QUOTED_CHARS = 2_000
 SIGNATURE = "\n\n*I am the demo model: a set of rules, not a language model.*"
@@ -54,7 +53,6 @@ def announcement(steps: Sequence[Step]) -> str:
 
 
 def final_text(done: Sequence[ExecutedStep], notes: Sequence[str]) -> str:
-    """Return the final reply: a paragraph for each executed step, then the notes."""
     return "\n\n".join([*map(_outcome, done), *notes]) + SIGNATURE
 
 
@@ -67,7 +65,6 @@ def notes(skipped: Sequence[Step], unknown: Sequence[str]) -> Iterator[str]:
 
 
 def report(done: Sequence[ExecutedStep]) -> str:
-    """Return a short Markdown report about the results so far."""
     sections = "\n\n".join(_section(each) for each in done if each.step.tool != "write_file")
     return f"# Report\n\n{sections}\n"
 
@@ -143,7 +140,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return the text as inline code on one line."""
     text = " ".join(text.split())
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
@@ -165,16 +161,13 @@ _FAILURES = {
     "timeout": "took too long and was stopped",
     "unknown_outcome": "may or may not have happened: its outcome is unknown",
 }
-"""Verb phrases by error kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedStep:
     step: Step
     text: str
-    """The main text: content of a file, body of a page, stdout of a command."""
     facts: Json
-    """The result object; empty for plain text."""
     failure: str | None
     """Verb phrase with the reason of the failure; None if the call succeeded."""
 
