@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "services/gateway/banksman/gateway/interfaces/page/static/client"

@@ -17,7 +17,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.contracts import errors, subjects
 from banksman.gateway.composition import FEATURES, operations_of
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints
 from banksman.gateway.operation.dispatch import Dispatcher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.async_api import expect
 
-from banksman.gateway.interfaces.page import assets
+from banksman.gateway.interfaces.page.routes import first_modules, version
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
@@ -18,7 +18,7 @@ STALE = "async (url) => (await caches.open('banksman-page')).put(url, new Respon
 
 async def test_the_page_opens_without_a_network_and_stores_nothing_but_its_files(stage: Stage) -> None:
     async with opened(stage.url, offline_shell=True) as page:
-        stored = await page.evaluate(STORED, len(assets.first_modules()) + 1)
+        stored = await page.evaluate(STORED, len(first_modules()) + 1)
         await page.context.set_offline(True)
         await page.reload()
         await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
@@ -28,6 +28,6 @@ async def test_the_page_opens_without_a_network_and_stores_nothing_but_its_files
         await page.reload()
         await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
         left = await page.evaluate(STORED, 1)
-    allowed = (f"{stage.url}/static/v{assets.version()}/", f"{stage.url}/")
+    allowed = (f"{stage.url}/static/v{version()}/", f"{stage.url}/")
     assert [url for url in stored if not url.startswith(allowed[0]) and url != allowed[1]] == []
     assert stale not in left

@@ -77,7 +77,7 @@ VALID = {
 
 INVALID = [
     (
-        "services/gateway/banksman/gateway/interfaces/websocket/connections.py",
+        "services/gateway/banksman/gateway/interfaces/websocket/connection.py",
         "from banksman import agent",
         "Services build on runs",
     ),
@@ -143,7 +143,7 @@ INVALID = [
         "Optional features of the gateway",
     ),
     (
-        "services/gateway/banksman/gateway/interfaces/a2a/push.py",
+        "services/gateway/banksman/gateway/interfaces/a2a/methods.py",
         "import banksman.gateway.webhooks.service",
         "Optional features of the gateway",
     ),

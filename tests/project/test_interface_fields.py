@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.websocket import transport
 
 Schema = dict[str, Any]

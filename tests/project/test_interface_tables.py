@@ -13,7 +13,7 @@ import pytest
 
 from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
 from banksman.runtime.health import Health

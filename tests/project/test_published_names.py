@@ -12,7 +12,7 @@ from tools.reference import nats_document
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services

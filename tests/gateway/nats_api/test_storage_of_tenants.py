@@ -21,7 +21,7 @@ from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.topology import app_topology
-from banksman.gateway.interfaces.nats.failures import MAX_LETTERS
+from banksman.gateway.interfaces.nats.requests import MAX_LETTERS
 from banksman.gateway.quotas.tenant_store import TENANT_SHARE, AssistantStore, PromptStore
 
 LARGE = "x" * 250_000

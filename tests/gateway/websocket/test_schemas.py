@@ -14,7 +14,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import KNOWN_TYPES, Event, KnownBody
-from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.routes import websocket_schema
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 BODIES: tuple[type[Any], ...] = get_args(get_args(KnownBody)[0])

@@ -26,11 +26,10 @@ from banksman.gateway.front import Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
-from banksman.gateway.interfaces.nats.bodies import api_body
 from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints
 from banksman.gateway.interfaces.nats.replays import Replays
-from banksman.gateway.interfaces.websocket.connection import ConnectionContext
-from banksman.gateway.interfaces.websocket.connections import Connections
+from banksman.gateway.interfaces.nats.requests import api_body
+from banksman.gateway.interfaces.websocket.connection import ConnectionContext, Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.quotas.backlog import Backlog

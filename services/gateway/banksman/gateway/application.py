@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.websocket.connections import Connections
+from banksman.gateway.interfaces.websocket.connection import Connections
 from banksman.gateway.operation import errors
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import NOT_CONNECTED

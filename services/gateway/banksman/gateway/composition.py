@@ -19,7 +19,7 @@ from banksman.gateway.identity.feature import FEATURE as IDENTITY
 from banksman.gateway.interfaces.a2a.routes import FEATURE as A2A
 from banksman.gateway.interfaces.agui.routes import FEATURE as AGUI
 from banksman.gateway.interfaces.chat_formats.chat import FEATURE as CHAT_FORMATS
-from banksman.gateway.interfaces.http.documents import FEATURE as DOCUMENTS
+from banksman.gateway.interfaces.http.routes import FEATURE as DOCUMENTS
 from banksman.gateway.interfaces.http.routes import operation_routes
 from banksman.gateway.interfaces.mcp.routes import FEATURE as MCP
 from banksman.gateway.interfaces.nats.replays import FEATURE as REPLAYS

@@ -6,20 +6,27 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
 from banksman.gateway.interfaces.a2a.models import (
+    PUSH_NOT_SUPPORTED,
     TASK_NOT_CANCELABLE,
     UNSUPPORTED_OPERATION,
     A2aMessage,
+    ListConfigs,
     ListTasks,
+    NamedConfig,
     NamedTask,
+    PushTarget,
     RpcError,
+    answer_of,
+    content_of,
+    request_id,
 )
 from banksman.gateway.interfaces.a2a.tasks import OWN, TaskUpdates, task
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
@@ -27,7 +34,7 @@ from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.bodies import Run
-from banksman.gateway.runs.task_states import STATES, JsonDict
+from banksman.gateway.runs.task_states import STATES, JsonDict, TaskReceiver
 
 CANCEL_WAIT_S = 5.0
 """Seconds that `CancelTask` waits for the end of the run."""
@@ -57,8 +64,6 @@ class FollowedTask:
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """The methods, for one caller."""
-
     followed: FollowedRuns
     caller: Caller
 
@@ -71,7 +76,6 @@ class Methods:
         return await (self._continue(message) if message.task_id else self._start(message))
 
     async def subscribe(self, named: NamedTask) -> FollowedTask:
-        """Return an open task, with the updates from now on."""
         found = await self._found(named.id)
         view = await self._view(found)
         if found.finished_at is not None:
@@ -84,7 +88,6 @@ class Methods:
         return await self._task(found, await self._view(found), history_length)
 
     async def cancel(self, named: NamedTask) -> JsonDict:
-        """Cancel a task and return it."""
         found = await self._found(named.id)
         if found.finished_at is not None:
             raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
@@ -219,3 +222,56 @@ def _assistant(message: A2aMessage) -> str:
     own = message.metadata.get(OWN)
     named = own.get("assistant", "default") if isinstance(own, dict) else "default"
     return check_token(str(named), "message.metadata.banksman.assistant")
+
+
+SIGNATURE = "standard-webhooks"
+"""The scheme under which a new configuration returns the key of its signatures."""
+
+
+def supports_push(dispatcher: Dispatcher) -> bool:
+    return dispatcher.has("task_receiver.create")
+
+
+@dataclass(frozen=True, slots=True)
+class PushConfigs:
+    """The methods for push notifications, for one caller. Each raises `RpcError` without webhooks."""
+
+    dispatcher: Dispatcher
+    caller: Caller
+
+    async def create(self, task_id: str, config: PushTarget) -> JsonDict:
+        """Store a configuration. Only this response has the key with which its messages are signed."""
+        receiver = TaskReceiver(
+            run_id=task_id, config_id=config.id or new_id("p"), url=config.url, headers=_headers(config)
+        )
+        secret: str = await self._request("task_receiver.create", receiver=receiver)
+        return {**_config(receiver), "authentication": {"scheme": SIGNATURE, "credentials": secret}}
+
+    async def get(self, named: NamedConfig) -> JsonDict:
+        return _config(await self._request("task_receiver.read", run_id=named.task_id, config_id=named.id))
+
+    async def list(self, wanted: ListConfigs) -> JsonDict:
+        found: list[TaskReceiver] = await self._request("task_receiver.list", run_id=wanted.task_id)
+        return {"configs": [_config(one) for one in found]}
+
+    async def delete(self, named: NamedConfig) -> JsonDict:
+        """Delete a configuration; a missing one is no error, by the specification."""
+        await self._request("task_receiver.delete", run_id=named.task_id, config_id=named.id)
+        return {}
+
+    async def _request(self, name: str, **arguments: Any) -> Any:
+        if not supports_push(self.dispatcher):
+            raise RpcError(PUSH_NOT_SUPPORTED, "this server sends no push notifications")
+        return await self.dispatcher.request(name, self.caller, **arguments)
+
+
+def _headers(config: PushTarget) -> dict[str, str]:
+    headers = {"x-a2a-notification-token": config.token} if config.token else {}
+    wanted = config.authentication
+    if wanted is not None and wanted.credentials:
+        headers["authorization"] = f"{wanted.scheme} {wanted.credentials}"
+    return headers
+
+
+def _config(receiver: TaskReceiver) -> JsonDict:
+    return {"taskId": receiver.run_id, "id": receiver.config_id, "url": receiver.url}

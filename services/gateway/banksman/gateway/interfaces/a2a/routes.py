@@ -14,7 +14,7 @@ from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.wire import parse
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
+from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods, PushConfigs, supports_push
 from banksman.gateway.interfaces.a2a.models import (
     INTERNAL,
     INVALID_REQUEST,
@@ -32,7 +32,6 @@ from banksman.gateway.interfaces.a2a.models import (
     SendMessage,
     rpc_error,
 )
-from banksman.gateway.interfaces.a2a.push import PushConfigs, supports_push
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import READ
 from banksman.gateway.operation.declaration import Operations
@@ -85,15 +84,7 @@ async def read_agent_card(
 
 
 def _agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
-    """Return the agent card, by which clients discover this server. It names no assistant and no tool.
-
-    https://a2a-protocol.org/latest/specification/#441-agentcard
-
-    Args:
-        base_url: The URL of the gateway as the client wrote it, without a trailing slash.
-        keyless: Whether the gateway serves requests without a key.
-        push: Whether it notifies receivers of a task's updates.
-    """
+    """Return the agent card; `base_url` has no trailing slash. It names no assistant and no tool."""
     card: dict[str, Any] = {
         "name": "Banksman",
         "description": "Runs LLM agents with tools in sandboxes. Some calls wait for a decision.",
@@ -204,7 +195,6 @@ async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response
 
 
 async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
-    """Send a message, and store where its client wants to be notified of the task."""
     followed = await methods.send(params.message)
     if params.configuration.push is not None:
         try:
@@ -218,7 +208,6 @@ async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
 
 
 async def _finished(followed: FollowedTask) -> bool:
-    """Wait until the task has ended, or waits for a user."""
     async for _ in followed.results():
         pass
     return True

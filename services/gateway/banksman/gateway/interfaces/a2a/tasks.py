@@ -26,14 +26,7 @@ OWN = "banksman"
 def task(
     run: Run | RunView, view: ConversationView, events: Iterable[Event], conversation_id: str
 ) -> JsonDict:
-    """Return a task with its artifacts and history.
-
-    Args:
-        run: The run, as its log shows it, or as a body if its log has no event yet.
-        view: Its conversation.
-        events: Stored events, including those of the run.
-        conversation_id: The conversation.
-    """
+    """Return a task with its artifacts and history, which are found in the stored events of its run."""
     own = [event for event in events if event.run_id == run.run_id]
     outcome = next((event.data for event in own if isinstance(event.data, RunFinished)), None)
     artifacts, history = _artifacts(own, outcome), _history(own, run.run_id, conversation_id)
@@ -59,7 +52,6 @@ def task(
 
 
 def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conversation_id: str) -> JsonDict:
-    """Return the agent's message that requests a decision or a value."""
     if isinstance(asked, ApprovalRequested):
         text = "Decide about " + ", ".join(
             _described(item.name, item.preview.command) for item in asked.items
@@ -139,7 +131,6 @@ class TaskUpdates:
     _last_text: str = ""
 
     def of(self, frame: dict[str, Any]) -> list[JsonDict]:
-        """Return the updates of the next frame."""
         kind, data = frame["type"], frame.get("data", {})
         match kind:
             case "message.delta":

@@ -33,11 +33,7 @@ class InterruptId:
 
     @classmethod
     def parse(cls, text: str) -> InterruptId:
-        """Return the parts of an id.
-
-        Raises:
-            BadInput: It is not the id of an interrupt.
-        """
+        """Return the parts of an id; raise `BadInput` if the text is not the id of an interrupt."""
         request_id, slash, call = text.partition("/")
         if not is_token(request_id) or (slash and not is_token(call)):
             raise BadInput("resume.interruptId", text, _EXPECTED)
@@ -45,11 +41,7 @@ class InterruptId:
 
 
 def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the interrupts of an approval request, one for each call.
-
-    Args:
-        data: The data of its `approval.requested`.
-    """
+    """Return one interrupt for each call, from the data of `approval.requested`."""
     approval_id = data["approval_id"]
     return [
         {
@@ -66,11 +58,7 @@ def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the interrupt of a request for a value.
-
-    Args:
-        data: The data of its `input.requested`.
-    """
+    """Return the interrupt for the data of `input.requested`."""
     interrupt = {
         "id": str(InterruptId(data["request_id"])),
         "reason": "input_required",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from banksman.gateway.interfaces.agui.events import (
+from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
+from banksman.gateway.interfaces.agui.models import (
     OWN,
     PROTOCOL_VERSION,
     AguiEvent,
@@ -24,7 +25,6 @@ from banksman.gateway.interfaces.agui.events import (
     usage_of,
     whole_message,
 )
-from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
@@ -116,11 +116,9 @@ class EventMapper:
                 return [custom(kind, data)]
 
     def interrupted(self, interrupts: Iterable[dict[str, Any]]) -> list[AguiEvent]:
-        """Return the last events of a run that waits for a user."""
         return self._interrupt(self.status, list(interrupts))
 
     def idle(self) -> list[AguiEvent]:
-        """Return the last events of a thread without an open run."""
         self.ended = True
         return [self._run_finished({"type": "success"})]
 

@@ -49,11 +49,7 @@ class UserTurn:
 
 
 def user_turn(messages: tuple[InputMessage, ...]) -> UserTurn:
-    """Return the user's last messages, which messages of other roles may follow.
-
-    Raises:
-        BadInput: No message is a user's.
-    """
+    """Return the user's last messages; raise `BadInput` if no message is a user's."""
     end = len(messages)
     while end and messages[end - 1].role != "user":
         end -= 1

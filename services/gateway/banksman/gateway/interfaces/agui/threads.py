@@ -37,8 +37,6 @@ NO_MEDIA = "Parts of the message that are neither text nor an image of at most 2
 
 @dataclass(slots=True)
 class AguiRun:
-    """One run of AG-UI."""
-
     mapper: EventMapper
     run: FollowedRun | None = None
     """The run to follow; None if the thread has none."""
@@ -174,11 +172,7 @@ class Threads:
         return found
 
     async def _position(self, conversation_id: str, view: ConversationView, run_id: str, asked: str) -> int:
-        """Return the number of the event after which the run continues: the request's, if it is resolved.
-
-        Raises:
-            NotFound: The conversation has no such request.
-        """
+        """Return the number of the event after which the run continues: the request's, if it is resolved."""
         if asked in view.approvals or asked in view.inputs:
             return view.last_seq
         known = view.runs.get(run_id)

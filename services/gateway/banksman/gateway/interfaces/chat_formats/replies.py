@@ -20,24 +20,20 @@ REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 class Writer(Protocol):
     """Writes one reply, whole or as the events of a stream."""
 
-    def body(self, outcome: Ended) -> dict[str, Any]:
-        """Return the body of the response."""
-        ...
+    def body(self, outcome: Ended) -> dict[str, Any]: ...
 
     def begin(self) -> bytes:
-        """Return the first events of a stream."""
+        """The first events of a stream."""
         ...
 
-    def text(self, piece: str) -> bytes:
-        """Return the event of a piece of text."""
-        ...
+    def text(self, piece: str) -> bytes: ...
 
     def end(self, outcome: Ended) -> bytes:
-        """Return the last events of a stream."""
+        """The last events of a stream."""
         ...
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the event that ends a stream without a reply."""
+        """The event that ends a stream without a reply."""
         ...
 
 
@@ -88,14 +84,13 @@ class ChatCompletionWriter:
         return self._chunk({"content": piece})
 
     def end(self, outcome: Ended) -> bytes:
-        """Return the last chunks: the finish reason, the usage if requested, and `[DONE]`."""
         last = self._chunk({}, finish=_finish(outcome), banksman=self.extension.of(outcome))
         if self.include_usage:
             last += _data(self._object("chat.completion.chunk", []) | {"usage": _openai_usage(outcome)})
         return last + b"data: [DONE]\n\n"
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the error. No `[DONE]` follows, because clients treat a stream with it as a success."""
+        """No `[DONE]` follows, because clients treat a stream with it as a success."""
         error = {"message": message, "type": "server_error", "param": None, "code": code}
         return _data({"error": error})
 

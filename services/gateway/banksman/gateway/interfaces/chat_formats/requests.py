@@ -85,8 +85,6 @@ class MessagesRequest(ChatBody):
 
 @dataclass(frozen=True, slots=True)
 class ChatFrames:
-    """The frames of a request."""
-
     creation: ConversationCreate | None
     """Creates the conversation; None if the client names one."""
     message: ChatSend
@@ -100,11 +98,7 @@ class _Turn:
 
 
 def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) -> ChatFrames:
-    """Return the frames of a request.
-
-    Raises:
-        BadInput: A field is invalid.
-    """
+    """Return the frames of a request; raise `BadInput` if a field is invalid."""
     if body.tools:
         expected = "no tools: the server calls its own. `/v1` forwards requests with tools to the vendor"
         raise BadInput("tools", None, expected)

@@ -38,8 +38,6 @@ PREFLIGHT_CACHE_S = 600
 
 
 class BodyTooLarge(CallerMistake):
-    """A body exceeds the size limit."""
-
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, limit: int) -> None:
@@ -48,8 +46,6 @@ class BodyTooLarge(CallerMistake):
 
 
 class Perimeter:
-    """ASGI middleware that checks requests and adds headers to responses."""
-
     def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
         self._app = app
         self._settings = settings

@@ -1,21 +1,29 @@
-"""Makes FastAPI routes from operations."""
+"""The HTTP API: the routes of operations, and the documents that describe the API."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cache
+from html import escape
 from typing import Any, ClassVar, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 from starlette.routing import BaseRoute
 
+from banksman.contracts.errors import ErrorCode, Unavailable
+from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.contracts.wire import JsonValue
+from banksman.gateway.feature import Feature
+from banksman.gateway.live.event_frames import event_schema
 from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key_of
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.operation.parameters import BEARER, parameters_of
+from banksman.gateway.operation.parameters import BEARER, NOT_CONNECTED, parameters_of
 
 
 class _RawRequest(Request):
@@ -74,12 +82,6 @@ def _add(router: APIRouter, operation: Operation) -> None:
 
 
 def _caller(request: Request, operation: Operation) -> Caller:
-    """Return the caller of a request, whose key and right are checked.
-
-    Raises:
-        Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open these endpoints, or lacks the right.
-    """
     keys: Authenticator = request.app.state.keys
     caller = request.state.caller = keys.caller(key_of(request.headers))
     operation.check(caller)
@@ -94,3 +96,122 @@ async def _record(request: Request, operation: Operation, caller: Caller, respon
         parameters.setdefault("tenant", tenant)
     request_id = request.headers.get("idempotency-key")
     await dispatcher.record(operation, caller, "http", parameters, reply, request_id)
+
+
+STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+summary { cursor: pointer; padding: .4rem 0 } code, pre { font: .875rem/1.5 ui-monospace, monospace }
+pre { overflow: auto; padding: .75rem; border: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
+h2 { margin-top: 2rem; text-transform: capitalize }
+"""
+PAGE_POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+SHOWN = ("parameters", "requestBody", "responses")
+"""The parts of an operation that the page shows."""
+
+Document = Mapping[str, Any]
+
+router = APIRouter(include_in_schema=False)
+
+
+# Plain functions run in threads: building a document for its first request takes about a second.
+
+
+@router.get("/openapi.json")
+def openapi_json(request: Request) -> Response:
+    return _json(request.app.openapi())
+
+
+@router.get("/docs")
+def openapi_page(request: Request) -> Response:
+    return _page("HTTP API", "openapi.json", _http_sections(request.app.openapi()))
+
+
+@router.get("/asyncapi.json")
+def asyncapi_json(request: Request) -> Response:
+    return _json(_asyncapi(request))
+
+
+@router.get("/asyncapi")
+def asyncapi_page(request: Request) -> Response:
+    return _page("NATS API", "asyncapi.json", _nats_sections(_asyncapi(request)))
+
+
+@router.get("/docs.css")
+async def style() -> Response:
+    return Response(STYLE, media_type="text/css")
+
+
+@router.get("/v1/schemas/ws.json")
+def websocket_schemas() -> Response:
+    return _json(websocket_schema())
+
+
+FEATURE = Feature(routes=tuple(router.routes))
+
+
+def _asyncapi(request: Request) -> Document:
+    document: Callable[[], Document] | None = request.app.state.asyncapi
+    if document is None:
+        raise Unavailable(NOT_CONNECTED)
+    return document()
+
+
+@cache
+def websocket_schema() -> dict[str, Any]:
+    server: TypeAdapter[Any] = TypeAdapter(ServerFrame)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": SUBPROTOCOL,
+        "client": CLIENT_FRAME.json_schema(),
+        "server": server.json_schema(mode="serialization"),
+        "events": event_schema(),
+        "error_codes": [code.value for code in ErrorCode],
+    }
+
+
+def _http_sections(document: Document) -> str:
+    groups: dict[str, list[str]] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            shown = {name: operation[name] for name in SHOWN if name in operation}
+            details = _details(f"{method.upper()} {path}", operation.get("description", ""), shown)
+            groups.setdefault(operation["tags"][0], []).append(details)
+    return "".join(_section(tag, found) for tag, found in groups.items()) + _schemas(document)
+
+
+def _nats_sections(document: Document) -> str:
+    channels = (
+        _details(channel.get("address") or name, channel.get("description") or name, channel)
+        for name, channel in document["channels"].items()
+    )
+    return _section("channels", channels) + _schemas(document)
+
+
+def _schemas(document: Document) -> str:
+    schemas = document["components"].get("schemas", {})
+    return _section("schemas", (_details(name, "", schema) for name, schema in schemas.items()))
+
+
+def _section(title: str, details: Iterable[str]) -> str:
+    return f"<h2>{escape(title)}</h2>{''.join(details)}"
+
+
+def _details(title: str, text: str, value: Document) -> str:
+    body = f"<p>{escape(text)}</p><pre>{escape(json.dumps(value, indent=2))}</pre>"
+    return f"<details><summary><code>{escape(title)}</code></summary>{body}</details>"
+
+
+def _json(document: Document) -> Response:
+    return Response(to_json(document), media_type="application/json")
+
+
+def _page(title: str, source: str, content: str) -> Response:
+    html = (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f'<title>Banksman: {title}</title><link rel="stylesheet" href="docs.css">'
+        f'<h1>Banksman: {title}</h1><p><a href="{source}">{source}</a></p>{content}</html>'
+    )
+    return Response(html, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})

@@ -22,8 +22,6 @@ StepReport = Callable[[int, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class RunReader:
-    """Reads one run for a caller."""
-
     dispatcher: Dispatcher
     feeds: Feeds
     caller: Caller
@@ -55,7 +53,6 @@ class RunReader:
 
     @asynccontextmanager
     async def _reporting(self, report: StepReport | None) -> AsyncGenerator[None]:
-        """Report the steps of the run while the block runs."""
         if report is None:
             yield
             return
@@ -89,7 +86,6 @@ class _Steps:
         self._new = asyncio.Event()
 
     def put(self, frame: str) -> None:
-        """Store the description of a frame that is a step."""
         if text := _described(json.loads(frame)):
             self._count += 1
             self._text = text
@@ -99,7 +95,7 @@ class _Steps:
         """Ignore a piece of text."""
 
     async def room(self) -> None:
-        """Return at once."""
+        pass
 
     async def next(self) -> tuple[int, str]:
         """Wait for the next step; return the number of steps so far and its text."""

@@ -39,8 +39,6 @@ async def mcp(
 
 
 class _McpResponse(Response):
-    """The response that the SDK sends."""
-
     def __init__(self, dispatcher: Dispatcher, feeds: Feeds, caller: Caller, version: str) -> None:
         self.background = None
         self._dispatcher = dispatcher

@@ -1,35 +1,113 @@
-"""The tools of `POST /mcp`: each tool is one operation of the gateway, or two."""
+"""The tools of `POST /mcp`: each is one operation of the gateway, or two. Models read the schemas of arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    FrameId,
     InputReply,
     RunCancel,
     WorkflowStart,
 )
-from banksman.contracts.wire import JsonObject, Wire
-from banksman.gateway.interfaces.mcp import arguments as args
+from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.interfaces.mcp.following import RunReader, StepReport
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import creation_id
+from banksman.gateway.operation.parameters import creation_id, unrepeated_id
 from banksman.gateway.runs.bodies import EndedRun
 
 A = TypeVar("A", bound=Wire)
 
+MAX_WAIT_S = 45
+"""Maximum seconds of a wait: clients abandon a call after 60 seconds by default, and miss its result."""
+DEFAULT_WAIT_S = 20
+MAX_PAGE = 100
+
+WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
+RunId = Annotated[str, Field(min_length=1, max_length=256)]
+
 STILL_OPEN = "The run continues. Call read_run with this run_id and wait_s to wait for it."
 NEEDS_DECISION = "The run waits for a decision on pending_approvals: see decide_approval."
 NEEDS_INPUT = "The run waits for a value: see list_inputs and provide_input."
+
+
+class _ChangeArguments(Wire):
+    """The `id` of a request that changes state; every such request has one."""
+
+    request_id: FrameId = Field(default_factory=unrepeated_id)
+    """Identifies the request for 24 hours: a repeat with the same id returns the first result and starts
+    nothing again. Leave it out for a new request."""
+
+
+class StartRunArguments(_ChangeArguments):
+    message: str = Field(min_length=1, max_length=200_000)
+    """The task for the agent."""
+    conversation_id: Token | None = None
+    """A conversation to continue; leave it out to begin one."""
+    assistant: Token = "default"
+    """The assistant of a new conversation."""
+    model: str | None = Field(default=None, max_length=200)
+    """`provider:model` of a new conversation; leave it out for the assistant's."""
+    wait_s: WaitS = DEFAULT_WAIT_S
+    """Seconds to wait for the outcome. A longer run continues: follow it with `read_run`."""
+
+
+class ReadRunArguments(Wire):
+    run_id: RunId
+    wait_s: WaitS = 0
+    """Seconds to wait until the run ends or needs a decision."""
+
+
+class CancelRunArguments(_ChangeArguments):
+    run_id: RunId
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class PageArguments(Wire):
+    """Arguments of `list_approvals` and `list_inputs`."""
+
+    after: int = Field(default=0, ge=0, le=2**63 - 2)
+    """`next` of the previous page."""
+
+
+class DecideApprovalArguments(_ChangeArguments):
+    approval_id: Token
+    decision: Literal["approve", "reject"] | None = None
+    """The decision on all calls of the request; leave it out if `decisions` is given."""
+    decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
+    """One decision for each call, which may have edited arguments."""
+    digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
+    """The digests of the calls as they were shown; a request with other calls is then refused."""
+
+
+class ProvideInputArguments(_ChangeArguments):
+    input_id: Token
+    """`request_id` of the open request, as `list_inputs` shows it."""
+    value: JsonValue
+    """A value that fits the request's schema."""
+
+
+class NoArguments(Wire):
+    """A tool without arguments."""
+
+
+class StartWorkflowArguments(_ChangeArguments):
+    workflow: Token
+    """The name, as `list_workflows` shows it."""
+    parameters: JsonObject = Field(default_factory=dict)
+    """The values of its form."""
+    wait_s: WaitS = DEFAULT_WAIT_S
+    """Seconds to wait for the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +119,17 @@ class Platform:
     caller: Caller
 
     async def handle(self, frame: BaseModel, **known: Any) -> Any:
-        """Handle a frame of the client; arguments and errors as `Dispatcher.handle`."""
         return await self.dispatcher.handle(self.caller, frame, **known)
 
     async def request(self, name: str, /, **arguments: Any) -> Any:
-        """Perform an operation; arguments and errors as `Dispatcher.request`."""
         return await self.dispatcher.request(name, self.caller, **arguments)
 
     def offers(self, tool: ServerTool[Any]) -> bool:
-        """Return whether the client's rights open a tool."""
         return self.dispatcher.allows(self.caller, tool.operation)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRequest(Generic[A]):
-    """One call of a tool."""
-
     platform: Platform
     arguments: A
     report: StepReport | None
@@ -65,8 +138,6 @@ class ToolCallRequest(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class ServerTool(Generic[A]):
-    """One tool of the gateway."""
-
     name: str
     description: str
     operation: str | type[BaseModel]
@@ -79,7 +150,7 @@ class ServerTool(Generic[A]):
     """Whether the tool decides for a user, so that clients should ask their user first."""
 
 
-async def start_run(request: ToolCallRequest[args.StartRunArguments]) -> JsonObject:
+async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
     given, platform = request.arguments, request.platform
     conversation_id = given.conversation_id
     if conversation_id is None:
@@ -98,23 +169,23 @@ async def start_run(request: ToolCallRequest[args.StartRunArguments]) -> JsonObj
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
 
 
-async def read_run(request: ToolCallRequest[args.ReadRunArguments]) -> JsonObject:
+async def read_run(request: ToolCallRequest[ReadRunArguments]) -> JsonObject:
     return await _state(request, request.arguments.run_id, request.arguments.wait_s)
 
 
-async def cancel_run(request: ToolCallRequest[args.CancelRunArguments]) -> JsonObject:
+async def cancel_run(request: ToolCallRequest[CancelRunArguments]) -> JsonObject:
     given = request.arguments
     frame = RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
     await request.platform.handle(frame)
     return {"run_id": given.run_id, "next": STILL_OPEN}
 
 
-async def list_approvals(request: ToolCallRequest[args.PageArguments]) -> JsonObject:
+async def list_approvals(request: ToolCallRequest[PageArguments]) -> JsonObject:
     after = request.arguments.after
-    return _json(await request.platform.request("approval.list", limit=args.MAX_PAGE, after=after))
+    return _json(await request.platform.request("approval.list", limit=MAX_PAGE, after=after))
 
 
-async def decide_approval(request: ToolCallRequest[args.DecideApprovalArguments]) -> JsonObject:
+async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> JsonObject:
     """Decide an approval request. The first decision counts."""
     given = request.arguments
     frame = ApprovalDecision(
@@ -129,12 +200,12 @@ async def decide_approval(request: ToolCallRequest[args.DecideApprovalArguments]
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
-async def list_inputs(request: ToolCallRequest[args.PageArguments]) -> JsonObject:
+async def list_inputs(request: ToolCallRequest[PageArguments]) -> JsonObject:
     after = request.arguments.after
-    return _json(await request.platform.request("input.list", limit=args.MAX_PAGE, after=after))
+    return _json(await request.platform.request("input.list", limit=MAX_PAGE, after=after))
 
 
-async def provide_input(request: ToolCallRequest[args.ProvideInputArguments]) -> JsonObject:
+async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> JsonObject:
     """Provide a value. The first value counts."""
     given = request.arguments
     frame = InputReply(type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value)
@@ -142,11 +213,11 @@ async def provide_input(request: ToolCallRequest[args.ProvideInputArguments]) ->
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
-async def list_workflows(request: ToolCallRequest[args.NoArguments]) -> JsonObject:
+async def list_workflows(request: ToolCallRequest[NoArguments]) -> JsonObject:
     return _json(await request.platform.request("workflow.list"))
 
 
-async def start_workflow(request: ToolCallRequest[args.StartWorkflowArguments]) -> JsonObject:
+async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> JsonObject:
     given = request.arguments
     frame = WorkflowStart(
         type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters
@@ -179,25 +250,23 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "Give a task to the agent of this platform, which works on it with its own tools and workspace. "
         "Returns the outcome, or the state of a run that takes longer than wait_s.",
         ChatSend,
-        args.StartRunArguments,
+        StartRunArguments,
         start_run,
     ),
     ServerTool(
         "read_run",
         "Read a run: its status, and its outcome once it has ended.",
         "run.read",
-        args.ReadRunArguments,
+        ReadRunArguments,
         read_run,
         reads=True,
     ),
-    ServerTool(
-        "cancel_run", "Cancel a run that has not ended.", RunCancel, args.CancelRunArguments, cancel_run
-    ),
+    ServerTool("cancel_run", "Cancel a run that has not ended.", RunCancel, CancelRunArguments, cancel_run),
     ServerTool(
         "list_approvals",
         "List the calls of tools that wait for a decision, with their complete arguments.",
         "approval.list",
-        args.PageArguments,
+        PageArguments,
         list_approvals,
         reads=True,
     ),
@@ -205,7 +274,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "decide_approval",
         "Approve or reject calls of tools. Decide only what your user has seen and decided.",
         ApprovalDecision,
-        args.DecideApprovalArguments,
+        DecideApprovalArguments,
         decide_approval,
         decides=True,
     ),
@@ -213,7 +282,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "list_inputs",
         "List the values that workflows wait for, with their JSON Schemas.",
         "input.list",
-        args.PageArguments,
+        PageArguments,
         list_inputs,
         reads=True,
     ),
@@ -221,7 +290,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "provide_input",
         "Provide a value that a workflow waits for.",
         InputReply,
-        args.ProvideInputArguments,
+        ProvideInputArguments,
         provide_input,
         decides=True,
     ),
@@ -229,7 +298,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "list_workflows",
         "List the workflows, with the JSON Schemas of their parameters.",
         "workflow.list",
-        args.NoArguments,
+        NoArguments,
         list_workflows,
         reads=True,
     ),
@@ -237,7 +306,7 @@ _ALL: tuple[ServerTool[Any], ...] = (
         "start_workflow",
         "Start a workflow. Returns the outcome, or the state of a run that takes longer than wait_s.",
         WorkflowStart,
-        args.StartWorkflowArguments,
+        StartWorkflowArguments,
         start_workflow,
     ),
 )

@@ -23,7 +23,7 @@ from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
-from banksman.gateway.interfaces.nats.failures import RequestFailures
+from banksman.gateway.interfaces.nats.requests import RequestFailures
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -54,8 +54,6 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class ReplyTooLarge(BanksmanError):
-    """A reply does not fit one message."""
-
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, size: int, max_bytes: int) -> None:
@@ -208,7 +206,6 @@ def tenant_of(message: Message) -> str:
 
 
 def named_by(message: Message) -> str:
-    """Return the last token of a request's subject, its parameter."""
     return message.subject.rpartition(".")[2]
 
 

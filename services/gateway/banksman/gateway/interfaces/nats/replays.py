@@ -48,12 +48,7 @@ class Replays:
         self._ending.set()
 
     async def send(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
-        """Send the events to a reply subject, then an empty message.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
-            Overloaded: The tenant follows as many conversations as it may.
-        """
+        """Send the events to a reply subject, then an empty message."""
         if request.follow_s:
             await self._follow(caller, conversation_id, request, reply)
         else:
@@ -142,7 +137,6 @@ async def replay(
 
 
 async def build(base: Foundation) -> None:
-    """Build what answers replays, on the connection of the NATS API."""
     services = base.services
     services.add(Replays(base.api, services[Feeds], services[Views], services[Conversations]))
 

@@ -1,17 +1,22 @@
-"""The web page over HTTP, with strict headers."""
+"""The web page: its files in memory, and their routes with strict headers."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
+import posixpath
 import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from banksman.gateway.feature import Feature
-from banksman.gateway.interfaces.page import assets
-from banksman.gateway.interfaces.page.assets import Asset
 
 _VERSIONED = re.compile(r"v([0-9a-f]{12})/(.+)")
 IMMUTABLE = "public, max-age=31536000, immutable"
@@ -35,7 +40,7 @@ routes = APIRouter(include_in_schema=False)
 
 @routes.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
-    page = assets.page()
+    page = page_file()
     return _respond(request, page, _headers(page, page_policy(page.body.decode()), "no-cache"))
 
 
@@ -48,18 +53,18 @@ async def static(request: Request, path: str) -> Response:
     """
     versioned = _VERSIONED.fullmatch(path)
     name = versioned[2] if versioned else path
-    asset = assets.sources().get(name)
+    asset = sources().get(name)
     if asset is None:
         headers = {"x-content-type-options": "nosniff"}
         return PlainTextResponse("Not found\n", status_code=404, headers=headers)
-    is_current = versioned is not None and versioned[1] == assets.version()
+    is_current = versioned is not None and versioned[1] == version()
     return _respond(request, asset, _headers(asset, _policy(name), IMMUTABLE if is_current else "no-cache"))
 
 
 @routes.api_route("/service_worker.js", methods=["GET", "HEAD"])
 async def service_worker(request: Request) -> Response:
     """Return the service worker, which shows the page offline; its path determines what it controls."""
-    worker = assets.sources()["service_worker.js"]
+    worker = sources()["service_worker.js"]
     return _respond(request, worker, _headers(worker, WORKER_POLICY, "no-cache"))
 
 
@@ -70,7 +75,7 @@ def page_policy(page: str) -> str:
     model enters the document only through DOMPurify: `trusted-types` names that policy, and a policy that
     only returns the address of the service worker.
     """
-    inline = [hashlib.sha256(text.encode()).digest() for text in assets.INLINE_SCRIPT.findall(page)]
+    inline = [hashlib.sha256(text.encode()).digest() for text in INLINE_SCRIPT.findall(page)]
     scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in inline)])
     return "; ".join(
         [
@@ -120,3 +125,130 @@ def _headers(asset: Asset, policy: str, cache_control: str) -> dict[str, str]:
 
 
 FEATURE = Feature(routes=tuple(routes.routes))
+
+
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".webmanifest": "application/manifest+json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".woff2": "font/woff2",
+}
+"""Suffix to media type. A file with another suffix is served as plain text."""
+
+PACKED_MEDIA_TYPES = frozenset({"font/woff2", "image/png"})
+"""Media types whose files are compressed already."""
+
+COMPRESSIBLE_FROM_BYTES = 1024
+"""Size below which a body is not compressed: gzip saves less than its header costs."""
+
+INDEX = "index.html"
+ENTRY = "main.mjs"
+STYLES = "styles/all.css"
+"""All style sheets of the page as one file, in the order of the page."""
+
+_IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+INLINE_SCRIPT = re.compile(r'<script(?: type="importmap")?>(.*?)</script>', re.DOTALL)
+"""The import map, and the script that loads the page again if it does not start."""
+_STYLE_LINK = re.compile(r' *<link rel="stylesheet" href="static/(styles/[\w.-]+)" />\n')
+_STATIC_IMPORT = re.compile(
+    r"""(?<![\w/.$])(?:im|ex)port\s*(?:[\w$*{},\s]+?\bfrom\s*|[{*][^'"()]*?from\s*)?["']([^"']+)["']"""
+)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file of the page. Its ETag is weak, because the plain and the compressed body share it."""
+
+    body: bytes
+    etag: str
+    media_type: str
+
+    @cached_property
+    def compressed(self) -> bytes | None:
+        """The gzip form, made on first use; None if gzip saves nothing."""
+        if self.media_type in PACKED_MEDIA_TYPES or len(self.body) < COMPRESSIBLE_FROM_BYTES:
+            return None
+        return gzip.compress(self.body, 6, mtime=0)
+
+
+@cache
+def sources() -> dict[str, Asset]:
+    """Return every file under `static/` by its relative path."""
+    root = files("banksman.gateway.interfaces.page").joinpath("static")
+    found = {path: _loaded(path, node.read_bytes()) for path, node in _walk(root, "")}
+    styles = _STYLE_LINK.findall(found[INDEX].body.decode())
+    return {**found, STYLES: _loaded(STYLES, b"\n".join(found[path].body for path in styles))}
+
+
+@cache
+def version() -> str:
+    """Return the version of all files: 12 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path, found in sorted(sources().items()):
+        digest.update(f"{path}\0{len(found.body)}\0".encode() + found.body)
+    return digest.hexdigest()[:12]
+
+
+@cache
+def page_file() -> Asset:
+    """Return the page, with addresses of this version and a preload list of all modules of its start.
+
+    Without the list a browser finds the modules level by level, one round trip each.
+    """
+    text = sources()[INDEX].body.decode()
+    folder = f"static/v{version()}/"
+    links = [f'    <link rel="stylesheet" href="static/{STYLES}" />\n']
+    links += [f'    <link rel="modulepreload" href="static/{path}" />\n' for path in first_modules()]
+    first, *others = _STYLE_LINK.finditer(text)
+    for link in reversed(others):
+        text = text[: link.start()] + text[link.end() :]
+    text = text.replace(first.group(0), links[0])
+    # A module may not be loaded before the import map that names its imports.
+    text = text.replace("</script>\n", "</script>\n" + "".join(links[1:]), 1)
+    return _loaded(INDEX, re.sub(r"\bstatic/(?!v[0-9a-f]{12}/)", folder, text).encode())
+
+
+@cache
+def first_modules() -> list[str]:
+    """Return the paths of all modules that the page imports at its start, the entry module first."""
+    names = _import_map(sources()[INDEX].body.decode())
+    found: list[str] = []
+    waiting = [ENTRY]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found:
+            continue
+        found.append(path)
+        for name in _STATIC_IMPORT.findall(_code(sources()[path].body.decode())):
+            relative = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+            waiting.append(names.get(name, relative))
+    return found
+
+
+def _loaded(path: str, body: bytes) -> Asset:
+    suffix = "." + path.rpartition(".")[2]
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return Asset(body, etag, MEDIA_TYPES.get(suffix, "text/plain; charset=utf-8"))
+
+
+def _code(module: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", module, flags=re.DOTALL)
+
+
+def _import_map(text: str) -> dict[str, str]:
+    found = _IMPORT_MAP.search(text)
+    imports: dict[str, str] = json.loads(found.group(1))["imports"] if found else {}
+    return {name: target.removeprefix("./static/") for name, target in imports.items()}
+
+
+def _walk(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
+    found: list[tuple[str, Traversable]] = []
+    for child in folder.iterdir():
+        path = prefix + child.name
+        found += _walk(child, path + "/") if child.is_dir() else [(path, child)]
+    return found

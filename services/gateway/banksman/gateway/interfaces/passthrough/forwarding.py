@@ -56,13 +56,7 @@ PROMPT_ID = "prompt_id"
 async def forward(
     request: Request, path: str, dialect: Dialect, upstreams: Upstreams, caller: Caller
 ) -> Response:
-    """Forward a request to the upstream of its model, and return the response as it arrives.
-
-    Raises:
-        BadInput: The body names no model.
-        TenantLimitReached: The tenant has used up a limit.
-        NotFound: The tenant does not have the prompt that the request names.
-    """
+    """Forward a request to the upstream of its model, and return the response as it arrives."""
     here = request.url.path
     services: Services = request.app.state.services
     usage = services.find(PassthroughUsage)
@@ -103,10 +97,7 @@ async def forward(
 async def _opened(
     request: Request, opening: asyncio.Task[UpstreamResponse], patience_s: float | None
 ) -> bool:
-    """Wait up to `patience_s` for an upstream's response.
-
-    Returns False if the client disconnects first; the upstream's request is then cancelled.
-    """
+    """Wait up to `patience_s` for a response; return False, and cancel it, if the client disconnects first."""
     leaving = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((opening, leaving), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +167,6 @@ async def _events(
 
 
 async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter) -> AsyncGenerator[bytes]:
-    """Yield a body that is not an event stream."""
     repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
     try:
         async for piece in response.body:
@@ -207,11 +197,7 @@ def _model_of(given: dict[str, Any]) -> str:
 
 
 def with_prompt(body: dict[str, Any], prompt: str, dialect: Dialect) -> bytes:
-    """Return the body of a request with a system prompt before its own, and without `prompt_id`.
-
-    Raises:
-        BadInput: The body has no place for a prompt.
-    """
+    """Return the body with a system prompt before its own; raise `BadInput` if it has no place for one."""
     rest = {name: value for name, value in body.items() if name != PROMPT_ID}
     match dialect:
         case "openai":

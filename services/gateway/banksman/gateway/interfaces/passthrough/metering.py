@@ -42,7 +42,6 @@ class UsageMeter:
         self._body_bytes = 0
 
     def note_events(self, events: bytes) -> None:
-        """Count complete events."""
         self._events += events.count(b"data:")
         block = events if len(events) <= MAX_BLOCK_BYTES else events[-MAX_BLOCK_BYTES:]
         if not self._first:
@@ -51,7 +50,6 @@ class UsageMeter:
         self._last.append(block)
 
     def note_body(self, piece: bytes) -> None:
-        """Count a piece of a body that is not an event stream."""
         self._body_bytes += len(piece)
         if len(self._body) <= MAX_BODY_BYTES:
             self._body += piece
@@ -85,7 +83,6 @@ def _usage_in_events(blocks: tuple[bytes, ...]) -> dict[str, Any]:
 
 
 def _usage_of(body: bytes) -> dict[str, Any]:
-    """Return the usage object of a body or an event; empty without one."""
     try:
         value: Any = from_json(body)
     except ValueError:

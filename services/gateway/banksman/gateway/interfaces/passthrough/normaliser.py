@@ -28,15 +28,12 @@ _EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 
 @dataclass
 class _Call:
-    """One tool call of a choice, as received so far."""
-
     id: str
     name: str
     arguments: str = ""
 
     @property
     def complete(self) -> bool:
-        """Whether the arguments are a complete JSON object."""
         try:
             return isinstance(json.loads(self.arguments), dict)
         except (ValueError, RecursionError):
@@ -45,21 +42,13 @@ class _Call:
 
 @dataclass
 class _Choice:
-    """One choice of a stream, as received so far."""
-
     has_role: bool = False
     finished: bool = False
     calls: dict[int, _Call] = field(default_factory=dict[int, _Call])
     last_call: int | None = None
 
     def index_of(self, id: object, name: object, used: set[int]) -> int:
-        """Return the index for a fragment of a tool call that lacks one.
-
-        Args:
-            id: The fragment's id, if it has one.
-            name: The fragment's function name, if it has one.
-            used: The indexes of the other fragments of the same delta, which belong to other calls.
-        """
+        """Return the index for a fragment without one; `used` are those of the same delta's other calls."""
         known = next((index for index, call in self.calls.items() if id and call.id == id), None)
         if known is not None:
             return known
@@ -72,8 +61,6 @@ class _Choice:
 
 
 class ChatNormaliser:
-    """Repairs one stream of chat completion chunks."""
-
     def __init__(self, model: str) -> None:
         self._head: Json = {"object": "chat.completion.chunk", "model": model}
         self._choices: dict[int, _Choice] = {}
@@ -81,7 +68,6 @@ class ChatNormaliser:
         """A usage chunk that waits for the next event: a missing finish reason belongs before it."""
 
     def repaired(self, events: bytes) -> bytes:
-        """Return complete events with their deviations repaired."""
         return b"".join(map(self._event, _divided(events)))
 
     def _event(self, event: bytes) -> bytes:
@@ -112,7 +98,6 @@ class ChatNormaliser:
         return [(index, choice) for index, choice in self._choices.items() if not choice.finished]
 
     def _finish(self) -> bytes:
-        """Return chunks with the finish reasons that the upstream did not send."""
         chunks = b""
         for index, choice in self._unfinished:
             choice.finished = True
@@ -179,7 +164,6 @@ class ChatNormaliser:
 
 
 def _divided(events: bytes) -> list[bytes]:
-    """Split a piece of a stream into its events."""
     if b"\r" in events:
         return _EVENT.findall(events)
     *complete, rest = events.split(b"\n\n")
@@ -187,7 +171,6 @@ def _divided(events: bytes) -> list[bytes]:
 
 
 def _call(state: _Choice, value: Any, used: set[int]) -> Any:
-    """Return a fragment of a tool call in OpenAI's form."""
     if not isinstance(value, dict):
         return value
     given = cast(Json, value)

@@ -14,8 +14,7 @@ from banksman.gateway.assistants.model_catalog import ModelCatalog, ModelView
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.passthrough.forwarding import forward
-from banksman.gateway.interfaces.passthrough.listing import anthropic_model
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams, anthropic_model
 from banksman.gateway.operation.caller import Caller, key_of
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
@@ -85,12 +84,6 @@ API_KEY = APIKeyHeader(
 
 
 async def passthrough_caller(request: Request, keys: Annotated[Keys, provided(Keys)]) -> Caller:
-    """Return the caller, whose key must open passthrough endpoints and have the right `chat`.
-
-    Raises:
-        Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open these endpoints, or lacks the right.
-    """
     caller = keys.caller(key_of(request.headers))
     caller.check("passthrough")
     caller.need("chat")

@@ -28,7 +28,7 @@ _FINISHED: dict[Dialect, tuple[re.Pattern[bytes], ...]] = {
 
 
 class UnfinishedStream(Exception):
-    """An upstream's stream ended before its reply was finished."""
+    pass
 
 
 def unchanged(events: bytes) -> bytes:
@@ -46,11 +46,7 @@ class EventReader:
         """Whether an event has arrived that finishes the reply."""
 
     def complete(self, piece: bytes) -> bytes:
-        """Return the events that a piece of the stream completes, repaired; empty if it completes none.
-
-        Raises:
-            UnfinishedStream: An event is too long.
-        """
+        """Return the events that a piece completes, repaired; raise `UnfinishedStream` if one is too long."""
         if self._rest or not piece.endswith(EVENT_ENDS):
             piece = self._joined(piece)
         return self._repaired(piece) if piece else b""
@@ -94,13 +90,11 @@ def data_of(event: bytes) -> bytes | None:
 
 
 def event_of(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Return an event with JSON data."""
     line = f"event: {name}\n" if name else ""
     return f"{line}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
 def error_event(dialect: Dialect, message: str, *, code: str, status: int) -> bytes:
-    """Return the event that ends a stream with an error."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     if dialect == "anthropic":
         kind = ANTHROPIC_TYPES.get(status, "api_error")
@@ -138,7 +132,6 @@ def _error_event(dialect: Dialect, error: dict[str, Any]) -> bytes:
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:
-    """Return the error object of a response; None if it has none."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):

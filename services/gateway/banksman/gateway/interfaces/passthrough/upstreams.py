@@ -1,24 +1,25 @@
-"""The model APIs that passthrough forwards to."""
+"""The model APIs that passthrough forwards to: their headers, requests and lists of models."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
+import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import aiohttp
 from yarl import URL
 
 from banksman.contracts.errors import CallerMistake, Unavailable
-from banksman.gateway.interfaces.passthrough.headers import request_headers, response_headers
-from banksman.gateway.interfaces.passthrough.listing import ModelLists
+from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
-from banksman.runtime.background import Background
+from banksman.runtime.background import Background, BackgroundTask
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,6 @@ MAX_ERROR_BYTES = 256 * 1024
 
 
 class UnknownModel(CallerMistake):
-    """No upstream serves a model."""
-
     def __init__(self, model: str) -> None:
         self.model = model
         super().__init__(f"The model {model[:200]!r} does not exist.")
@@ -72,7 +71,6 @@ class UpstreamResponse:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the body is server-sent events."""
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
 
@@ -104,14 +102,7 @@ class Upstreams:
         await self._session.close()
 
     def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
-        """Return the upstreams that may serve a model in a dialect, in the order in which they are tried.
-
-        Upstreams that list the model come first, then the others, each in the configured order.
-
-        Raises:
-            UnknownModel: No upstream serves the model.
-            UnsupportedEndpoint: Upstreams serve it in other dialects only.
-        """
+        """Return the upstreams for a model and dialect, as they are tried: those that list the model come first."""
         serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
         found = [upstream for upstream in serving if dialect in upstream.dialects]
         if not serving:
@@ -246,3 +237,153 @@ def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
             return UpstreamUnavailable(upstream.name, "cannot be reached")
         case _:
             return UpstreamUnavailable(upstream.name, "ended the connection before its response was complete")
+
+
+REQUEST_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-language",
+        "content-type",
+        "idempotency-key",
+        "originator",
+        "session-id",
+        "traceparent",
+        "user-agent",
+        "x-app",
+        "x-client-request-id",
+    }
+)
+REQUEST_PREFIXES = ("anthropic-", "openai-", "x-stainless-")
+RESPONSE_HEADERS = frozenset(
+    {"content-type", "retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
+)
+RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
+
+# These headers select an account of the vendor, but the key, and so the account, is the gateway's.
+_ACCOUNT_HEADERS = frozenset({"openai-organization", "openai-project"})
+
+
+def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Dialect) -> dict[str, str]:
+    """Return the headers of a request to an upstream: those of the client that are forwarded, and the key."""
+    forwarded = {
+        name: value
+        for name, value in given.items()
+        if name in REQUEST_HEADERS or (name.startswith(REQUEST_PREFIXES) and name not in _ACCOUNT_HEADERS)
+    }
+    # A compressed stream arrives in the blocks of its compression instead of event by event.
+    return forwarded | {"accept-encoding": "identity"} | authorization(upstream, dialect)
+
+
+def response_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that the client receives, without keys."""
+    lower = {name.lower(): value for name, value in given.items()}
+    return {
+        name: redacted(value)
+        for name, value in lower.items()
+        if name in RESPONSE_HEADERS or name.startswith(RESPONSE_PREFIXES)
+    }
+
+
+def authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
+    if upstream.api_key is None:
+        return {}
+    key = upstream.api_key.get_secret_value()
+    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+
+
+REFRESH_S = 300.0
+RETRY_S = 10.0
+TIMEOUT_S = 10.0
+FIRST_LIST_S = 2.0
+MAX_TIME = 2**33
+"""Seconds since 1970; a later time of an upstream is treated as an error."""
+
+
+class ModelLists:
+    def __init__(self, upstreams: tuple[Upstream, ...], background: Background) -> None:
+        self._upstreams = upstreams
+        self._background = background
+        self._models: dict[str, dict[str, JsonObject]] = {}
+        """Listed models by upstream and id."""
+        self._task: BackgroundTask | None = None
+        self._listed = asyncio.Event()
+
+    def start(self, session: aiohttp.ClientSession) -> None:
+        async def list_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for upstream in self._upstreams:
+                    group.create_task(self._list(session, upstream))
+            self._listed.set()
+
+        self._task = self._background.repeat("upstream-models", list_all, wait=self._wait)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await self._task.stop()
+
+    def has(self, upstream: Upstream, model: str) -> bool:
+        return model in self._models.get(upstream.name, ())
+
+    async def models(self) -> list[JsonObject]:
+        """Return the models of all upstreams, as last listed; each id once.
+
+        Waits until every upstream has responded once, at most two seconds.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIST_S):
+                await self._listed.wait()
+        found: dict[str, JsonObject] = {}
+        for upstream in self._upstreams:
+            for id, model in self._models.get(upstream.name, {}).items():
+                found.setdefault(id, model)
+        return list(found.values())
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return the upstream and the id of every listed model; waits as `models` does."""
+        await self.models()
+        return [(name, id) for name, models in self._models.items() for id in models]
+
+    async def _wait(self) -> None:
+        if self._listed.is_set():
+            complete = len(self._models) == len(self._upstreams)
+            await asyncio.sleep(REFRESH_S if complete else RETRY_S)
+
+    async def _list(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:
+        dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
+        headers = authorization(upstream, dialect)
+        if dialect == "anthropic":
+            headers["anthropic-version"] = "2023-06-01"
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                # No redirects: one would send the upstream's key to another host.
+                request = session.get(upstream.url("/models"), headers=headers, allow_redirects=False)
+                async with request as response:
+                    response.raise_for_status()
+                    listed = json.loads(await response.read())
+            models = [_model(entry, upstream.name) for entry in listed["data"]]
+            self._models[upstream.name] = {str(model["id"]): model for model in models}
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            reason = redacted(str(error)) or type(error).__name__
+            logger.warning("the models of %s could not be listed: %s", upstream.name, reason)
+
+
+def _model(entry: Any, owner: str) -> JsonObject:
+    found = cast(dict[str, Any], entry)
+    created = found.get("created")
+    return {
+        "id": str(found["id"]),
+        "object": "model",
+        "created": created if isinstance(created, int) and 0 <= created < MAX_TIME else 0,
+        "owned_by": str(found.get("owned_by") or owner),
+    }
+
+
+def anthropic_model(model: JsonObject) -> JsonObject:
+    """Return a model in Anthropic's format."""
+    created = datetime.fromtimestamp(cast(int, model["created"]), UTC)
+    return {
+        "type": "model",
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }

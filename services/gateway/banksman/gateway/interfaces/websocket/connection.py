@@ -1,11 +1,12 @@
-"""One websocket: requests in, replies and events out."""
+"""Websockets: authentication at the upgrade, requests in, replies and events out, and draining."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
@@ -14,6 +15,7 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import (
+    SUBPROTOCOL,
     Ack,
     ApprovalDecision,
     ApprovalsSubscribe,
@@ -22,6 +24,7 @@ from banksman.contracts.frames import (
     ClientFrame,
     ConnectionLimits,
     ConversationCreate,
+    Draining,
     ErrorFrame,
     Hello,
     InputReply,
@@ -44,9 +47,11 @@ from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscripti
 from banksman.gateway.interfaces.websocket.transport import (
     INTERNAL_ERROR,
     RATE_LIMITED,
+    RESTART,
     SECOND_HELLO,
     SHORT_CHARS,
     TIMED_OUT,
+    UNSUPPORTED_PROTOCOL,
     CloseFrame,
     FrameRefused,
     SocketTransport,
@@ -54,8 +59,9 @@ from banksman.gateway.interfaces.websocket.transport import (
     parse_frame,
 )
 from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.errors import error_response
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import TokenBucket
 
@@ -70,8 +76,6 @@ WARNINGS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
-    """The parts that all websockets of a process share."""
-
     settings: GatewaySettings
     keys: Keys
     tickets: Tickets
@@ -107,7 +111,6 @@ class WebsocketConnection:
         self._group: asyncio.TaskGroup
 
     async def run(self) -> None:
-        """Serve until the client or the server closes the connection."""
         ending: CloseFrame | None = None
         timeout_s = self._settings.hello_timeout_s
         greeting = asyncio.get_running_loop().call_later(timeout_s, self._check_greeted)
@@ -132,11 +135,9 @@ class WebsocketConnection:
         self._transport.send(frame)
 
     def end(self, code: int, reason: str) -> None:
-        """Close the connection with a code, after the queued frames."""
         self._transport.end(code, reason)
 
     def revoke(self, key: str) -> None:
-        """Close the connection if its caller uses the key with this SHA-256."""
         self._session.revoke(key)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -145,12 +146,10 @@ class WebsocketConnection:
         task.add_done_callback(self._tasks.discard)
 
     def _check_greeted(self) -> None:
-        """Close a connection that sends no `hello` in time."""
         if self._session.caller is None:
             self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
-        """Receive frames until the connection ends; refuse invalid ones, and accept the others."""
         while (text := await self._transport.receive()) is not None:
             if self._session.has_expired():
                 continue
@@ -236,7 +235,6 @@ class WebsocketConnection:
         self._handling = False
 
     async def _handle(self, frame: ClientFrame) -> None:
-        """Handle a request, and send its reply or its error."""
         caller = self._session.caller
         assert caller is not None
         try:
@@ -279,3 +277,62 @@ class WebsocketConnection:
     def _refresh(self, caller: Caller, frame: AuthRefresh) -> None:
         if self._session.refresh(frame.token, caller):
             self.send(Ack(reply_to=frame.id))
+
+
+DRAIN_S = 5.0
+"""Seconds that websockets may take to close: two for the queued frames, two for the close frame."""
+
+
+@dataclass
+class Connections:
+    context: ConnectionContext
+    open: set[WebsocketConnection] = field(default_factory=lambda: set[WebsocketConnection]())
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._idle.set()
+
+    async def serve(self, websocket: WebSocket) -> None:
+        offered = websocket.scope.get("subprotocols", [])
+        try:
+            caller = await self._upgrade_caller(websocket)
+        except BanksmanError as error:
+            await websocket.send_denial_response(error_response("/ws", error))
+            return
+        chosen = SUBPROTOCOL if SUBPROTOCOL in offered else None
+        await websocket.accept(subprotocol=chosen)
+        if offered and chosen is None:
+            await websocket.close(UNSUPPORTED_PROTOCOL, f"this server supports {SUBPROTOCOL} only")
+            return
+        connection = WebsocketConnection(self.context, websocket, caller)
+        self.open.add(connection)
+        self._idle.clear()
+        try:
+            await connection.run()
+        finally:
+            self.open.discard(connection)
+            if not self.open:
+                self._idle.set()
+
+    async def _upgrade_caller(self, websocket: WebSocket) -> Caller | None:
+        ticket = websocket.query_params.get("ticket")
+        if ticket is not None:
+            return await self.context.tickets.redeem(ticket)
+        token = bearer(websocket.headers.get("authorization"))
+        return None if token is None else self.context.keys.caller(token)
+
+    def revoke(self, key: str) -> None:
+        """Close the websockets of the key with this SHA-256."""
+        for connection in tuple(self.open):
+            connection.revoke(key)
+
+    async def drain(self, reconnect_after_s: float) -> None:
+        """Send `server.draining` to every client and close; wait up to 5 s for the websockets to end."""
+        for number, connection in enumerate(tuple(self.open)):
+            # Spread the reconnects over another `reconnect_after_s`, so that they do not arrive at once.
+            spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
+            connection.send(Draining(reconnect_after_s=round(spread, 2)))
+            connection.end(RESTART, "the server is restarting")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._idle.wait()

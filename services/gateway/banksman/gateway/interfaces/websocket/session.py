@@ -48,14 +48,7 @@ class CallerSession:
     def __init__(
         self, keys: Keys, sockets: CallerSockets, caller: Caller | None, end: Callable[[int, str], None]
     ) -> None:
-        """Begin without a caller.
-
-        Args:
-            keys: The keys of all callers.
-            sockets: Counts the websockets of each caller.
-            caller: The caller whose token or ticket came with the upgrade; None if it came with neither.
-            end: Closes the websocket with a code and a reason.
-        """
+        """`end` closes the websocket with a code and a reason; `caller` is the one of the upgrade, if any."""
         self.caller: Caller | None = None
         """The authenticated caller; None until `greet` succeeds."""
         self._keys = keys
@@ -110,14 +103,12 @@ class CallerSession:
             self._end(UNAUTHENTICATED, "the key was revoked")
 
     def close(self) -> None:
-        """Remove the websocket from the count."""
         if self._expiry is not None:
             self._expiry.cancel()
         if self._counted is not None:
             self._sockets.remove(self._counted)
 
     def _set_caller(self, caller: Caller) -> None:
-        """Serve a caller until the caller's key expires."""
         self.caller = caller
         if self._expiry is not None:
             self._expiry.cancel()

@@ -40,15 +40,7 @@ class SocketSubscriptions:
         send: Callable[[BaseModel], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Begin without subscriptions.
-
-        Args:
-            feeds: Opens the feeds.
-            pending: The open approval requests.
-            outbox: The receiver of events.
-            send: Queues a control frame.
-            spawn: Runs a task for as long as the websocket is open.
-        """
+        """`send` queues a control frame; `spawn` runs a task for as long as the websocket is open."""
         self._opener = feeds
         self._pending = pending
         self._outbox = outbox
@@ -124,7 +116,6 @@ class SocketSubscriptions:
         self._spawn(self._follow(feed, quiet))
 
     async def unsubscribe(self, conversation_id: str) -> None:
-        """Close the feed of a conversation, if there is one."""
         if feed := self._feeds.pop(conversation_id, None):
             await feed.close()
 

@@ -45,15 +45,10 @@ class SocketTransport:
         self._ending: asyncio.Future[CloseFrame | None] = asyncio.get_running_loop().create_future()
 
     async def ended(self) -> CloseFrame | None:
-        """Wait until either side ends the websocket.
-
-        Returns:
-            The close frame to send; None if the client has disconnected.
-        """
+        """Wait until either side ends the websocket; return None if the client has disconnected."""
         return await self._ending
 
     def send(self, frame: BaseModel) -> None:
-        """Queue a control frame."""
         self.outbox.put(frame.model_dump_json(exclude_none=True))
 
     def end(self, code: int, reason: str) -> None:
@@ -114,11 +109,7 @@ class FrameRefused(Exception):
 
 
 def parse_frame(text: str) -> ClientFrame:
-    """Parse a client's frame.
-
-    Raises:
-        FrameRefused: The frame is not a JSON object, has an unknown type, or has an invalid field.
-    """
+    """Parse a client's frame; raise `FrameRefused` with the error frame if it is invalid."""
     reply_to: str | None = None
     try:
         value = strict_json(text, what="frame")
