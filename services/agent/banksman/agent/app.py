@@ -45,17 +45,11 @@ from banksman.runtime.shares import Shares
 
 
 def run() -> int:
-    """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("agent", AgentServiceSettings, main)
 
 
 async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
-    """Serve until `process.stop`.
-
-    Raises:
-        BadInput: A setting is invalid.
-        Unavailable: NATS cannot be reached.
-    """
+    """Serve until `process.stop`; raise `BadInput` if a setting is invalid."""
     key = settings.approvals.key()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(health_server(process.health, settings.agent))

@@ -31,7 +31,6 @@ from banksman.runs import handlers
 def agent_router(
     bus: Bus, worker: RunWorker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
 ) -> NatsRouter:
-    """Return the handlers of one agent."""
     router = NatsRouter()
 
     @router.subscriber(
@@ -102,7 +101,6 @@ def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
 
 
 def registry_router(registry: ToolRegistry) -> NatsRouter:
-    """Return the handlers of the tool registry, for the platform's services and for tenants' accounts."""
     router = NatsRouter()
 
     @router.subscriber(subjects.registry("tool", "register"), queue=names.AGENTS, max_workers=CONCURRENCY)
@@ -144,7 +142,6 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
 
 
 def report_router(reports: WorkspaceReports) -> NatsRouter:
-    """Return the handler of runners' reports."""
     router = NatsRouter()
 
     @router.subscriber(
@@ -161,7 +158,6 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
 
 
 def store_router(stores: RunnerStores) -> NatsRouter:
-    """Return the handler of runners' requests to remove their objects."""
     router = NatsRouter()
 
     @router.subscriber(

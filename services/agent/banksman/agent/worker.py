@@ -76,8 +76,6 @@ class TimedApproval(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunWorker:
-    """The handlers of one agent process."""
-
     ports: Ports
     log: ConversationLog
     approvals: ApprovalSlots
@@ -88,9 +86,7 @@ class RunWorker:
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run until it ends or parks. Idempotent: the claim in the log names its message.
 
-        Raises:
-            Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
-            Fenced: Another agent took the run over.
+        A message whose run ended as a crash loop raises `Poison`.
         """
         work: RunWork = decoded(RUN_WORK, message)
         check_subject(message, subjects.run_work(work.tenant, work.conversation_id))
@@ -156,9 +152,6 @@ class RunWorker:
         """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
 
         A deletion waits for a runner, possibly for seconds. Its rest continues beside the next signals.
-
-        Raises:
-            Poison: The message came on another subject.
         """
         check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
         match signal:
@@ -205,9 +198,6 @@ class RunWorker:
         """Escalate or expire an approval request without a decision; later remove the request and its reply.
 
         Idempotent by approval id: the first reply stays.
-
-        Raises:
-            Poison: The message came on another subject.
         """
         timer = fired_timer(message.subject)
         check_subject(message, subjects.timer_fired(timer.kind, approval.tenant, approval.approval_id))

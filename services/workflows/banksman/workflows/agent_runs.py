@@ -119,7 +119,6 @@ async def _transcript(owned: Ownership, step: RunStep) -> str:
 
 
 def _line(message: Message) -> str:
-    """Return one message of a transcript; empty for a message without text."""
     match message:
         case UserMessage():
             return f"User: {text_of(message.content)}"

@@ -54,12 +54,7 @@ def run() -> int:
 
 
 async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
-    """Connect, without a time limit, and serve until `process.stop`.
-
-    Raises:
-        Conflict: Another server offers a workflow under the name of a built-in one.
-        Unavailable: The connection is closed permanently.
-    """
+    """Connect, without a time limit, and serve until `process.stop`."""
     async with health_server(process.health, settings.workflows):
         while not process.stop.is_set():
             try:
@@ -107,7 +102,6 @@ async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None,
 
 
 def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
-    """Return a connection of the user `workflows`, whose state is part of the readiness."""
     bus = Bus(
         settings.nats,
         name=users.WORKFLOWS,
@@ -159,11 +153,7 @@ async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...
 async def serve(
     bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
-    """Execute started workflows in `slots` until `stop` is set.
-
-    Raises:
-        Unavailable: The connection is closed permanently.
-    """
+    """Execute started workflows in `slots` until `stop` is set."""
     await work(
         bus,
         names.WORKFLOWS,

@@ -23,11 +23,7 @@ class Unreadable(Exception):
 
 
 def split_command(text: str) -> tuple[str, list[str]]:
-    """Return the workflow's name and the words after it. Quotes join words; a backslash escapes a character.
-
-    Raises:
-        BadInput: The text is not a command, or a quote is not closed.
-    """
+    """Return the workflow's name and the words after it. Quotes join; a backslash escapes a character."""
     text = text.strip()
     if not text.startswith("/"):
         raise BadInput("text", text[:80], "a command: /name parameter=value")
@@ -70,7 +66,6 @@ def read_parameters(schema: JsonObject, words: list[str]) -> tuple[JsonObject, l
 
 
 def missing_parameters(schema: JsonObject, parameters: JsonObject) -> list[ParameterProblem]:
-    """Return the required parameters without a value."""
     return [
         ParameterProblem(parameter=name, expected="a value: it is required")
         for name in _names(schema, "required")

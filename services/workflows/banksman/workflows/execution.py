@@ -157,11 +157,7 @@ def _progress(reply: TurnReply, state: Conversation) -> tuple[EventBody, ...]:
 
 
 def _check(reply: TurnReply) -> None:
-    """Check the reply of a tenant's process.
-
-    Raises:
-        WorkflowFailed: The reply requests no step and does not end, or names a step twice.
-    """
+    """Raise `WorkflowFailed` if a tenant's process requests no step and does not end, or repeats a name."""
     names = [step.step for step in reply.steps]
     if reply.end is None and not names:
         raise WorkflowFailed("The workflow's process requested no step and did not end.")

@@ -26,11 +26,7 @@ date. Without the keyword, the type decides."""
 
 
 def check_form(schema: JsonObject) -> None:
-    """Check a form itself.
-
-    Raises:
-        BadInput: The form is not a JSON Schema of an object; the error names the place.
-    """
+    """Raise `BadInput`, which names the place, if a form is not a JSON Schema of an object."""
     with naming_form():
         check_schema(schema)
 
@@ -54,12 +50,7 @@ class Forms:
     async def filled(
         self, definition: WorkflowDefinition, tenant: str | None, parameters: JsonObject
     ) -> JsonObject:
-        """Return the parameters with the form's defaults.
-
-        Raises:
-            BadInput: The parameters are invalid; the error names the parameter, its value and the expected
-                form.
-        """
+        """Return the parameters with the form's defaults; raise `BadInput` for the first invalid one."""
         schema = definition.parameters_schema
         values = with_defaults(schema, parameters)
         check_dates(schema, values)
@@ -92,11 +83,7 @@ class Forms:
 
 
 def check_dates(schema: JsonObject, values: JsonObject) -> None:
-    """Check the values of fields whose control is a date, which the JSON Schema does not check.
-
-    Raises:
-        BadInput: A value is a text that is not a date.
-    """
+    """Check the fields whose control is a date, which the JSON Schema does not check."""
     for name, form in _forms(schema).items():
         value = values.get(name)
         wanted = isinstance(form, dict) and form.get(HINT) == "date"

@@ -71,11 +71,7 @@ class WorkflowRegistry:
         return WorkflowRegistration(tenant=tenant, definition=definition)
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> WorkflowRegistration:
-        """Remove a workflow. Its open runs end as failed at their next turn.
-
-        Raises:
-            NotFound: This server has registered no workflow of that name.
-        """
+        """Remove a workflow. Its open runs end as failed at their next turn."""
         while True:
             entry = await self._bucket.get(_key(name, tenant))
             if entry is None or entry.value.server != server:
@@ -114,11 +110,7 @@ class WorkflowRegistry:
                 return definition.model_copy(update={"revision": revision})
 
     async def get(self, name: str, tenant: str | None = None) -> WorkflowDefinition:
-        """Return the definition of a workflow that a tenant's users may start.
-
-        Raises:
-            NotFound: No workflow has this name.
-        """
+        """Return a workflow that a tenant's users may start; raise `NotFound` if none has this name."""
         entry = await self._bucket.get(_key(name))
         if entry is None and tenant is not None:
             entry = await self._bucket.get(_key(name, tenant))

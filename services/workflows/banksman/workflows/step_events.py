@@ -54,7 +54,6 @@ def call_id(run_id: str, step: str) -> str:
 
 
 def recorded_results(state: Conversation) -> dict[str, StepResult]:
-    """Return the results in the log by step."""
     replies = (message for message in state.history if isinstance(message, AssistantMessage))
     steps = {call.id: call for reply in replies for call in reply.calls}
     messages = (message for message in state.history if isinstance(message, ToolMessage))
@@ -88,7 +87,6 @@ class RequestedSteps:
     now: datetime
 
     def events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
-        """Return the events of the steps: their calls, and the requests that wait for a user."""
         calls = [(step, self._call(run, step)) for step in self.reply.steps]
         decisions = self._decisions(state, run, calls)
         results = [
@@ -137,7 +135,6 @@ class RequestedSteps:
     def _decisions(
         self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
     ) -> dict[str, Decision]:
-        """Return the decisions of the approval policy about the calls of known tools, by call id."""
         remembered = remembered_decisions((*state.remembered, *run.remembered))
         fetched_hosts = hosts_fetched(state.history)
         return {

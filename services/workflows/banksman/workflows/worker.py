@@ -63,12 +63,7 @@ class WorkflowWorker:
     agent_runs: AgentRuns
 
     async def on_work(self, message: WorkMessage) -> Outcome:
-        """Drive a workflow run until it ends or waits for a user. A repeated message continues from the log.
-
-        Raises:
-            Poison: The message cannot be decoded, has another subject, or its run ended as a crash loop.
-            Fenced: Another process has claimed the run.
-        """
+        """Drive a workflow run until it ends or waits for a user. A repeat continues from the log."""
         work = _decode(message)
         state = await self.ports.log.read(work.tenant, work.conversation_id)
         match work:

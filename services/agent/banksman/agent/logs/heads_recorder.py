@@ -31,8 +31,6 @@ STANDBY_S = 10.0
 
 @dataclass(slots=True)
 class _Segment:
-    """The segment that is being written."""
-
     number: int
     revision: int = 0
     """Revision of the stored segment; 0 if none is stored."""
@@ -193,7 +191,6 @@ class HeadsRecorder:
         return revision is not None
 
     async def _stand_by(self) -> None:
-        """Wait until the next check, until this process ends, or until it should follow."""
         wakers = [self._ending] if self._fold is None else [self._ending, self._fold.wanted]
         waits = [asyncio.create_task(waker.wait()) for waker in wakers]
         try:

@@ -53,8 +53,6 @@ NOTHING = UsageTotals()
 
 
 class UsageQuery(BaseModel):
-    """A request for the totals of a tenant."""
-
     tenant: str
     upto: int
     """Stream sequence up to which every commit must be counted."""
@@ -97,11 +95,7 @@ class UsageLedger:
             return self._totals(tenant)
 
     async def flush(self) -> None:
-        """Store the current totals. Call it before a log is purged, whose commits cannot be counted later.
-
-        Raises:
-            Unavailable, Overloaded: The totals could not be stored.
-        """
+        """Store the current totals. Call it before a log is purged, whose commits cannot be counted later."""
         upto = await last_sequence(self._bus, EVENTS)
         try:
             async with asyncio.timeout(REACH_S):
@@ -113,9 +107,6 @@ class UsageLedger:
         """Subtract the bytes of a log that is about to be purged, after `flush` has counted them.
 
         A repeat after an interrupted deletion subtracts the bytes a second time, in favour of the tenant.
-
-        Raises:
-            Unavailable, Overloaded: The broker did not respond.
         """
         key = usage_key(tenant)
         while entry := await self._bucket.get_or_drop(key):
@@ -153,7 +144,6 @@ class UsageLedger:
         return self._upto
 
     def take(self, commit: StoredHeaders) -> None:
-        """Count a commit, unless it is counted already."""
         if commit.stream_seq <= self._upto:
             return
         consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
@@ -175,7 +165,6 @@ class UsageLedger:
             account.forget()
 
     async def is_followed(self) -> bool:
-        """See `CommitFold.is_followed`."""
         try:
             await self._request(UsageQuery(tenant=ALL_TENANTS, upto=0))
         except NoResponders:
@@ -287,8 +276,6 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class CountedCommit:
-    """The usage and bytes that one commit adds."""
-
     stream_seq: int
     time: datetime
     consumed: CommitUsage
@@ -313,14 +300,12 @@ class Account:
     _of_since: int = 0
 
     def now(self) -> UsageTotals:
-        """Return the totals, as far as this process has counted."""
         for commit in islice(self.since, self._of_since, None):
             self._counted = commit.added_to(self._counted)
         self._of_since = len(self.since)
         return self._counted
 
     def until(self, stream_seq: int) -> UsageTotals:
-        """Return the totals up to a stream sequence, without later commits."""
         totals = self.stored
         for commit in self.since:
             if commit.stream_seq <= stream_seq:
@@ -328,7 +313,6 @@ class Account:
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def forget(self) -> None:
-        """Discard the commits counted here, because another agent counts."""
         self.since.clear()
         self._counted, self._of_since = self.stored, 0
 
@@ -342,6 +326,5 @@ class Account:
         self._counted, self._of_since = totals, 0
 
     def restart_from_nothing(self) -> None:
-        """Continue without stored totals, because they were removed."""
         self.stored, self.revision, self.stored_at = NOTHING, 0, 0.0
         self._counted, self._of_since = NOTHING, 0

@@ -19,8 +19,6 @@ from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 
 class ApprovalRoom:
-    """The room for approval requests, which the models of tenants cause."""
-
     def __init__(self, bus: Bus) -> None:
         self._room = TenantRoom(bus)
 
@@ -39,8 +37,6 @@ class ApprovalRoom:
 
 @dataclass(frozen=True, slots=True)
 class TenantBudgets:
-    """The limits that the operator sets, and what tenants have consumed."""
-
     settings: TenantSettings
     usage: UsageLedger
     approvals: ApprovalRoom

@@ -78,11 +78,7 @@ async def old_contents(
 
 
 async def _old_content(placements: Placements, state: Conversation, path: str) -> str | None:
-    """Return the content of a file; None if it cannot be read.
-
-    Raises:
-        Unavailable: No runner serves the workspace now, so none of its files can be read.
-    """
+    """Return a file's content, None if unreadable; raise `Unavailable` if no runner serves the workspace."""
     request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
     try:
         return (await placements.files(state.tenant, state.conversation_id, request)).text
@@ -106,8 +102,6 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Decides about the calls of one reply."""
-
     run: Run
     facts: CallFacts
     remembered: Mapping[Pattern, Decision]

@@ -33,10 +33,7 @@ class Deltas:
     def __init__(
         self, bus: Bus, tenant: str, empty: Delta, protocol: Protocol, confirm: Callable[[], Awaitable[None]]
     ) -> None:
-        """Create the publisher of one reply, of which `empty` is a piece without text.
-
-        `confirm` raises an exception if another process owns the run.
-        """
+        """`empty` is a piece without text. `confirm` raises an exception if another process owns the run."""
         self.message_id = empty.message_id
         self._bus = bus
         self._confirm = confirm
@@ -82,12 +79,7 @@ class Deltas:
         await self._pass_on(kind, text[:safe])
 
     async def restart(self) -> None:
-        """Restart the reply: clients replace the shown text when its offsets begin at 0 again.
-
-        Raises:
-            Fenced: A higher claim owns the run, so the request must not be repeated.
-            Refused: The broker did not respond.
-        """
+        """Restart the reply: clients replace the shown text when its offsets begin at 0 again."""
         await self._confirm()
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}

@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PaidReply:
-    """What the vendor charges for a reply."""
-
     message_id: str
     model: str
     """The model that wrote the reply, as `provider:model`."""

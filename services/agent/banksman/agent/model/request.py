@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A reply, and the model that wrote it."""
-
     model: str
     """`provider:model`."""
     provider: str
@@ -41,16 +39,9 @@ async def complete_with_fallback(
     deltas: DeltaSink,
     deadline_s: float,
 ) -> Completion:
-    """Send a request to the models in turn until one replies.
+    """Send a request to the models in turn until one replies; `deadline_s` is for all together.
 
     Only an unavailable provider is skipped. A model with successors gets half of the time that is left.
-
-    Args:
-        providers: The providers of the models.
-        models: `provider:model` of each, the first choice first; at least one.
-        request: The request; the name of each model replaces its `model`.
-        deltas: Receives the text of the reply, and restarts with each model.
-        deadline_s: Seconds for all models together.
 
     Raises:
         ProviderFailed: The last model is unavailable, or a model refused the request.
@@ -79,11 +70,7 @@ async def complete_with_fallback(
 
 
 async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`.
-
-    Raises:
-        Fenced: A higher claim owns the run.
-    """
+    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`."""
     task = asyncio.create_task(work)
     try:
         while not task.done():

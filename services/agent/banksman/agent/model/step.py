@@ -65,8 +65,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that is ready to be sent."""
-
     protocol: Protocol
     request: ModelRequest
     tools: tuple[ToolDefinition, ...]
@@ -92,11 +90,7 @@ class ModelStep:
         """Request the next reply of a run; return the `Build` of its commit.
 
         If the history is too long for the model, the commit is a compaction, and the loop requests the reply
-        in its next step.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-            Refused: The broker did not respond, which is no reason to end the run.
+        in its next step. An error of the broker is no reason to end the run.
         """
         await owned.confirm()
         ending = await self.tenants.used_up(owned)
@@ -113,7 +107,6 @@ class ModelStep:
             return partial(failure, owned, error, None)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """See `replies.unrecorded`."""
         return unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
@@ -150,13 +143,7 @@ class ModelStep:
         return PartialReply(truncated_text(text), PaidReply(deltas.message_id, model, "", usage))
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
-        """Request the reply and check it; return None if the run was cancelled meanwhile.
-
-        Raises:
-            ProviderFailed: The model's API failed permanently, or the run timed out.
-            BadInput: A model is unknown.
-            UnusableReply: The reply cannot be read or checked, because of an unforeseen error.
-        """
+        """Request and check the reply; return None if the run was cancelled meanwhile."""
         run = owned.run
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         request = complete_with_fallback(
@@ -222,7 +209,6 @@ class ModelStep:
         )
 
     async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
-        """Return why the tenant may store no further approval request; None if it may, or without calls."""
         size = sum(len(json.dumps(call.arguments)) for call in calls)
         return await self.tenants.approvals.problem(tenant, size) if calls else None
 
@@ -235,12 +221,7 @@ class ModelStep:
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
-        """Return the request in the form of the protocol.
-
-        Raises:
-            BadInput: A variable of the prompt is unknown.
-            NotFound: The system prompt was deleted.
-        """
+        """Return the request; raise `BadInput` or `NotFound` if its system prompt cannot be written."""
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools, state.history)
         variables = run_variables(

@@ -62,8 +62,6 @@ class RawCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One complete reply of a model."""
-
     text: str | None
     calls: tuple[RawCall, ...] = ()
     finish_reason: FinishReason = "stop"
@@ -98,8 +96,6 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class RequestedCalls:
-    """The reply requests calls."""
-
     text: str | None
     """The text beside the calls; None if there is none."""
     calls: tuple[RequestedCall, ...]
@@ -146,11 +142,8 @@ class Protocol(typing.Protocol):
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """Classify a reply. Never raises.
 
-        Args:
-            reply: The complete reply.
-            attempt: Consecutive malformed replies including this one if it is malformed. It selects the
-                correction.
-            tools: The tools that the request offered.
+        `attempt` counts consecutive malformed replies including this one, and selects the correction. `tools`
+        are those that the request offered.
         """
         ...
 

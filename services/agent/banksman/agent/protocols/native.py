@@ -113,11 +113,7 @@ def _read_call(raw: RawCall) -> RequestedCall:
 
 
 def _arguments(written: str | JsonObject) -> JsonObject:
-    """Return the arguments as an object. Vendors send an empty text for a tool without parameters.
-
-    Raises:
-        BadInput: The arguments are not one JSON object.
-    """
+    """Return the arguments as an object. Vendors send an empty text for a tool without parameters."""
     text = written if isinstance(written, str) else json.dumps(written)
     value = strict_json(text, what="arguments") if text.strip() else {}
     if not isinstance(value, dict):

@@ -192,7 +192,6 @@ class CallFilter:
         self._objects_read = 0
 
     def feed(self, text: str) -> str:
-        """See `DeltaFilter.feed`."""
         self._withheld.append(text)
         self._size += len(text)
         if self._withholds_rest or self._size < self._next_scan:
@@ -203,7 +202,6 @@ class CallFilter:
         return pending[:end]
 
     def flush(self) -> str:
-        """See `DeltaFilter.flush`."""
         rest = "".join(self._withheld)
         self._withhold("")
         return rest

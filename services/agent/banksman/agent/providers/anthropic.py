@@ -46,7 +46,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         super().__init__("anthropic", settings)
 
     def make_client(self) -> AsyncAnthropic:
-        """See `RetryingProvider.make_client`."""
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
         key = self.settings.anthropic_api_key
@@ -65,7 +64,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         return Timeout(silence_s, connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `RetryingProvider.attempts`."""
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
@@ -164,8 +162,6 @@ class _Thinking:
 
 
 class AnthropicReplyReader:
-    """Reads the events of one streamed message."""
-
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
         self._thinking: dict[int, _Thinking] = {}
@@ -197,11 +193,7 @@ class AnthropicReplyReader:
                 pass
 
     def reply(self) -> ModelReply:
-        """Return the complete reply.
-
-        Raises:
-            TransientFault: The stream ended before its last event.
-        """
+        """Return the complete reply; raise `TransientFault` if the stream ended before its last event."""
         if not self._complete and not self.full:
             raise TransientFault("the stream ended before the message was complete")
         reason = self._stop_reason
@@ -243,10 +235,7 @@ class AnthropicReplyReader:
                 pass
 
     def _count(self, usage: dict[str, Any]) -> None:
-        """Store the latest value of each count.
-
-        Counts are cumulative, and the last event repeats only some.
-        """
+        """Store the latest value of each count. The last event repeats only some."""
         written = as_object(usage.get("cache_creation"))
         for name, value in {**usage, _WRITTEN_1H: written.get(_WRITTEN_1H)}.items():
             if name in _COUNTS and isinstance(value, int):

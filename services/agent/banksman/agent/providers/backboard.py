@@ -53,13 +53,12 @@ class Backboard(RetryingProvider["BackboardApi"]):
         super().__init__("backboard", settings)
 
     def make_client(self) -> BackboardApi:
-        """See `RetryingProvider.make_client`. The SDK has no retries of its own."""
         from banksman.agent.providers.backboard_api import BackboardApi
 
         return BackboardApi(self.name, self.settings)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `RetryingProvider.attempts`. Later attempts use the assistant that an earlier one created."""
+        """Later attempts use the assistant that an earlier one created."""
         return _Attempts(self.client, self.name, request, deltas).attempt
 
 
@@ -77,12 +76,7 @@ class _Attempts:
         self._configured = known.configured if known else ""
 
     async def attempt(self) -> ModelReply:
-        """Execute the plan. If the thread refuses to continue, start a new one.
-
-        Raises:
-            TransientFault: Another attempt may succeed.
-            ProviderFailed: The vendor refused the request.
-        """
+        """Execute the plan. If the thread refuses to continue, start a new one."""
         try:
             return await self._execute(await self._current_plan())
         except (ProviderFailed, TransientFault) as fault:
@@ -204,11 +198,7 @@ class BackboardReplyReader:
                 pass
 
     def reply(self) -> ModelReply:
-        """Return the complete reply, without provider state.
-
-        Raises:
-            TransientFault: The stream ended before the run.
-        """
+        """Return the reply without state; raise `TransientFault` if the stream ended before the run."""
         if not self.done:
             raise TransientFault("the stream ended before the run")
         return self._builder.reply(self._finish_reason or "length", self._raw_finish_reason, self._usage)

@@ -106,10 +106,7 @@ class BackboardApi:
             raise ProviderFailed(self._provider, f"the response has an unknown form: {error}") from error
 
     def _fault(self, error: BackboardAPIError) -> Exception:
-        """Map an error of the SDK.
-
-        Errors of the connection and of a run have no status and count as transient, except for silence.
-        """
+        """Map an error of the SDK. Without a status it is transient, except for silence."""
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
         if isinstance(error.__context__, httpx.ReadTimeout):

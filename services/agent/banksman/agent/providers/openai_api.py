@@ -170,11 +170,7 @@ class Events:
         self._after_return = False
 
     def complete(self, piece: bytes) -> Generator[bytes]:
-        """Yield the data of the events that a piece of the stream completes.
-
-        Raises:
-            TransientFault: An event is too long.
-        """
+        """Yield the data of the events that a piece completes; raise `TransientFault` if one is too long."""
         if self._after_return and piece.startswith(b"\n"):
             # The second byte of a line end, whose first byte ended the previous piece.
             piece = piece[1:]

@@ -47,11 +47,7 @@ class TransientFault(Exception):
 
 
 class Closable(Protocol):
-    """The client of a model API."""
-
-    async def close(self) -> None:
-        """Close its connections."""
-        ...
+    async def close(self) -> None: ...
 
 
 C = TypeVar("C", bound=Closable)
@@ -67,10 +63,7 @@ class RetryingProvider(ABC, Generic[C]):
         """Models that refused a temperature."""
 
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
-        """See `Provider.complete`. A request that is refused for its temperature is retried without it.
-
-        This process then omits the temperature for that model.
-        """
+        """A request that is refused for its temperature is repeated without it, as are later ones."""
         until = time.monotonic() + deadline_s
         while True:
             if request.model in self._without_temperature:
@@ -91,12 +84,7 @@ class RetryingProvider(ABC, Generic[C]):
     async def _with_retries(
         self, attempt: Callable[[], Awaitable[ModelReply]], deltas: DeltaSink, deadline_s: float
     ) -> ModelReply:
-        """Repeat `attempt` while it raises `TransientFault` and time and attempts remain.
-
-        Raises:
-            ProviderFailed: The last attempt failed.
-            ProviderTimedOut: The deadline passed.
-        """
+        """Repeat `attempt` while it raises `TransientFault` and time and attempts remain."""
         number = 1
         scope = asyncio.timeout(deadline_s)
         try:
@@ -153,11 +141,9 @@ class RetryingProvider(ABC, Generic[C]):
         return ProviderFailed(self.name, text, unavailable=True)
 
     def warm(self) -> None:
-        """See `Provider.warm`."""
         _ = self.client
 
     async def close(self) -> None:
-        """See `Provider.close`."""
         if "client" in self.__dict__:
             await self.client.close()
 
@@ -203,7 +189,6 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _refuses_temperature(refusal: ProviderFailed) -> bool:
-    """Return True if the vendor refused the request because of its temperature, as its newest models do."""
     return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
 
 

@@ -52,8 +52,6 @@ CONCURRENT = 64
 
 
 class RunnerPresence:
-    """Checks the holders of overdue leases; as a context manager it does so while the block runs."""
-
     def __init__(self, bus: Bus, placements: Placements) -> None:
         self._bus = bus
         self._placements = placements
@@ -93,11 +91,9 @@ class RunnerPresence:
         await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
 
     def _confirmed_at(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
-        """Return when a holder last renewed its lease or replied to a check, by the event loop's clock."""
         return max(renewed_at, self._replied_at.get((entry.key, entry.revision), renewed_at))
 
     def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
-        """Return the leases that were last renewed or confirmed before a time of the event loop's clock."""
         renewed = self._placements.renewed()
         current = {(entry.key, entry.revision) for entry, _ in renewed}
         self._replied_at = {lease: at for lease, at in self._replied_at.items() if lease in current}
@@ -148,7 +144,6 @@ class RunnerPresence:
         return False
 
     def _replied(self, message: Message) -> None:
-        """Record that a holder replied to a check of any agent."""
         checked = message.subject.removeprefix(f"{self._replies}.")
         agent, token, revision, key = checked.split(".", 3)
         # The server reports a closed connection only to the agent that checks it.

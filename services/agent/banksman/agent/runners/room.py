@@ -76,11 +76,6 @@ class RunnerRoom:
             await self._checking.stop()
 
     async def check(self) -> None:
-        """Check both stores once.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         # The next check must take place before the free room can be filled.
         fills_in_s = [await self._check(store) / FASTEST_BYTES_PER_S for store in RUNNER_STORES]
         self._pause_s = max(self._soonest_s, min(LATEST_S, *fills_in_s))

@@ -41,8 +41,6 @@ class StoredSnapshot(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """How full an object store is."""
-
     held_bytes: int
     max_bytes: int
     """0 if the store does not exist or has no limit."""
@@ -118,7 +116,7 @@ class RunnerStores:
         *,
         collect_every_s: float = COLLECT_EVERY_S,
     ) -> None:
-        """Create the stores; `leases` returns those of live runners, which collect their own snapshots."""
+        """`leases` returns those of live runners, which collect their own snapshots."""
         self._bus = bus
         self._leases = leases
         self._collect_every_s = collect_every_s
@@ -136,13 +134,7 @@ class RunnerStores:
             await self._collecting.stop()
 
     async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
-        """Remove an object of the runner that the subject names, and the objects below it.
-
-        Raises:
-            BadInput: The name has no owner, or a part of the name is not a token.
-            Forbidden: The object belongs to another runner.
-            Unavailable: The broker does not respond; some objects may be left.
-        """
+        """Remove an object and those below it; raise `Forbidden` unless the subject's runner owns it."""
         runner = subject.rpartition(".")[2]
         if request.name.partition(OWNER_END)[0] != runner or not is_token(runner):
             raise Forbidden(f"{request.store}/{request.name} is not an object of {runner}")
@@ -153,11 +145,7 @@ class RunnerStores:
     async def remove_snapshots(
         self, tenant: str, conversation_id: str, _recorded: SnapshotRef | None = None
     ) -> None:
-        """Remove all snapshots of a deleted conversation, of all runners, recorded or not.
-
-        Raises:
-            Unavailable: The broker does not respond; some objects may be left.
-        """
+        """Remove all snapshots of a deleted conversation, of all runners, recorded or not."""
         for subject in (object_meta, object_chunks):
             below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
             await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
@@ -167,9 +155,6 @@ class RunnerStores:
 
         A live runner collects its own snapshots. This removes those of runners that have left, and those that
         a snapshot of another runner has replaced.
-
-        Raises:
-            Unavailable: The broker does not respond.
         """
         stored = await self._stored()
         live = {lease.runner for lease in self._leases()}
@@ -190,7 +175,6 @@ class RunnerStores:
         await asyncio.sleep(self._collect_every_s)
 
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
-        """Return the snapshots in the store by tenant and conversation."""
         found: dict[tuple[str, str], set[StoredSnapshot]] = {}
         below = object_meta(WORKSPACES, "")
         async for subject, _ in self._stores.subjects(WORKSPACES, f"{below}>"):

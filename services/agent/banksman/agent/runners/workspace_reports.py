@@ -20,12 +20,7 @@ class WorkspaceReports:
         self._assistants = Bucket(bus, ASSISTANTS, Assistant)
 
     async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
-        """Record a report. Safe to repeat: a report contains the current state, not a change.
-
-        Raises:
-            BadInput: A token of the subject is not an id.
-            Unavailable: The record could not be stored.
-        """
+        """Record a report. Safe to repeat: a report contains the current state, not a change."""
         *_, runner, tenant, conversation_id = subject.split(".")
         key = f"{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}"
         assistant = await self._assistant_of(tenant, key) if report.starts else None

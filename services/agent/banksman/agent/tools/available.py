@@ -32,10 +32,7 @@ class AvailableTools:
     def __init__(
         self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
     ) -> None:
-        """Watch the tools of all tenants; unless `enabled`, no tools are offered.
-
-        A tool server without a process counts as away for `away_s` seconds, and then as gone.
-        """
+        """A tool server without a process counts as away for `away_s` seconds, and then as gone."""
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements
         self._enabled = enabled

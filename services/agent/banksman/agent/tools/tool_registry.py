@@ -52,10 +52,7 @@ class ToolRegistry:
         *,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
-        """Create the registry. All agents must share the `clock`, which dates registrations.
-
-        After `away_s` seconds without a process, the tools of a server are withdrawn.
-        """
+        """All agents must share the `clock`, which dates registrations."""
         self._clock = clock
         self._away_s = away_s
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
@@ -116,9 +113,6 @@ class ToolRegistry:
         """Offer exactly these tools of an MCP server; return the refused ones with their reasons.
 
         Runners call these tools, so their server has no process here, and they stay until the next offer.
-
-        Raises:
-            Unavailable: The broker did not respond.
         """
         refused: list[RefusedTool] = []
         for definition in request.definitions:
@@ -140,11 +134,7 @@ class ToolRegistry:
         await self._store(tenant, definition)
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> ToolRegistration:
-        """Withdraw a tool.
-
-        Raises:
-            NotFound: This server has registered no tool of that name.
-        """
+        """Withdraw a tool; raise `NotFound` if this server has registered none of that name."""
         key = _key(tenant, name)
         while True:
             entry = await self._bucket.get(key)
@@ -191,7 +181,6 @@ class ToolRegistry:
         return not self._placements.instances(one.definition.server, one.tenant)
 
     def _away(self, entry: Entry[ToolRegistration]) -> bool:
-        """Return whether the server of a tool had no process for longer than a restart may take."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s

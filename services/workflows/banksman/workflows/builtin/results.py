@@ -7,21 +7,13 @@ from banksman.sdk.workflows import WorkflowFailed
 
 
 def check(result: StepResult, problem: str) -> None:
-    """Check the result of a tool call.
-
-    Raises:
-        WorkflowFailed: The call failed; the text is `problem` and the reason.
-    """
+    """Raise `WorkflowFailed` with `problem` and the reason if a tool call failed."""
     if result.is_error:
         raise WorkflowFailed(f"{problem}: {result.content.get('error')}")
 
 
 def reply_of(result: StepResult, agent: str) -> str:
-    """Return the reply of an agent run.
-
-    Raises:
-        WorkflowFailed: The run did not complete.
-    """
+    """Return the reply of an agent run; raise `WorkflowFailed` if the run did not complete."""
     if result.is_error:
         raise WorkflowFailed(f"{agent} did not finish: {result.content.get('content')}")
     return str(result.content.get("content"))
