@@ -80,7 +80,7 @@ STEPS: tuple[Step, ...] = (
             "banksman.prompting.enhance: enhance",
             "banksman.agent.protocols.native: prepare",
             "banksman.agent.model_request: unless_cancelled complete_with_fallback",
-            "banksman.agent.providers.retries: complete _with_retries",
+            "banksman.agent.providers.base: complete _with_retries",
             "banksman.agent.providers.openai: _attempt body messages",
             "banksman.agent.providers.openai_api: chunks",
             "banksman.agent.providers.openai: take reply",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
 
-from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.runners.workspace_reports import WorkspaceReports
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
+from banksman.agent.tools import ToolRegistry
 from banksman.agent.worker import RunWorker, TimedApproval
 from banksman.bus import names
 from banksman.bus.connection import Bus

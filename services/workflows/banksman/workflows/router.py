@@ -32,8 +32,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.tool_views import categories_of
 from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schema_checks.checker import SchemaChecker
-from banksman.workflows.commands import split_command
-from banksman.workflows.forms import Forms, naming_form
+from banksman.workflows.forms import Forms, naming_form, split_command
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.turns import ProgressReports
 from banksman.workflows.without_code import check_built, value_forms

@@ -46,7 +46,6 @@ MAX_SHOWN_CHARS = 4_000
 """Maximum characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
-"""The policy of a start that an earlier version of the gateway stored."""
 FIRST_WORK_SEQ = 1 << 48
 """Added to stream sequences of WORKFLOWS. RUNS has its own sequences, and a message of RUNS with an equal
 number must not count as the redelivery of a workflow's start."""

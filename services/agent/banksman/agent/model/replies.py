@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import assert_never
 
-from banksman.agent.model.call_checks import CallFacts, CallPolicy
+from banksman.agent.model.checks import CallFacts, CallPolicy
 from banksman.agent.protocols.base import Final, Malformed, Reading, RequestedCall, RequestedCalls
 from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut

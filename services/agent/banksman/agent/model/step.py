@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from banksman.agent.model.budgets import TenantBudgets
-from banksman.agent.model.call_checks import CallFacts, argument_problems, old_contents
+from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
-from banksman.agent.model.deltas import Deltas
 from banksman.agent.model.replies import (
     PaidReply,
     PartialReply,
@@ -24,7 +22,7 @@ from banksman.agent.model.replies import (
     partial_events,
     unrecorded,
 )
-from banksman.agent.model.request import complete_with_fallback, unless_cancelled
+from banksman.agent.model.request import Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
@@ -37,7 +35,7 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.agent.tools.available import AvailableTools
+from banksman.agent.tools import AvailableTools
 from banksman.bus.connection import Bus
 from banksman.bus.names import PROMPTS
 from banksman.bus.storage.kv import Bucket

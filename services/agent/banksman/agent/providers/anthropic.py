@@ -12,9 +12,14 @@ import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.base import (
+    DeltaSink,
+    ProviderSettings,
+    RetryingProvider,
+    TransientFault,
+    status_fault,
+)
 from banksman.agent.providers.collect import ReplyBuilder, as_count, as_object, as_text, well_formed
-from banksman.agent.providers.retries import RetryingProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage

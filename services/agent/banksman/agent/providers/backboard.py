@@ -23,8 +23,7 @@ from banksman.agent.providers.backboard_request import (
     plan,
     tools,
 )
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retries import RetryingProvider, TransientFault
+from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 

@@ -16,8 +16,7 @@ import httpx
 from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import ValidationError
 
-from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.providers.retries import TransientFault, status_fault
+from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.tracing import outgoing

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
 from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
 from banksman.agent.providers.exchanges import (
     CallWithResult,
@@ -20,7 +20,6 @@ from banksman.agent.providers.exchanges import (
     exchanges,
     sent_parts,
 )
-from banksman.agent.providers.retries import RetryingProvider, TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
 from banksman.contracts.tools import ToolDefinition

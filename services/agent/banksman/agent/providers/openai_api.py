@@ -16,9 +16,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
 from banksman.agent.providers.collect import as_object, as_text
-from banksman.agent.providers.retries import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.tracing import outgoing
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from banksman.agent.relay.relayed_messages import RelayChecks, TenantRedaction, Write
+from banksman.agent.relayed_messages import RelayChecks, TenantRedaction, Write
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.control_plane.intake import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
