@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
 
@@ -101,38 +103,31 @@ def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
 
 def registry_router(registry: ToolRegistry) -> NatsRouter:
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=names.AGENTS, max_workers=CONCURRENCY)
 
-    @router.subscriber(subjects.registry("tool", "register"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "register", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "register"))
+    @subscriber(subjects.tenant_registry("tool", "register", ANY))
     async def register(request: RegisterTool, message: Received) -> ToolRegistration:
         """Register a tool and return the stored registration; a repeat changes nothing."""
         return await registry.register(subjects.registering_tenant(message.subject), request.definition)
 
-    @router.subscriber(subjects.registry("tool", "withdraw"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "withdraw", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "withdraw"))
+    @subscriber(subjects.tenant_registry("tool", "withdraw", ANY))
     async def withdraw(request: WithdrawTool, message: Received) -> ToolRegistration:
         """Withdraw a tool and return its registration."""
         tenant = subjects.registering_tenant(message.subject)
         return await registry.withdraw(tenant, request.name, request.server)
 
     # Only gateways may send this request, after an administrator approved the tools.
-    @router.subscriber(
-        subjects.tenant_registry("tool", "offer", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.tenant_registry("tool", "offer", ANY))
     async def offer(request: OfferTools, message: Received) -> OfferedTools:
         """Offer exactly these tools of an MCP server; a repeat changes nothing."""
         tenant = subjects.registering_tenant(message.subject)
         assert tenant is not None, "the subject names a tenant"
         return await registry.offer(tenant, request)
 
-    @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "list", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "list"))
+    @subscriber(subjects.tenant_registry("tool", "list", ANY))
     async def list_tools(message: Received) -> ToolList:
         """Return the tools that the models of the requesting tenant may call."""
         return registry.list(subjects.registering_tenant(message.subject))
