@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -36,8 +37,6 @@ DEFAULT_AWAY_S = 15.0
 
 
 class AvailableTools:
-    """The tools that can be called now; as a context manager it watches the registry."""
-
     def __init__(
         self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
     ) -> None:
@@ -125,7 +124,6 @@ class AvailableTools:
 GRACE_S = 5.0
 """Seconds after a registration within which its server must take its first lease."""
 SWEEP_EVERY_S = 2.0
-"""Seconds between two checks for tools whose servers have no live process."""
 MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
 
@@ -239,7 +237,9 @@ class ToolRegistry:
                 return entry.value
 
     async def __aenter__(self) -> Self:
-        self._sweeping = self._background.repeat("tool-registry", self._sweep, wait=_wait_to_sweep)
+        self._sweeping = self._background.repeat(
+            "tool-registry", self._sweep, wait=partial(asyncio.sleep, SWEEP_EVERY_S)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -308,10 +308,6 @@ class ToolRegistry:
 
 def _is_of(mcp_server: str, definition: ToolDefinition) -> bool:
     return definition.server is None and mcp_server_of(definition.name) == mcp_server
-
-
-async def _wait_to_sweep() -> None:
-    await asyncio.sleep(SWEEP_EVERY_S)
 
 
 def _check_definition(definition: ToolDefinition) -> None:

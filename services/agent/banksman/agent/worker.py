@@ -69,8 +69,6 @@ refusal of a late decision contains the stored decision."""
 
 
 class TimedApproval(BaseModel):
-    """The payload of an approval's timers."""
-
     tenant: str
     conversation_id: str
     approval_id: str
@@ -96,7 +94,6 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        """False while the run is driven alone."""
         return self._place is None
 
     def end(self) -> None:
@@ -217,7 +214,6 @@ class RunWorker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the folded log for a redelivered message, and an empty conversation for a first delivery."""
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
@@ -251,7 +247,6 @@ class RunWorker:
         return Done()
 
     async def _remove(self, deletion: DeleteConversation, *, before: int) -> Outcome:
-        """Remove the workspace and the log of a deleted conversation, up to the tombstone `before`."""
         tenant, conversation_id = deletion.tenant, deletion.conversation_id
         # Before the purge: a process that starts later counts the usage of tenants from the logs.
         usage = self.model_step.tenants.usage

@@ -121,7 +121,6 @@ async def enter_worker(
     wait_s: float = WorkspaceSettings().wait_s,
     signing_key: bytes = b"",
 ) -> WorkflowWorker:
-    """Return the worker of this process; its subscriptions end with `stack`."""
     damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
@@ -146,7 +145,6 @@ async def enter_worker(
 
 
 async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...]) -> None:
-    """Register the workflows of this process and create the consumer of workflow runs."""
     await provision_consumer(bus, workflow_consumer(SERVED, replicas=bus.settings.replicas))
     for workflow in workflows:
         await worker.registry.register(workflow.definition)
@@ -155,7 +153,6 @@ async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...
 async def serve(
     bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
-    """Execute started workflows in `slots` until `stop` is set."""
     await work(
         bus,
         names.WORKFLOWS,

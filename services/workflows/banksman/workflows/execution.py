@@ -63,7 +63,6 @@ class WorkflowModel:
         return nothing if events is None else partial(self._while_open, owned, events)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the end of a run whose log cannot store a result or request of its function."""
         if not isinstance(error, CallerMistake | ValueError):
             return None
         text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
@@ -143,7 +142,6 @@ class WorkflowModel:
         return (*events, message)
 
     def _while_open(self, owned: Ownership, events: Build, state: Conversation) -> tuple[EventBody, ...]:
-        """Return the events of a turn; none if the log now requires another step, such as the end."""
         step = next_step(state, owned.ports.clock.now())
         return tuple(events(state)) if isinstance(step, RequestModel) else ()
 
@@ -170,7 +168,6 @@ def _failure(message: str) -> Ending:
 
 
 async def _unless_ended(owned: Ownership, turn: Coroutine[Any, Any, Build]) -> Build | None:
-    """Return the result of a turn; None if the run was cancelled, timed out or deleted before its end."""
     ports = owned.ports
     working = asyncio.create_task(turn, name=f"turn of {owned.run.run_id}")
     try:

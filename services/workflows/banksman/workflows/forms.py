@@ -21,7 +21,6 @@ from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 from banksman.runs.schema_checks.checker import SchemaChecker, argument_problem, check_schema
 
 MAX_PROBLEM_CHARS = 600
-"""Maximum characters of a value in an error message."""
 
 
 HINT = "x-hint"
@@ -71,7 +70,6 @@ class Forms:
     async def parsed(
         self, definition: WorkflowDefinition, tenant: str | None, given: JsonObject, words: list[str]
     ) -> ParsedWorkflow:
-        """Return the form filled with parameters and the words of a command, and the problems of both."""
         schema = definition.parameters_schema
         read, problems = read_parameters(schema, words)
         parameters = with_defaults(schema, {**given, **read})
@@ -258,7 +256,6 @@ def _single(form: JsonObject, text: str) -> JsonValue:
 
 
 def _accepts(form: JsonObject, word: str) -> bool:
-    """Return whether a form accepts a word as its value: `colour=red` is a valid text, but not a number."""
     try:
         _read(form, [word])
     except Unreadable:

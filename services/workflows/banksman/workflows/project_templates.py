@@ -11,7 +11,6 @@ Files = dict[str, str]
 
 
 def files_of(name: str, template: str, description: str) -> Files:
-    """Return the files of a new project by path, in the order in which they are written."""
     files = {"README.md": _readme(name, description), **TEMPLATES[template](name, description)}
     return {f"{name}/{path}": content for path, content in files.items()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -25,7 +24,6 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0
-"""The longest time limit of a run, in seconds."""
 MAX_WORKFLOWS = 200
 """Maximum number of workflows of one tenant."""
 
@@ -102,10 +100,8 @@ class WorkflowRegistry:
             if request.create:
                 raise _taken(entry.value)
             if request.revision not in (None, entry.revision):
-                raise Conflict(
-                    f"workflow {definition.name!r} is at revision {entry.revision}, not {request.revision}: "
-                    "read it again"
-                )
+                stored = f"workflow {definition.name!r} is at revision {entry.revision}"
+                raise Conflict(f"{stored}, not {request.revision}: read it again")
             if (revision := await self._bucket.update(key, definition, entry.revision)) is not None:
                 return definition.model_copy(update={"revision": revision})
 
@@ -175,13 +171,10 @@ class CallableTools:
         await self._registered.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._registered.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._registered.__aexit__(None, None, None)
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
-        """Return the definition of a tool that a tenant may call; None if no tool has this name."""
         registered = (entry.value for entry in self._registered.entries())
         others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

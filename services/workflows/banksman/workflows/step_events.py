@@ -71,8 +71,6 @@ def recorded_results(state: Conversation) -> dict[str, StepResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedSteps:
-    """The steps of a turn, with the data for their events."""
-
     reply: TurnReply
     message_id: str
     approval_id: str
@@ -110,9 +108,7 @@ class RequestedSteps:
             id=call_id(run.run_id, step.step), name=name, arguments=arguments, provider_call_id=step.step
         )
         tool = self.tools.get(name) if isinstance(step, ToolStep) else None
-        if tool is None:
-            return call
-        return treated(call, tool)
+        return call if tool is None else treated(call, tool)
 
     def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
         """Return the result of a step that needs no execution; None for the others."""

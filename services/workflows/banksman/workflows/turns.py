@@ -48,8 +48,6 @@ class TurnTaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """Takes the turns of built-in workflows, and requests those of other servers."""
-
     bus: Bus
     builtin: Mapping[str, Workflow]
 

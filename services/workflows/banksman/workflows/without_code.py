@@ -30,7 +30,6 @@ from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 
 MAX_MESSAGE_CHARS = 4_000
-"""Maximum characters of a request to the user."""
 
 
 async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:
@@ -102,8 +101,6 @@ MAX_FILLED_CHARS = 200_000
 
 @dataclass
 class Values:
-    """The values that the steps of one run may refer to."""
-
     parameters: JsonObject
     steps: JsonObject = field(default_factory=dict[str, JsonValue])
 
@@ -112,7 +109,6 @@ class Values:
         return _Filling(self, step, most).text(template)
 
     def arguments(self, step: str, arguments: JsonObject) -> JsonObject:
-        """Return arguments with the references in their texts replaced by the values."""
         filling = _Filling(self, step, MAX_FILLED_CHARS)
         return {name: filling.value(value) for name, value in arguments.items()}
 

@@ -33,7 +33,6 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Seconds between two attempts to check the logs at the start."""
 SCRUB_AFTER_S = 10.0
 """Seconds after the start until the headers of all commits are read for the first time."""
 SCRUB_EVERY_S = 600.0
@@ -130,7 +129,6 @@ class LogGuard:
             await self._damaged.put(log)
 
     async def _check(self) -> None:
-        """Report damaged logs to all services; then restart the record from the remaining commits."""
         found = await survey(self._heads)
         if len(found.damaged) > MAX_DAMAGED:
             first = found.damaged[0]

@@ -24,7 +24,6 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 5.0
-"""Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
 """Seconds after which a standby process checks again whether another process writes the record."""
 
@@ -129,7 +128,6 @@ class HeadsRecorder:
         return (newest.revision if newest else 0) == seen and await self._heads.is_behind(newest)
 
     async def _follow(self, generation: str, newest: Entry[HeadsSegment] | None) -> None:
-        """Follow the commits and write them, until another process writes or this one stops."""
         segment = _Segment(0)
         if newest is not None:
             number = int(newest.key.rpartition(".")[2])

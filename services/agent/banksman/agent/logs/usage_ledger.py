@@ -16,6 +16,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Self
 
@@ -117,7 +118,8 @@ class UsageLedger:
         # Before any run, so that the very first agent counts from here.
         await self._start()
         await self._view.__aenter__()
-        self._writing = self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write)
+        write_due = partial(self._write_all, unless_stored_s=self._write_every_s / 2)
+        self._writing = self._bus.background.repeat("usage-write", write_due, wait=self._wait_to_write)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -126,7 +128,6 @@ class UsageLedger:
         await self._view.__aexit__(None, None, None)
 
     async def begin(self) -> int:
-        """Begin to count for all agents; return the stream sequence from which `take` continues."""
         # Read in this order: the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
@@ -155,7 +156,6 @@ class UsageLedger:
         self._advanced.set()
 
     async def end(self) -> None:
-        """Stop counting; the totals are now those that another agent stores."""
         self._counting.clear()
         for task in tuple(self._replies):
             task.cancel()
@@ -238,9 +238,6 @@ class UsageLedger:
         # Agents that start together must not write together.
         share = random.uniform(0.5, 1.0)
         await asyncio.sleep(max(self._write_every_s, changed / WRITES_PER_S) * share)
-
-    async def _write_due(self) -> None:
-        await self._write_all(self._write_every_s / 2)
 
     async def _write_all(self, unless_stored_s: float) -> None:
         """Store the totals of each tenant, then those of all; skip totals stored within `unless_stored_s`."""

@@ -39,8 +39,6 @@ OLD_CONTENTS_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What the commit of a reply needs to know about its calls."""
-
     tools: Mapping[str, ToolDefinition]
     """The tools that may be called, by name."""
     problems: Mapping[str, ArgumentProblem]
@@ -58,7 +56,6 @@ async def argument_problems(
     call_ids: tuple[str, ...],
     tools: Mapping[str, ToolDefinition],
 ) -> dict[str, ArgumentProblem]:
-    """Return why arguments do not fit the schema of their tool, by call id."""
     found: dict[str, ArgumentProblem] = {}
     for call, call_id in zip(calls, call_ids, strict=False):
         tool = tools.get(call.name)
@@ -124,7 +121,6 @@ class CallPolicy:
         return cls(run, facts, remembered, hosts_fetched(state.history))
 
     def check(self, requested: RequestedCall, call: ToolCall) -> CheckedCall:
-        """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
         if requested.arguments_error is not None:
             return CheckedCall(call, arguments_error=requested.arguments_error)
         tool = self.facts.tools.get(call.name)

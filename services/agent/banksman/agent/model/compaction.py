@@ -114,7 +114,6 @@ class Compactor:
         return partial(_recorded, event, history)
 
     async def _summary(self, owned: Ownership, wanted: CompactionCut, size: Size) -> _Written:
-        """Return the summary of the older part; an empty one if no model writes it."""
         run = owned.run
         models = (self.settings.compaction_model or run.settings.model, *run.settings.fallback_models)
         older = owned.state.history[: wanted.kept_from]
@@ -146,8 +145,6 @@ class Compactor:
 
 
 class _NoDeltas:
-    """Publishes nothing: clients do not see a summary while it is written."""
-
     async def write(self, kind: DeltaKind, text: str) -> None:
         pass
 

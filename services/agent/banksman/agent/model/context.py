@@ -152,8 +152,6 @@ def _text_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompactionCut:
-    """The older part of a history that a compaction replaces."""
-
     kept_from: int
     """Index of the first message that is kept; the number of messages if none is."""
     tokens_before: int

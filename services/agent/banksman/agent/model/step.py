@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from banksman.agent.model import replies
 from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
-from banksman.agent.model.replies import (
-    PaidReply,
-    PartialReply,
-    ReplyCommit,
-    UnusableReply,
-    end_events,
-    failure,
-    paid_events,
-    partial_events,
-    unrecorded,
-)
+from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -73,8 +64,6 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """Requests replies from models; one object serves all runs of a process."""
-
     bus: Bus
     providers: Providers
     catalog: AvailableTools
@@ -93,7 +82,7 @@ class ModelStep:
         await owned.confirm()
         ending = await self.tenants.used_up(owned)
         if ending is not None:
-            return partial(end_events, ending=ending)
+            return partial(replies.end_events, ending=ending)
         try:
             prepared = await self._prepare(owned.state, owned.run)
             compaction = await self.compactor.before(owned, prepared.request)
@@ -102,10 +91,10 @@ class ModelStep:
             raise
         except BanksmanError as error:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
-            return partial(failure, owned, error, None)
+            return partial(replies.failure, owned, error, None)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        return unrecorded(error, reply)
+        return replies.unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         state = owned.state
@@ -126,9 +115,9 @@ class ModelStep:
                 if not deltas.streamed:
                     raise
                 logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
-                return partial(failure, owned, refusal, await self._partial(owned, prepared, deltas))
+                return partial(replies.failure, owned, refusal, await self._partial(owned, prepared, deltas))
             if reply is None:
-                return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
+                return partial(replies.partial_events, reply=await self._partial(owned, prepared, deltas))
             return reply
 
     async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
@@ -156,7 +145,7 @@ class ModelStep:
             completion = await unless_cancelled(owned, request)
         except ValueError as error:
             streamed = await self._partial(owned, prepared, deltas)
-            raise UnusableReply(partial(partial_events, reply=streamed)) from error
+            raise UnusableReply(partial(replies.partial_events, reply=streamed)) from error
         if completion is None:
             return None
         await reach("agent.reply_received")
@@ -166,7 +155,7 @@ class ModelStep:
         try:
             return await self._checked(owned, prepared, deltas, completion.reply, paid)
         except ValueError as error:
-            raise UnusableReply(partial(paid_events, reply=paid)) from error
+            raise UnusableReply(partial(replies.paid_events, reply=paid)) from error
 
     async def _checked(
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
@@ -219,7 +208,6 @@ class ModelStep:
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
-        """Return the request; raise `BadInput` or `NotFound` if its system prompt cannot be written."""
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools, state.history)
         variables = run_variables(

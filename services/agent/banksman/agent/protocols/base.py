@@ -21,7 +21,6 @@ MAX_REPLY_CHARS = 256 * 1024
 """Maximum characters of one stored reply. A longer one is cut and ends with a note."""
 
 MAX_NAME_CHARS = 256
-"""Maximum characters of the name of a tool in the log."""
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
 """The final text if a model stops for an unknown reason without text."""
@@ -52,8 +51,6 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawCall:
-    """A call as the vendor returned it."""
-
     provider_call_id: str | None
     name: str
     arguments: str | JsonObject
@@ -88,8 +85,6 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The reply ends the run."""
-
     text: str
     finish_reason: FinishReason
 
@@ -188,7 +183,6 @@ def prose_call(call: ToolCall) -> str:
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return a result as the text of a user's message."""
     return f"Tool result for {message.name}:\n{result_json(message.result)}"
 
 

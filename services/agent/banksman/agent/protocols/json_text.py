@@ -161,8 +161,6 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
 
 
 class _Fields:
-    """Checks the three fields of a call. An error carries the position of the field."""
-
     def __init__(self, text: str, start: int, end: int, value: JsonObject) -> None:
         self._text = text
         self._start = start

@@ -60,7 +60,6 @@ class Native:
         return RequestedCalls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that passes all text: calls are never part of the text."""
         return _PassAll()
 
 

@@ -45,8 +45,6 @@ defer("anthropic", "_client", "_streaming", "_exceptions", "_base_client")
 
 
 class Anthropic(RetryingProvider["AsyncAnthropic"]):
-    """The `Provider` of Claude models."""
-
     def __init__(self, settings: ProviderSettings) -> None:
         super().__init__("anthropic", settings)
 

@@ -62,8 +62,6 @@ class Backboard(RetryingProvider["BackboardApi"]):
 
 
 class _Attempts:
-    """The attempts of one request, which share a plan."""
-
     def __init__(self, api: BackboardApi, provider: str, request: ModelRequest, deltas: DeltaSink) -> None:
         self._api = api
         self._request = request
@@ -174,7 +172,6 @@ class BackboardReplyReader:
 
     @property
     def done(self) -> bool:
-        """True if the run ended, waits for outputs, or wrote more than the size limit."""
         return self._finish_reason is not None or self._builder.full
 
     @property

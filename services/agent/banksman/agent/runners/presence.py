@@ -38,7 +38,6 @@ renewals."""
 SPREAD_S = 0.15
 """Seconds over which agents spread their checks: a reply to the first check makes the others unnecessary."""
 CHECK_S = 0.25
-"""Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
 """Seconds for which a connection must be found closed, by number of replicas. A process reconnects to a
 single server within a second; with three servers, it may try the unreachable ones first."""
@@ -48,7 +47,6 @@ so the other processes reconnect too."""
 PROBE_S = 0.5
 """Seconds to wait for the reply to a check. Without any reply the connection counts as open."""
 CONCURRENT = 64
-"""Maximum concurrent checks."""
 
 
 class RunnerPresence:
@@ -114,7 +112,6 @@ class RunnerPresence:
                     group.create_task(self._check_holder(entry))
 
     async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
-        """End the lease of a holder whose connection has been closed for `CLOSED_S`."""
         lease = (entry.key, entry.revision)
         if not await self._is_closed(entry):
             self._closed_since.pop(lease, None)
@@ -124,7 +121,6 @@ class RunnerPresence:
             await self._end(entry)
 
     async def _is_closed(self, entry: Entry[RunnerLease]) -> bool:
-        """Return whether the server reports that no process serves the subjects of a holder."""
         holder, *rest = entry.key.split(".")
         # `{server}.{tenant}.{epoch}`: the account of a tenant serves the calls of that tenant only.
         tenant = rest[0] if len(rest) == 2 else PRESENCE

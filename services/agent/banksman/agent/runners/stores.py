@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple, Self, cast
 
 from banksman.bus import jetstream
@@ -46,8 +47,6 @@ COLLECT_EVERY_S: Final = 3600.0
 
 
 class StoredSnapshot(NamedTuple):
-    """A snapshot in the store, finished or not."""
-
     tenant: str
     conversation_id: str
     id: str
@@ -66,10 +65,7 @@ class StoreState(NamedTuple):
 
 
 class StoreRequests:
-    """The part of the JetStream API that agents may use on the object stores of account RUN.
-
-    Each method raises `Unavailable` if the broker does not respond.
-    """
+    """The JetStream API of the object stores of account RUN. `Unavailable`: the broker does not respond."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -102,7 +98,6 @@ class StoreRequests:
             yield found
 
     async def next(self, store: str, subject: str, after: int) -> jetstream.StoredMessage | None:
-        """Return the next message on a subject after a stream sequence; None if there is none."""
         body = {"seq": after + 1, "next_by_subj": subject}
         response = await self._call("STREAM.MSG.GET", store, body)
         return None if response is None else jetstream.stored_message(response)
@@ -122,8 +117,6 @@ class StoreRequests:
 
 
 class RunnerStores:
-    """The object stores of account RUN; as a context manager it collects abandoned snapshots."""
-
     def __init__(
         self,
         bus: Bus,
@@ -141,7 +134,9 @@ class RunnerStores:
         self._collecting: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._collecting = self._bus.background.repeat("snapshots", self.collect, wait=self._wait)
+        self._collecting = self._bus.background.repeat(
+            "snapshots", self.collect, wait=partial(asyncio.sleep, self._collect_every_s)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -186,9 +181,6 @@ class RunnerStores:
             await self._remove(one)
         self._unrecorded = frozenset(unrecorded)
 
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._collect_every_s)
-
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
         found: dict[tuple[str, str], set[StoredSnapshot]] = {}
         below = object_meta(WORKSPACES, "")
@@ -205,7 +197,6 @@ class RunnerStores:
 
 
 def _snapshot_at(place: str) -> StoredSnapshot | None:
-    """Return the snapshot to which the object at a place belongs; None if it belongs to none."""
     owner, *path = place.split(".")
     if len(path) not in (3, 4) or not all(is_token(token) for token in path):
         return None
@@ -235,7 +226,6 @@ class WorkspaceReports:
                 return verdict
 
     async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
-        """Return the current assistant of a conversation; None if one of them is missing."""
         conversation = await self._conversations.get(key)
         if conversation is None:
             return None
