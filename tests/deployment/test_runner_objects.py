@@ -9,8 +9,7 @@ import pytest
 
 from banksman.agent.router import report_router, store_router
 from banksman.agent.runners.room import MOST_SHARE, RunnerRoom
-from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.runners.workspace_reports import WorkspaceReports
+from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.errors import PublishRefused

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "R30",
         "the reply is sent as a whole only",
-        AGENT + "model/deltas.py",
+        AGENT + "model/request.py",
         "        await self._publish_waiting()\n\n    async def _publish_waiting",
         "        pass\n\n    async def _publish_waiting",
         SCENARIOS + "test_native_loop.py::test_the_reply_is_streamed_while_it_is_written",
@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "R40",
         "the switch for the whole system has no effect",
-        AGENT + "tools/available.py",
+        AGENT + "tools.py",
         "        if not (self._enabled and settings.enabled):\n            return ()\n        used",
         "        if not settings.enabled:\n            return ()\n        used",
         SCENARIOS + "test_switch.py::test_with_tools_disabled_the_system_is_plain_chat",

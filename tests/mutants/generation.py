@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "R82",
         "an assistant without tools is offered them",
-        AGENT + "tools/available.py",
+        AGENT + "tools.py",
         "        if not (self._enabled and settings.enabled):\n            return ()\n        used",
         "        if not self._enabled:\n            return ()\n        used",
         ASSISTANTS + "test_an_assistant_without_tools_is_plain_chat",
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "R86",
         "nothing is logged when no tool is left",
-        AGENT + "tools/available.py",
+        AGENT + "tools.py",
         "        if not tools:\n            logger.warning(",
         "        if not tools:\n            logger.debug(",
         ASSISTANTS + "test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plain",

@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "R50",
         "an unknown tool is not named",
-        AGENT + "model/call_checks.py",
+        AGENT + "model/checks.py",
         'f"There is no tool {call.name!r}. Tools: {known}."',
         '"There is no such tool."',
         "tests/scenarios/test_native_loop.py::test_an_unknown_tool_is_named_and_the_others_still_run",
@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "R56",
         "the last registered tool is not offered",
-        AGENT + "tools/available.py",
+        AGENT + "tools.py",
         "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)\n",
         "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)[:4]\n",
         SCENARIOS + "test_an_assistant_is_given_every_registered_tool",

@@ -16,7 +16,7 @@ from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.tools import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane, Work
@@ -51,7 +51,7 @@ from banksman.tool_runner import app as tool_runner
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.workflows import app as workflows
-from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
+from banksman.workflows.app import WorkflowServiceSettings, WorkflowSettings
 from tests.bus.queues import durable_consumer
 from tests.support.polling import eventually
 

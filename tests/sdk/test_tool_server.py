@@ -14,11 +14,10 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.agent.router import registry_router
-from banksman.agent.tools.available import AvailableTools
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.tools import AvailableTools, ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane

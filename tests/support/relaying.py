@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.bus.secrets.call_tickets import CallTickets
 from banksman.deployment.users import AGENT
 from tests.support.fixtures import SecuredNats

@@ -31,7 +31,7 @@ from banksman.runs.runners.calls import RunnerCalls
 from banksman.runtime.shares import Shares
 from banksman.sdk.workflows import Workflow
 from banksman.workflows import app
-from banksman.workflows.settings import WorkflowSettings
+from banksman.workflows.app import WorkflowSettings
 from tests.support.polling import eventually, scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -10,7 +10,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import ParsedWorkflow, ParseWorkflow
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.service import ServiceProcess
-from banksman.workflows.commands import read_parameters, split_command
+from banksman.workflows.forms import read_parameters, split_command
 from tests.workflows.test_registry import request
 
 FORM: JsonObject = {

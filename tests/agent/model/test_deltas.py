@@ -9,7 +9,7 @@ from tests.support.fixtures import connect
 from tests.support.nats import Broker
 from tests.support.polling import eventually
 
-from banksman.agent.model.deltas import Deltas
+from banksman.agent.model.request import Deltas
 from banksman.agent.protocols import protocol_for
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message

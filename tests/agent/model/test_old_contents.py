@@ -7,7 +7,7 @@ from typing import cast
 
 from tests.support.timeouts import deadline
 
-from banksman.agent.model.call_checks import OLD_CONTENTS_S, old_contents
+from banksman.agent.model.checks import OLD_CONTENTS_S, old_contents
 from banksman.agent.protocols.base import RequestedCall
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus

@@ -11,8 +11,8 @@ from tests.agent.relay.test_relay import HOLDER, OTHER, finished, started
 from tests.support.fixtures import ACME, SecuredNats
 from tests.support.polling import eventually
 
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.bus.connection import Bus
 from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.errors import PublishRefused

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from tests.support.fixtures import ACME, SecuredNats
 
-from banksman.agent.relay.relay import Relay, RoomLimits
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay, RoomLimits
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters, store_late_result
 from banksman.bus.errors import PublishRefused, WrongLastSequence

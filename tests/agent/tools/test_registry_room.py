@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.tools import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call

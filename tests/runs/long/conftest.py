@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from banksman.agent.model.budgets import ApprovalRoom, TenantBudgets
+from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.agent.tools.available import AvailableTools
+from banksman.agent.tools import AvailableTools
 from banksman.agent.worker import RunWorker
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus

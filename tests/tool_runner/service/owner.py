@@ -12,10 +12,10 @@ from typing import Any
 from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import WAIT_S, RunnerProcess, until
 
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.agent.router import report_router
-from banksman.agent.runners.workspace_reports import WorkspaceReports
+from banksman.agent.runners.stores import WorkspaceReports
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.names import RUNNERS

@@ -17,12 +17,11 @@ from tests.support.fixtures import SecuredNats
 from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.agent.router import store_router
 from banksman.agent.runners.presence import RunnerPresence
-from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.runners.workspace_reports import WorkspaceReports
+from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received

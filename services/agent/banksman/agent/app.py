@@ -6,20 +6,18 @@ from contextlib import AsyncExitStack
 
 from banksman.agent.logs.guard import LogGuard
 from banksman.agent.logs.usage_ledger import UsageLedger
-from banksman.agent.model.budgets import ApprovalRoom, TenantBudgets
+from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.relay.relay import Relay
-from banksman.agent.relay.relayed_messages import TenantRedaction
+from banksman.agent.relay import Relay
+from banksman.agent.relayed_messages import TenantRedaction
 from banksman.agent.router import agent_router
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
-from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.runners.workspace_reports import WorkspaceReports
+from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.agent.settings import AgentServiceSettings
-from banksman.agent.tools.available import AvailableTools
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.tools import AvailableTools, ToolRegistry
 from banksman.agent.worker import RunWorker
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
@@ -45,17 +43,11 @@ from banksman.runtime.shares import Shares
 
 
 def run() -> int:
-    """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("agent", AgentServiceSettings, main)
 
 
 async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
-    """Serve until `process.stop`.
-
-    Raises:
-        BadInput: A setting is invalid.
-        Unavailable: NATS cannot be reached.
-    """
+    """Serve until `process.stop`; raise `BadInput` if a setting is invalid."""
     key = settings.approvals.key()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(health_server(process.health, settings.agent))

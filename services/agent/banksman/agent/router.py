@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
 
-from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.runners.workspace_reports import WorkspaceReports
-from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
+from banksman.agent.tools import ToolRegistry
 from banksman.agent.worker import RunWorker, TimedApproval
 from banksman.bus import names
 from banksman.bus.connection import Bus
@@ -31,7 +32,6 @@ from banksman.runs import handlers
 def agent_router(
     bus: Bus, worker: RunWorker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
 ) -> NatsRouter:
-    """Return the handlers of one agent."""
     router = NatsRouter()
 
     @router.subscriber(
@@ -102,40 +102,32 @@ def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
 
 
 def registry_router(registry: ToolRegistry) -> NatsRouter:
-    """Return the handlers of the tool registry, for the platform's services and for tenants' accounts."""
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=names.AGENTS, max_workers=CONCURRENCY)
 
-    @router.subscriber(subjects.registry("tool", "register"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "register", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "register"))
+    @subscriber(subjects.tenant_registry("tool", "register", ANY))
     async def register(request: RegisterTool, message: Received) -> ToolRegistration:
         """Register a tool and return the stored registration; a repeat changes nothing."""
         return await registry.register(subjects.registering_tenant(message.subject), request.definition)
 
-    @router.subscriber(subjects.registry("tool", "withdraw"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "withdraw", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "withdraw"))
+    @subscriber(subjects.tenant_registry("tool", "withdraw", ANY))
     async def withdraw(request: WithdrawTool, message: Received) -> ToolRegistration:
         """Withdraw a tool and return its registration."""
         tenant = subjects.registering_tenant(message.subject)
         return await registry.withdraw(tenant, request.name, request.server)
 
     # Only gateways may send this request, after an administrator approved the tools.
-    @router.subscriber(
-        subjects.tenant_registry("tool", "offer", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.tenant_registry("tool", "offer", ANY))
     async def offer(request: OfferTools, message: Received) -> OfferedTools:
         """Offer exactly these tools of an MCP server; a repeat changes nothing."""
         tenant = subjects.registering_tenant(message.subject)
         assert tenant is not None, "the subject names a tenant"
         return await registry.offer(tenant, request)
 
-    @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("tool", "list", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("tool", "list"))
+    @subscriber(subjects.tenant_registry("tool", "list", ANY))
     async def list_tools(message: Received) -> ToolList:
         """Return the tools that the models of the requesting tenant may call."""
         return registry.list(subjects.registering_tenant(message.subject))
@@ -144,7 +136,6 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
 
 
 def report_router(reports: WorkspaceReports) -> NatsRouter:
-    """Return the handler of runners' reports."""
     router = NatsRouter()
 
     @router.subscriber(
@@ -161,7 +152,6 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
 
 
 def store_router(stores: RunnerStores) -> NatsRouter:
-    """Return the handler of runners' requests to remove their objects."""
     router = NatsRouter()
 
     @router.subscriber(

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.tools.available import DEFAULT_AWAY_S
+from banksman.agent.tools import DEFAULT_AWAY_S
 from banksman.bus.connection import NatsSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price

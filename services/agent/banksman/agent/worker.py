@@ -1,8 +1,11 @@
-"""The handlers of an agent's messages. Each is safe to run twice."""
+"""The handlers of an agent's messages. Each is safe to run twice. Suspect runs are driven one at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -11,7 +14,6 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model.step import ModelStep
-from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.bus.queues.handling import (
     Continued,
     Done,
@@ -30,7 +32,7 @@ from banksman.bus.storage.approval_slots import (
     fired_timer,
 )
 from banksman.contracts import subjects
-from banksman.contracts.errors import Fenced, Poison, Refused
+from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused
 from banksman.contracts.work import (
     CancelRun,
     DeleteConversation,
@@ -67,17 +69,84 @@ refusal of a late decision contains the stored decision."""
 
 
 class TimedApproval(BaseModel):
-    """The payload of an approval's timers."""
-
     tenant: str
     conversation_id: str
     approval_id: str
 
 
+SUSPECT_CLAIMS = 2
+"""Consecutive claims without another commit after which a run is suspected of killing its agents."""
+ALONE_S = 5.0
+"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared. A later
+crash loop is ended only by the time limit of the run."""
+
+
+def is_suspect(state: Conversation) -> bool:
+    """Return whether two agents in a row stopped before they committed anything for the open run."""
+    return state.run is not None and state.claims_in_row >= SUSPECT_CLAIMS
+
+
+class Turn:
+    """The time in which a run is driven; a suspect occupies the quarantine for it."""
+
+    def __init__(self, place: asyncio.Lock | None) -> None:
+        self._place = place
+
+    @property
+    def ended(self) -> bool:
+        return self._place is None
+
+    def end(self) -> None:
+        """Give the place to the next suspect. Safe to repeat."""
+        place, self._place = self._place, None
+        if place is not None:
+            place.release()
+
+
+class Quarantine:
+    """One place for suspects in a process.
+
+    A crash loop is detected by claims without a commit. An agent that dies ends the work on all its runs, so
+    without the quarantine, innocent runs would fail together with the run that kills their agent.
+    """
+
+    def __init__(self) -> None:
+        # Held by the suspect that is driven alone.
+        self._place = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]) -> AsyncGenerator[Turn]:
+        """Wait for the place if the run is a suspect; other runs do not wait.
+
+        `on_cleared` is called when the suspect has been driven alone for `ALONE_S`.
+        """
+        if not suspect:
+            yield Turn(None)
+            return
+        await self._place.acquire()
+        turn = Turn(self._place)
+        clearing = asyncio.create_task(_clear(turn, on_cleared), name="quarantine")
+        try:
+            yield turn
+        finally:
+            clearing.cancel()
+            await asyncio.wait({clearing})
+            turn.end()
+
+
+async def _clear(turn: Turn, on_cleared: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(ALONE_S)
+    try:
+        if not turn.ended:
+            await on_cleared()
+    except BanksmanError as error:
+        logger.warning("a suspect run could not be cleared: %s", error)
+    finally:
+        turn.end()
+
+
 @dataclass(frozen=True, slots=True)
 class RunWorker:
-    """The handlers of one agent process."""
-
     ports: Ports
     log: ConversationLog
     approvals: ApprovalSlots
@@ -88,9 +157,7 @@ class RunWorker:
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run until it ends or parks. Idempotent: the claim in the log names its message.
 
-        Raises:
-            Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
-            Fenced: Another agent took the run over.
+        A message whose run ended as a crash loop raises `Poison`.
         """
         work: RunWork = decoded(RUN_WORK, message)
         check_subject(message, subjects.run_work(work.tenant, work.conversation_id))
@@ -147,7 +214,6 @@ class RunWorker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the folded log for a redelivered message, and an empty conversation for a first delivery."""
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
@@ -156,9 +222,6 @@ class RunWorker:
         """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
 
         A deletion waits for a runner, possibly for seconds. Its rest continues beside the next signals.
-
-        Raises:
-            Poison: The message came on another subject.
         """
         check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
         match signal:
@@ -184,7 +247,6 @@ class RunWorker:
         return Done()
 
     async def _remove(self, deletion: DeleteConversation, *, before: int) -> Outcome:
-        """Remove the workspace and the log of a deleted conversation, up to the tombstone `before`."""
         tenant, conversation_id = deletion.tenant, deletion.conversation_id
         # Before the purge: a process that starts later counts the usage of tenants from the logs.
         usage = self.model_step.tenants.usage
@@ -205,9 +267,6 @@ class RunWorker:
         """Escalate or expire an approval request without a decision; later remove the request and its reply.
 
         Idempotent by approval id: the first reply stays.
-
-        Raises:
-            Poison: The message came on another subject.
         """
         timer = fired_timer(message.subject)
         check_subject(message, subjects.timer_fired(timer.kind, approval.tenant, approval.approval_id))

@@ -104,12 +104,10 @@ class AgentRuns:
 
 
 def _is_wanted(owned: Ownership) -> bool:
-    """Return whether the workflow still waits for its agent runs."""
     return isinstance(next_step(owned.state, owned.ports.clock.now()), RequestModel)
 
 
 async def _transcript(owned: Ownership, step: RunStep) -> str:
-    """Return the transcript of the conversation that started the workflow; empty if the step needs none."""
     if not step.with_conversation or owned.workspace is None:
         return ""
     state = await owned.ports.log.read(owned.state.tenant, owned.workspace)
@@ -119,7 +117,6 @@ async def _transcript(owned: Ownership, step: RunStep) -> str:
 
 
 def _line(message: Message) -> str:
-    """Return one message of a transcript; empty for a message without text."""
     match message:
         case UserMessage():
             return f"User: {text_of(message.content)}"

@@ -7,6 +7,8 @@ import logging
 from contextlib import AsyncExitStack
 from functools import partial
 
+from pydantic import Field
+
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
@@ -35,6 +37,7 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
+from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.shares import Shares
 from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
@@ -42,7 +45,6 @@ from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.forms import Forms
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.router import workflow_router
-from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from banksman.workflows.turns import ProgressReports, ServedTurns
 from banksman.workflows.worker import WorkflowWorker
 
@@ -54,12 +56,7 @@ def run() -> int:
 
 
 async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
-    """Connect, without a time limit, and serve until `process.stop`.
-
-    Raises:
-        Conflict: Another server offers a workflow under the name of a built-in one.
-        Unavailable: The connection is closed permanently.
-    """
+    """Connect, without a time limit, and serve until `process.stop`."""
     async with health_server(process.health, settings.workflows):
         while not process.stop.is_set():
             try:
@@ -107,7 +104,6 @@ async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None,
 
 
 def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
-    """Return a connection of the user `workflows`, whose state is part of the readiness."""
     bus = Bus(
         settings.nats,
         name=users.WORKFLOWS,
@@ -125,7 +121,6 @@ async def enter_worker(
     wait_s: float = WorkspaceSettings().wait_s,
     signing_key: bytes = b"",
 ) -> WorkflowWorker:
-    """Return the worker of this process; its subscriptions end with `stack`."""
     damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
@@ -150,7 +145,6 @@ async def enter_worker(
 
 
 async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...]) -> None:
-    """Register the workflows of this process and create the consumer of workflow runs."""
     await provision_consumer(bus, workflow_consumer(SERVED, replicas=bus.settings.replicas))
     for workflow in workflows:
         await worker.registry.register(workflow.definition)
@@ -159,11 +153,6 @@ async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...
 async def serve(
     bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
-    """Execute started workflows in `slots` until `stop` is set.
-
-    Raises:
-        Unavailable: The connection is closed permanently.
-    """
     await work(
         bus,
         names.WORKFLOWS,
@@ -174,3 +163,23 @@ async def serve(
         stop=stop,
         grace_s=settings.drain_s,
     )
+
+
+class WorkflowSettings(HealthSettings):
+    slots: int = Field(default=96, ge=1, le=1000)
+    """Runs that a process drives at a time; runs that wait for a user or for an agent run do not count.
+    Tenants share the slots."""
+    waiting: int = Field(default=1000, ge=0, le=5000)
+    """Runs of a process that wait for an agent run without a slot; further runs keep their slot. Tenants
+    share this number."""
+    example_tools: NatsSettings | None = None
+    """The connection of the tenant to which the mock weather tool is offered; None disables the tool."""
+    drain_s: float = Field(default=15.0, ge=0)
+    """Seconds that the process waits for open runs when it stops; then other processes take them over."""
+
+
+class WorkflowServiceSettings(ServiceSettings):
+    nats: NatsSettings = NatsSettings()
+    workflows: WorkflowSettings = WorkflowSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()

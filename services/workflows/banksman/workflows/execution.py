@@ -63,7 +63,6 @@ class WorkflowModel:
         return nothing if events is None else partial(self._while_open, owned, events)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the end of a run whose log cannot store a result or request of its function."""
         if not isinstance(error, CallerMistake | ValueError):
             return None
         text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
@@ -143,7 +142,6 @@ class WorkflowModel:
         return (*events, message)
 
     def _while_open(self, owned: Ownership, events: Build, state: Conversation) -> tuple[EventBody, ...]:
-        """Return the events of a turn; none if the log now requires another step, such as the end."""
         step = next_step(state, owned.ports.clock.now())
         return tuple(events(state)) if isinstance(step, RequestModel) else ()
 
@@ -157,11 +155,7 @@ def _progress(reply: TurnReply, state: Conversation) -> tuple[EventBody, ...]:
 
 
 def _check(reply: TurnReply) -> None:
-    """Check the reply of a tenant's process.
-
-    Raises:
-        WorkflowFailed: The reply requests no step and does not end, or names a step twice.
-    """
+    """Raise `WorkflowFailed` if a tenant's process requests no step and does not end, or repeats a name."""
     names = [step.step for step in reply.steps]
     if reply.end is None and not names:
         raise WorkflowFailed("The workflow's process requested no step and did not end.")
@@ -174,7 +168,6 @@ def _failure(message: str) -> Ending:
 
 
 async def _unless_ended(owned: Ownership, turn: Coroutine[Any, Any, Build]) -> Build | None:
-    """Return the result of a turn; None if the run was cancelled, timed out or deleted before its end."""
     ports = owned.ports
     working = asyncio.create_task(turn, name=f"turn of {owned.run.run_id}")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -25,7 +24,6 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0
-"""The longest time limit of a run, in seconds."""
 MAX_WORKFLOWS = 200
 """Maximum number of workflows of one tenant."""
 
@@ -71,11 +69,7 @@ class WorkflowRegistry:
         return WorkflowRegistration(tenant=tenant, definition=definition)
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> WorkflowRegistration:
-        """Remove a workflow. Its open runs end as failed at their next turn.
-
-        Raises:
-            NotFound: This server has registered no workflow of that name.
-        """
+        """Remove a workflow. Its open runs end as failed at their next turn."""
         while True:
             entry = await self._bucket.get(_key(name, tenant))
             if entry is None or entry.value.server != server:
@@ -106,19 +100,13 @@ class WorkflowRegistry:
             if request.create:
                 raise _taken(entry.value)
             if request.revision not in (None, entry.revision):
-                raise Conflict(
-                    f"workflow {definition.name!r} is at revision {entry.revision}, not {request.revision}: "
-                    "read it again"
-                )
+                stored = f"workflow {definition.name!r} is at revision {entry.revision}"
+                raise Conflict(f"{stored}, not {request.revision}: read it again")
             if (revision := await self._bucket.update(key, definition, entry.revision)) is not None:
                 return definition.model_copy(update={"revision": revision})
 
     async def get(self, name: str, tenant: str | None = None) -> WorkflowDefinition:
-        """Return the definition of a workflow that a tenant's users may start.
-
-        Raises:
-            NotFound: No workflow has this name.
-        """
+        """Return a workflow that a tenant's users may start; raise `NotFound` if none has this name."""
         entry = await self._bucket.get(_key(name))
         if entry is None and tenant is not None:
             entry = await self._bucket.get(_key(name, tenant))
@@ -183,13 +171,10 @@ class CallableTools:
         await self._registered.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._registered.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._registered.__aexit__(None, None, None)
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
-        """Return the definition of a tool that a tenant may call; None if no tool has this name."""
         registered = (entry.value for entry in self._registered.entries())
         others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

@@ -32,8 +32,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.tool_views import categories_of
 from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schema_checks.checker import SchemaChecker
-from banksman.workflows.commands import split_command
-from banksman.workflows.forms import Forms, naming_form
+from banksman.workflows.forms import Forms, naming_form, split_command
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.turns import ProgressReports
 from banksman.workflows.without_code import check_built, value_forms
@@ -46,48 +45,36 @@ def workflow_router(
     registry: WorkflowRegistry, forms: Forms, reports: ProgressReports, tools: CallableTools
 ) -> NatsRouter:
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
     router.include_routers(
         _registration_router(registry),
         _progress_router(reports),
         _built_router(registry, forms.schemas, tools),
     )
 
-    @router.subscriber(
-        subjects.workflow_api("list"), queue=QUEUE, max_workers=CONCURRENCY, title="list workflows"
-    )
+    @subscriber(subjects.workflow_api("list"), title="list workflows")
     async def list_workflows(request: ListWorkflows) -> WorkflowList:
         """Return every workflow that the tenant's users may start."""
         return WorkflowList(workflows=await registry.all(request.tenant))
 
-    @router.subscriber(
-        subjects.workflow_api("categories"),
-        queue=QUEUE,
-        max_workers=CONCURRENCY,
-        title="list workflows by category",
-    )
+    @subscriber(subjects.workflow_api("categories"), title="list workflows by category")
     async def list_categories(request: ListWorkflows) -> WorkflowCategories:
         """Return every workflow that the tenant's users may start, under its category."""
         return WorkflowCategories(categories=by_category(await registry.all(request.tenant)))
 
-    @router.subscriber(
-        subjects.workflow_api("get"), queue=QUEUE, max_workers=CONCURRENCY, title="get a workflow"
-    )
+    @subscriber(subjects.workflow_api("get"), title="get a workflow")
     async def get(request: WorkflowName) -> WorkflowDefinition:
         """Return one workflow."""
         return await registry.get(request.name, request.tenant)
 
-    @router.subscriber(
-        subjects.workflow_api("start"), queue=QUEUE, max_workers=CONCURRENCY, title="check a workflow's start"
-    )
+    @subscriber(subjects.workflow_api("start"), title="check a workflow's start")
     async def check(request: CheckWorkflow) -> WorkflowChecked:
         """Fill in defaults and name the first parameter that is invalid; start nothing."""
         definition = await registry.get(request.workflow, request.tenant)
         parameters = await forms.filled(definition, request.tenant, request.parameters)
         return WorkflowChecked(workflow=definition, parameters=parameters)
 
-    @router.subscriber(
-        subjects.workflow_api("parse"), queue=QUEUE, max_workers=CONCURRENCY, title="parse a command"
-    )
+    @subscriber(subjects.workflow_api("parse"), title="parse a command")
     async def parse(request: ParseWorkflow) -> ParsedWorkflow:
         """Return the form that a command fills, with invalid and missing values; start nothing."""
         name, words = (request.workflow, []) if request.workflow else split_command(request.text)
@@ -99,10 +86,9 @@ def workflow_router(
 
 def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: CallableTools) -> NatsRouter:
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
-    @router.subscriber(
-        subjects.workflow_api("store"), queue=QUEUE, max_workers=CONCURRENCY, title="store a workflow"
-    )
+    @subscriber(subjects.workflow_api("store"), title="store a workflow")
     async def store(request: StoreWorkflow) -> WorkflowDefinition:
         """Create or replace a workflow without code."""
         check_built(request.definition, partial(tools.find, request.tenant))
@@ -111,9 +97,7 @@ def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: Cal
                 await schemas.check_schema(request.tenant, forms)
         return await registry.store(request)
 
-    @router.subscriber(
-        subjects.workflow_api("delete"), queue=QUEUE, max_workers=CONCURRENCY, title="delete a workflow"
-    )
+    @subscriber(subjects.workflow_api("delete"), title="delete a workflow")
     async def delete(request: DeleteWorkflow) -> WorkflowDefinition:
         """Delete a workflow without code; its open runs continue."""
         return (await registry.withdraw(request.tenant, request.name, STORED_SERVER)).definition
@@ -123,11 +107,10 @@ def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: Cal
 
 def _progress_router(reports: ProgressReports) -> NatsRouter:
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
-    @router.subscriber(subjects.registry("workflow", "progress"), queue=QUEUE, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("workflow", "progress", ANY), queue=QUEUE, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("workflow", "progress"))
+    @subscriber(subjects.tenant_registry("workflow", "progress", ANY))
     async def report(request: ReportProgress, message: Received) -> ProgressReported:
         """Store the progress of a run during its turn."""
         tenant = subjects.registering_tenant(message.subject)
@@ -140,19 +123,16 @@ def _progress_router(reports: ProgressReports) -> NatsRouter:
 
 def _registration_router(registry: WorkflowRegistry) -> NatsRouter:
     router = NatsRouter()
+    subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
-    @router.subscriber(subjects.registry("workflow", "register"), queue=QUEUE, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("workflow", "register", ANY), queue=QUEUE, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("workflow", "register"))
+    @subscriber(subjects.tenant_registry("workflow", "register", ANY))
     async def register(request: RegisterWorkflow, message: Received) -> WorkflowRegistration:
         """Register a workflow and return the registration; a repeated one changes nothing."""
         return await registry.register(request.definition, subjects.registering_tenant(message.subject))
 
-    @router.subscriber(subjects.registry("workflow", "withdraw"), queue=QUEUE, max_workers=CONCURRENCY)
-    @router.subscriber(
-        subjects.tenant_registry("workflow", "withdraw", ANY), queue=QUEUE, max_workers=CONCURRENCY
-    )
+    @subscriber(subjects.registry("workflow", "withdraw"))
+    @subscriber(subjects.tenant_registry("workflow", "withdraw", ANY))
     async def withdraw(request: WithdrawWorkflow, message: Received) -> WorkflowRegistration:
         """Withdraw a workflow and return its registration."""
         tenant = subjects.registering_tenant(message.subject)

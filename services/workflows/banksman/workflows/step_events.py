@@ -54,7 +54,6 @@ def call_id(run_id: str, step: str) -> str:
 
 
 def recorded_results(state: Conversation) -> dict[str, StepResult]:
-    """Return the results in the log by step."""
     replies = (message for message in state.history if isinstance(message, AssistantMessage))
     steps = {call.id: call for reply in replies for call in reply.calls}
     messages = (message for message in state.history if isinstance(message, ToolMessage))
@@ -72,8 +71,6 @@ def recorded_results(state: Conversation) -> dict[str, StepResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedSteps:
-    """The steps of a turn, with the data for their events."""
-
     reply: TurnReply
     message_id: str
     approval_id: str
@@ -88,7 +85,6 @@ class RequestedSteps:
     now: datetime
 
     def events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
-        """Return the events of the steps: their calls, and the requests that wait for a user."""
         calls = [(step, self._call(run, step)) for step in self.reply.steps]
         decisions = self._decisions(state, run, calls)
         results = [
@@ -112,9 +108,7 @@ class RequestedSteps:
             id=call_id(run.run_id, step.step), name=name, arguments=arguments, provider_call_id=step.step
         )
         tool = self.tools.get(name) if isinstance(step, ToolStep) else None
-        if tool is None:
-            return call
-        return treated(call, tool)
+        return call if tool is None else treated(call, tool)
 
     def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
         """Return the result of a step that needs no execution; None for the others."""
@@ -137,7 +131,6 @@ class RequestedSteps:
     def _decisions(
         self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
     ) -> dict[str, Decision]:
-        """Return the decisions of the approval policy about the calls of known tools, by call id."""
         remembered = remembered_decisions((*state.remembered, *run.remembered))
         fetched_hosts = hosts_fetched(state.history)
         return {

@@ -42,18 +42,12 @@ RETRY_S = (0.5, 5.0)
 
 class TurnTaker(Protocol):
     async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
-        """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait.
-
-        Raises:
-            WorkflowFailed: The turn cannot be taken, or its reply cannot be read.
-        """
+        """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """Takes the turns of built-in workflows, and requests those of other servers."""
-
     bus: Bus
     builtin: Mapping[str, Workflow]
 
@@ -118,11 +112,7 @@ class ProgressReports:
     registry: WorkflowRegistry
 
     async def store(self, report: ReportProgress) -> bool:
-        """Store a report; return False within `INTERVAL` of the last one, or if it reports nothing new.
-
-        Raises:
-            NotFound: The run is not open, is cancelled, or belongs to a workflow of another server.
-        """
+        """Store a report; return False within `INTERVAL` of the last one, or if it reports nothing new."""
         event = progress_event(report.progress)
         while True:
             state = await self.ports.log.read(report.tenant, report.conversation_id)

@@ -30,7 +30,6 @@ from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 
 MAX_MESSAGE_CHARS = 4_000
-"""Maximum characters of a request to the user."""
 
 
 async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:
@@ -54,11 +53,7 @@ async def _execute(built: Built, context: WorkflowContext, values: Values) -> st
 
 
 async def _value_of(step: BuiltStep, context: WorkflowContext, values: Values) -> JsonValue:
-    """Execute a step and return its value.
-
-    Raises:
-        WorkflowFailed: The run ends with this step.
-    """
+    """Execute a step and return its value; raise `WorkflowFailed` if the run ends with this step."""
     match step:
         case PromptStep():
             return await _reply(step, context, values)
@@ -106,25 +101,14 @@ MAX_FILLED_CHARS = 200_000
 
 @dataclass
 class Values:
-    """The values that the steps of one run may refer to."""
-
     parameters: JsonObject
     steps: JsonObject = field(default_factory=dict[str, JsonValue])
 
     def text(self, step: str, template: str, most: int = MAX_FILLED_CHARS) -> str:
-        """Return a text whose references are replaced by their values.
-
-        Raises:
-            WorkflowFailed: A value is missing, or the text has more than `most` characters.
-        """
+        """Return a text of at most `most` characters with its references replaced by their values."""
         return _Filling(self, step, most).text(template)
 
     def arguments(self, step: str, arguments: JsonObject) -> JsonObject:
-        """Return arguments with the references in their texts replaced by the values.
-
-        Raises:
-            WorkflowFailed: A value is missing, or the arguments are too long.
-        """
         filling = _Filling(self, step, MAX_FILLED_CHARS)
         return {name: filling.value(value) for name, value in arguments.items()}
 
@@ -177,11 +161,7 @@ class _Filling:
 
 
 def references_in(template: JsonValue) -> Iterator[Placeholder]:
-    """Return the references in the texts of a value.
-
-    Raises:
-        BadInput: Braces contain no name.
-    """
+    """Yield the references in the texts of a value; raise `BadInput` if braces contain no name."""
     match template:
         case str():
             yield from (piece for piece in parts_of(template) if isinstance(piece, Placeholder))

@@ -46,7 +46,6 @@ MAX_SHOWN_CHARS = 4_000
 """Maximum characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
-"""The policy of a start that an earlier version of the gateway stored."""
 FIRST_WORK_SEQ = 1 << 48
 """Added to stream sequences of WORKFLOWS. RUNS has its own sequences, and a message of RUNS with an equal
 number must not count as the redelivery of a workflow's start."""
@@ -63,13 +62,9 @@ class WorkflowWorker:
     agent_runs: AgentRuns
 
     async def on_work(self, message: WorkMessage) -> Outcome:
-        """Drive a workflow run until it ends or waits for a user. A repeated message continues from the log.
-
-        Raises:
-            Poison: The message cannot be decoded, has another subject, or its run ended as a crash loop.
-            Fenced: Another process has claimed the run.
-        """
-        work = _decode(message)
+        """Drive a workflow run until it ends or waits for a user. A repeat continues from the log."""
+        work = decoded(WORK, message)
+        check_subject(message, subjects.workflow_run(SERVED, work.tenant, work.conversation_id))
         state = await self.ports.log.read(work.tenant, work.conversation_id)
         match work:
             case StartWorkflow():
@@ -144,7 +139,6 @@ class WorkflowWorker:
         return Done()
 
     async def _drive_to_end(self, owned: Ownership, model: WorkflowModel) -> bool:
-        """Drive a claimed run; return False if an unforeseen error left it open."""
         try:
             async with self.notifications.following(owned.state):
                 await drive(owned, model)
@@ -173,7 +167,6 @@ class WorkflowWorker:
 
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
-    policy = start.tools
     invocation = WorkflowInvocation(
         name=start.workflow,
         parameters=start.parameters,
@@ -190,10 +183,10 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
         settings=RunSettings(
             assistant_id="workflow",
             model=f"workflow:{definition.name}",
-            tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS, on_reject=policy.on_reject),
+            tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS, on_reject=start.tools.on_reject),
             limits=Limits(run_timeout_s=definition.timeout_s),
-            approval_policy=policy.rules,
-            approvals=policy.approvals,
+            approval_policy=start.tools.rules,
+            approvals=start.tools.approvals,
             workspace=start.in_conversation,
             workflow=invocation,
             traceparent=start.traceparent,
@@ -203,10 +196,7 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
 
 
 def _pinned(owned: Ownership | None, take_turn: TakeTurn) -> TakeTurn:
-    """Return the function for the turns of a claimed run.
-
-    A workflow without code executes the steps that the run began with, even if they were changed or deleted.
-    """
+    """A workflow without code executes the steps that the run began with, even if they were changed since."""
     workflow = None if owned is None else owned.run.settings.workflow
     if workflow is None or workflow.built is None:
         return take_turn
@@ -219,9 +209,3 @@ async def _conversation_deleted(_turn: WorkflowTurn) -> TurnReply:
 
 async def _withdrawn(_turn: WorkflowTurn) -> TurnReply:
     raise WorkflowFailed("The workflow is no longer registered.")
-
-
-def _decode(message: WorkMessage) -> StartWorkflow | ResumeRun:
-    work = decoded(WORK, message)
-    check_subject(message, subjects.workflow_run(SERVED, work.tenant, work.conversation_id))
-    return work

@@ -33,7 +33,6 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Seconds between two attempts to check the logs at the start."""
 SCRUB_AFTER_S = 10.0
 """Seconds after the start until the headers of all commits are read for the first time."""
 SCRUB_EVERY_S = 600.0
@@ -60,10 +59,7 @@ class LogGuard:
         write_every_s: float = WRITE_EVERY_S,
         scrub_after_s: float = SCRUB_AFTER_S,
     ) -> None:
-        """Create the guard; `fold` receives all commits while this process records the log heads.
-
-        The log heads are written every `write_every_s` seconds. The first scrub begins after `scrub_after_s`.
-        """
+        """`fold` receives all commits while this process records the log heads."""
         self._background = bus.background
         self._heads = LogHeads(bus)
         self._damaged = damaged
@@ -78,7 +74,6 @@ class LogGuard:
         self._remove_callback = bus.on_reconnect(self._reconnected.set)
 
     async def problem(self) -> str | None:
-        """Return why the process is not ready, or None."""
         if not self._checked:
             return "the logs are being checked"
         return await self._damaged.unready()
@@ -123,7 +118,6 @@ class LogGuard:
         self._restarted.set()
 
     async def _wait_for_scrub(self) -> None:
-        """Wait for the start or a reconnect, then until this process records the log heads."""
         await self._restarted.wait()
         await asyncio.sleep(self._scrub_wait_s)
         self._scrub_wait_s = max(self._scrub_wait_s, SCRUB_EVERY_S)
@@ -135,7 +129,6 @@ class LogGuard:
             await self._damaged.put(log)
 
     async def _check(self) -> None:
-        """Report damaged logs to all services; then restart the record from the remaining commits."""
         found = await survey(self._heads)
         if len(found.damaged) > MAX_DAMAGED:
             first = found.damaged[0]
@@ -162,11 +155,7 @@ class _Head:
 
 
 async def scrub(heads: LogHeads) -> AsyncIterator[DamagedLog]:
-    """Read the headers of all stored commits and yield the damaged logs.
-
-    Raises:
-        Unavailable: The broker does not respond.
-    """
+    """Read the headers of all stored commits and yield the damaged logs."""
     bus = heads.bus
     known = await heads.read()
     upto = await last_sequence(bus, EVENTS)

@@ -24,15 +24,12 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 5.0
-"""Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
 """Seconds after which a standby process checks again whether another process writes the record."""
 
 
 @dataclass(slots=True)
 class _Segment:
-    """The segment that is being written."""
-
     number: int
     revision: int = 0
     """Revision of the stored segment; 0 if none is stored."""
@@ -131,7 +128,6 @@ class HeadsRecorder:
         return (newest.revision if newest else 0) == seen and await self._heads.is_behind(newest)
 
     async def _follow(self, generation: str, newest: Entry[HeadsSegment] | None) -> None:
-        """Follow the commits and write them, until another process writes or this one stops."""
         segment = _Segment(0)
         if newest is not None:
             number = int(newest.key.rpartition(".")[2])
@@ -193,7 +189,6 @@ class HeadsRecorder:
         return revision is not None
 
     async def _stand_by(self) -> None:
-        """Wait until the next check, until this process ends, or until it should follow."""
         wakers = [self._ending] if self._fold is None else [self._ending, self._fold.wanted]
         waits = [asyncio.create_task(waker.wait()) for waker in wakers]
         try:

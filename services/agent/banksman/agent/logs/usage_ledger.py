@@ -16,6 +16,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Self
 
@@ -53,8 +54,6 @@ NOTHING = UsageTotals()
 
 
 class UsageQuery(BaseModel):
-    """A request for the totals of a tenant."""
-
     tenant: str
     upto: int
     """Stream sequence up to which every commit must be counted."""
@@ -97,11 +96,7 @@ class UsageLedger:
             return self._totals(tenant)
 
     async def flush(self) -> None:
-        """Store the current totals. Call it before a log is purged, whose commits cannot be counted later.
-
-        Raises:
-            Unavailable, Overloaded: The totals could not be stored.
-        """
+        """Store the current totals. Call it before a log is purged, whose commits cannot be counted later."""
         upto = await last_sequence(self._bus, EVENTS)
         try:
             async with asyncio.timeout(REACH_S):
@@ -113,9 +108,6 @@ class UsageLedger:
         """Subtract the bytes of a log that is about to be purged, after `flush` has counted them.
 
         A repeat after an interrupted deletion subtracts the bytes a second time, in favour of the tenant.
-
-        Raises:
-            Unavailable, Overloaded: The broker did not respond.
         """
         key = usage_key(tenant)
         while entry := await self._bucket.get_or_drop(key):
@@ -126,7 +118,8 @@ class UsageLedger:
         # Before any run, so that the very first agent counts from here.
         await self._start()
         await self._view.__aenter__()
-        self._writing = self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write)
+        write_due = partial(self._write_all, unless_stored_s=self._write_every_s / 2)
+        self._writing = self._bus.background.repeat("usage-write", write_due, wait=self._wait_to_write)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -135,7 +128,6 @@ class UsageLedger:
         await self._view.__aexit__(None, None, None)
 
     async def begin(self) -> int:
-        """Begin to count for all agents; return the stream sequence from which `take` continues."""
         # Read in this order: the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
@@ -153,7 +145,6 @@ class UsageLedger:
         return self._upto
 
     def take(self, commit: StoredHeaders) -> None:
-        """Count a commit, unless it is counted already."""
         if commit.stream_seq <= self._upto:
             return
         consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
@@ -165,7 +156,6 @@ class UsageLedger:
         self._advanced.set()
 
     async def end(self) -> None:
-        """Stop counting; the totals are now those that another agent stores."""
         self._counting.clear()
         for task in tuple(self._replies):
             task.cancel()
@@ -175,7 +165,6 @@ class UsageLedger:
             account.forget()
 
     async def is_followed(self) -> bool:
-        """See `CommitFold.is_followed`."""
         try:
             await self._request(UsageQuery(tenant=ALL_TENANTS, upto=0))
         except NoResponders:
@@ -250,9 +239,6 @@ class UsageLedger:
         share = random.uniform(0.5, 1.0)
         await asyncio.sleep(max(self._write_every_s, changed / WRITES_PER_S) * share)
 
-    async def _write_due(self) -> None:
-        await self._write_all(self._write_every_s / 2)
-
     async def _write_all(self, unless_stored_s: float) -> None:
         """Store the totals of each tenant, then those of all; skip totals stored within `unless_stored_s`."""
         upto, due = self._upto, _clock() - unless_stored_s
@@ -287,8 +273,6 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class CountedCommit:
-    """The usage and bytes that one commit adds."""
-
     stream_seq: int
     time: datetime
     consumed: CommitUsage
@@ -313,14 +297,12 @@ class Account:
     _of_since: int = 0
 
     def now(self) -> UsageTotals:
-        """Return the totals, as far as this process has counted."""
         for commit in islice(self.since, self._of_since, None):
             self._counted = commit.added_to(self._counted)
         self._of_since = len(self.since)
         return self._counted
 
     def until(self, stream_seq: int) -> UsageTotals:
-        """Return the totals up to a stream sequence, without later commits."""
         totals = self.stored
         for commit in self.since:
             if commit.stream_seq <= stream_seq:
@@ -328,7 +310,6 @@ class Account:
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def forget(self) -> None:
-        """Discard the commits counted here, because another agent counts."""
         self.since.clear()
         self._counted, self._of_since = self.stored, 0
 
@@ -342,6 +323,5 @@ class Account:
         self._counted, self._of_since = totals, 0
 
     def restart_from_nothing(self) -> None:
-        """Continue without stored totals, because they were removed."""
         self.stored, self.revision, self.stored_at = NOTHING, 0, 0.0
         self._counted, self._of_since = NOTHING, 0

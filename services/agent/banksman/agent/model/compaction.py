@@ -54,8 +54,6 @@ _REFUSALS = frozenset({None, 400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A summary, empty if there is none, and the usage of its request."""
-
     text: str = ""
     model: str = ""
     usage: Usage = NO_USAGE
@@ -69,11 +67,7 @@ class Compactor:
     settings: AgentSettings
 
     async def before(self, owned: Ownership, request: ModelRequest) -> Build | None:
-        """Return the compaction to record before a request is sent; None if the request fits.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-        """
+        """Return the compaction to record before a request is sent; None if the request fits."""
         state, run = owned.state, owned.run
         size = size_of(request, state.history, state.measured)
         limit = self._limit(run)
@@ -85,9 +79,6 @@ class Compactor:
         """Return the compaction to record after a provider refused a request as too long.
 
         Return None if the provider refused for another reason, or nothing can be cut.
-
-        Raises:
-            Fenced: A higher claim owns the run.
         """
         if not is_too_long(error):
             return None
@@ -123,7 +114,6 @@ class Compactor:
         return partial(_recorded, event, history)
 
     async def _summary(self, owned: Ownership, wanted: CompactionCut, size: Size) -> _Written:
-        """Return the summary of the older part; an empty one if no model writes it."""
         run = owned.run
         models = (self.settings.compaction_model or run.settings.model, *run.settings.fallback_models)
         older = owned.state.history[: wanted.kept_from]
@@ -155,8 +145,6 @@ class Compactor:
 
 
 class _NoDeltas:
-    """Publishes nothing: clients do not see a summary while it is written."""
-
     async def write(self, kind: DeltaKind, text: str) -> None:
         pass
 

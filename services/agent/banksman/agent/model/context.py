@@ -62,8 +62,6 @@ LEAST_GAIN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The estimated size of a request."""
-
     fixed: int
     """Tokens of the system prompt and the tools."""
     messages: tuple[int, ...]
@@ -77,12 +75,10 @@ class Size:
 
 
 def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) -> int:
-    """Return the context size of a model in tokens.
+    """Return the context size of `provider:model` in tokens.
 
-    Args:
-        model: `provider:model`.
-        overrides: The operator's table, by the start of the name; it takes precedence over the built-in one.
-        own: The assistant's limit, which takes precedence over both; None if it has none.
+    The assistant's limit `own` takes precedence over the operator's table `overrides`, and that over the
+    built-in one. Both tables are by the start of the name.
     """
     if own is not None:
         return own
@@ -94,12 +90,9 @@ def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) ->
 
 
 def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measured | None) -> Size:
-    """Return the estimated size of a request.
+    """Return the estimated size of a request whose messages were folded as `history`.
 
-    Args:
-        request: The request, for its system prompt and tools.
-        history: The messages as they were folded; the request may contain them in another form.
-        measured: The vendor's count of the last request, which contained a beginning of this history.
+    `measured` is the vendor's count of the last request, which contained a beginning of this history.
     """
     fixed = _text_tokens(request.system) + sum(_tool_tokens(tool) for tool in request.tools)
     messages = tuple(_message_tokens(message) for message in history)
@@ -159,8 +152,6 @@ def _text_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompactionCut:
-    """The older part of a history that a compaction replaces."""
-
     kept_from: int
     """Index of the first message that is kept; the number of messages if none is."""
     tokens_before: int
@@ -177,14 +168,8 @@ def cut(
 ) -> CompactionCut | None:
     """Return where to cut so that the kept part has room to grow; None if a cut would save too little.
 
-    Results stay with the reply that requested them, so that both vendors accept the kept part.
-
-    Args:
-        history: All messages; each call has its result.
-        size: The size of the request with all messages.
-        limit: Tokens that the request must stay below.
-        message: The message that the open run answers, which is kept wherever it stands.
-        iterations: Maximum replies to keep with their results; None for all that fit.
+    Results stay with the reply that requested them, so that both vendors accept the kept part. The open run's
+    `message` is kept wherever it stands. At most `iterations` replies are kept; None for all that fit.
     """
     summary = round(limit * SUMMARY_SHARE)
     room = (limit - size.fixed) * KEPT_SHARE

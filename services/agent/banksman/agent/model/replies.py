@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import assert_never
 
-from banksman.agent.model.call_checks import CallFacts, CallPolicy
+from banksman.agent.model.checks import CallFacts, CallPolicy
 from banksman.agent.protocols.base import Final, Malformed, Reading, RequestedCall, RequestedCalls
 from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PaidReply:
-    """What the vendor charges for a reply."""
-
     message_id: str
     model: str
     """The model that wrote the reply, as `provider:model`."""
@@ -48,8 +46,6 @@ class PaidReply:
 
 @dataclass(frozen=True, slots=True)
 class PartialReply:
-    """The text that was streamed before the run ended."""
-
     text: str
     paid: PaidReply
     """The model that was requested first, and an estimate of the usage: vendors report it at the end of a
@@ -86,7 +82,6 @@ class ReplyCommit:
     expires_at: datetime
 
     def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
-        """Return the events of the reply; without its calls if the run was cancelled meanwhile."""
         run = state.run
         if run is None:
             return ()
@@ -218,7 +213,6 @@ def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody,
 
 
 def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
-    """Return the end of a run without a further model request; nothing if it was cancelled meanwhile."""
     if state.run is None or state.run.cancel is not None:
         return ()
     return (finished(state.run, ending.status, ending.message, ending),)
@@ -227,7 +221,6 @@ def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
 def failure(
     owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
 ) -> tuple[EventBody, ...]:
-    """Return the end of a run whose model request failed, after the text that was already streamed."""
     run = state.run
     if run is None:
         return ()

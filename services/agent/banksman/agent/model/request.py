@@ -1,4 +1,4 @@
-"""Sends a model request, falls back to the next model, and cancels the request with its run."""
+"""Sends a model request, with fallback and cancellation, and publishes the text while the model writes it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import DeltaSink
+from banksman.agent.protocols.base import DeltaFilter, ModelReply, ModelRequest, Protocol
+from banksman.agent.providers.base import DeltaKind, DeltaSink
 from banksman.agent.providers.catalog import Providers
-from banksman.contracts.errors import ProviderFailed, Refused
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.bus.names import STATUS_NO_RESPONDERS
+from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
+from banksman.contracts.errors import ProviderFailed, Refused, Unavailable
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
+from banksman.runtime.redaction import safe_length, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +32,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A reply, and the model that wrote it."""
-
     model: str
     """`provider:model`."""
     provider: str
@@ -41,16 +46,9 @@ async def complete_with_fallback(
     deltas: DeltaSink,
     deadline_s: float,
 ) -> Completion:
-    """Send a request to the models in turn until one replies.
+    """Send a request to the models in turn until one replies; `deadline_s` is for all together.
 
     Only an unavailable provider is skipped. A model with successors gets half of the time that is left.
-
-    Args:
-        providers: The providers of the models.
-        models: `provider:model` of each, the first choice first; at least one.
-        request: The request; the name of each model replaces its `model`.
-        deltas: Receives the text of the reply, and restarts with each model.
-        deadline_s: Seconds for all models together.
 
     Raises:
         ProviderFailed: The last model is unavailable, or a model refused the request.
@@ -79,11 +77,7 @@ async def complete_with_fallback(
 
 
 async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`.
-
-    Raises:
-        Fenced: A higher claim owns the run.
-    """
+    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`."""
     task = asyncio.create_task(work)
     try:
         while not task.done():
@@ -113,3 +107,124 @@ async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> bool:
         return notified.done() and notified.result()
     finally:
         notified.cancel()
+
+
+BATCH_S: Final = 0.01
+"""Seconds that a piece waits for further pieces, which are published with it as one message."""
+CHECK_S: Final = 0.5
+"""Seconds between two checks whether a client receives the text. Nothing is published while none does."""
+
+
+class Deltas:
+    """The `DeltaSink` of one reply: it publishes the text, but never the text of a call.
+
+    As a context manager it learns from the server whether a client has subscribed.
+    """
+
+    def __init__(
+        self, bus: Bus, tenant: str, empty: Delta, protocol: Protocol, confirm: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`empty` is a piece without text. `confirm` raises an exception if another process owns the run."""
+        self.message_id = empty.message_id
+        self._bus = bus
+        self._confirm = confirm
+        self._protocol = protocol
+        self._filter: DeltaFilter = protocol.delta_filter()
+        self._subject = subjects.delta(tenant, empty.conversation_id)
+        self._empty = empty
+        self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
+        self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
+        self._streamed: list[str] = []
+        self._kind: DeltaKind = "message"
+        """The kind of the text that waits to be published."""
+        self._waiting = ""
+        self._batch: asyncio.Task[None] | None = None
+        """Publishes the waiting text."""
+        self._inbox = ""
+        self._check_at = float("-inf")
+        self._has_readers = True
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._inbox = self._stack.enter_context(
+            self._bus.replies.expect(self._subject, self._answered, lambda _error: None)
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._batch is not None:
+            self._batch.cancel()
+        self._stack.close()
+
+    @property
+    def streamed(self) -> str:
+        """The published text of the message, without reasoning."""
+        return "".join(self._streamed)
+
+    async def write(self, kind: DeltaKind, text: str) -> None:
+        """Publish the next piece, together with pieces that follow within `BATCH_S`."""
+        # A secret of this process may span several pieces, so its possible beginning is held back.
+        text = self._unsafe[kind] + text
+        safe = safe_length(text)
+        self._unsafe[kind] = text[safe:]
+        await self._pass_on(kind, text[:safe])
+
+    async def restart(self) -> None:
+        """Restart the reply: clients replace the shown text when its offsets begin at 0 again."""
+        await self._confirm()
+        self._filter = self._protocol.delta_filter()
+        self._offsets = {"message": 0, "reasoning": 0}
+        self._unsafe = {"message": "", "reasoning": ""}
+        self._streamed = []
+        self._waiting = ""
+
+    async def end(self, *, is_final: bool) -> None:
+        """Publish the waiting text. For a final reply, also publish the text withheld as a possible call."""
+        if is_final:
+            await self._pass_on("message", self._unsafe["message"])
+            await self._add("message", self._filter.flush())
+        await self._publish_waiting()
+
+    async def _pass_on(self, kind: DeltaKind, text: str) -> None:
+        text = without_secrets(text)
+        await self._add(kind, self._filter.feed(text) if kind == "message" else text)
+
+    async def _add(self, kind: DeltaKind, text: str) -> None:
+        if not text:
+            return
+        if kind == "message":
+            self._streamed.append(text)
+        if kind != self._kind:
+            await self._publish_waiting()
+        self._kind, self._waiting = kind, self._waiting + text
+        if self._batch is None or self._batch.done():
+            self._batch = asyncio.create_task(self._publish_batch())
+
+    async def _publish_batch(self) -> None:
+        await asyncio.sleep(BATCH_S)
+        await self._publish_waiting()
+
+    async def _publish_waiting(self) -> None:
+        text, self._waiting = self._waiting, ""
+        if not text:
+            return
+        delta = self._empty.model_copy(
+            update={"kind": self._kind, "offset": self._offsets[self._kind], "text": text}
+        )
+        self._offsets[self._kind] += len(text)
+        now = asyncio.get_running_loop().time()
+        checks = now >= self._check_at
+        if not (checks or self._has_readers):
+            return
+        if checks:
+            # Without a subscriber, the server replies `no responders` to a message with a reply subject.
+            self._check_at, self._has_readers = now + CHECK_S, True
+        # A client that misses a piece receives the whole message from the log.
+        with contextlib.suppress(Unavailable):
+            await self._bus.replies.send(
+                self._subject, delta.model_dump_json().encode(), self._inbox if checks else ""
+            )
+
+    def _answered(self, message: Message) -> None:
+        if message.status == STATUS_NO_RESPONDERS:
+            self._has_readers = False

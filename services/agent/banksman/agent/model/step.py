@@ -8,23 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from banksman.agent.model.budgets import TenantBudgets
-from banksman.agent.model.call_checks import CallFacts, argument_problems, old_contents
+from banksman.agent.model import replies
+from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
-from banksman.agent.model.deltas import Deltas
-from banksman.agent.model.replies import (
-    PaidReply,
-    PartialReply,
-    ReplyCommit,
-    UnusableReply,
-    end_events,
-    failure,
-    paid_events,
-    partial_events,
-    unrecorded,
-)
-from banksman.agent.model.request import complete_with_fallback, unless_cancelled
+from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
+from banksman.agent.model.request import Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
@@ -37,7 +26,7 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.agent.tools.available import AvailableTools
+from banksman.agent.tools import AvailableTools
 from banksman.bus.connection import Bus
 from banksman.bus.names import PROMPTS
 from banksman.bus.storage.kv import Bucket
@@ -65,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that is ready to be sent."""
-
     protocol: Protocol
     request: ModelRequest
     tools: tuple[ToolDefinition, ...]
@@ -77,8 +64,6 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """Requests replies from models; one object serves all runs of a process."""
-
     bus: Bus
     providers: Providers
     catalog: AvailableTools
@@ -92,16 +77,12 @@ class ModelStep:
         """Request the next reply of a run; return the `Build` of its commit.
 
         If the history is too long for the model, the commit is a compaction, and the loop requests the reply
-        in its next step.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-            Refused: The broker did not respond, which is no reason to end the run.
+        in its next step. An error of the broker is no reason to end the run.
         """
         await owned.confirm()
         ending = await self.tenants.used_up(owned)
         if ending is not None:
-            return partial(end_events, ending=ending)
+            return partial(replies.end_events, ending=ending)
         try:
             prepared = await self._prepare(owned.state, owned.run)
             compaction = await self.compactor.before(owned, prepared.request)
@@ -110,11 +91,10 @@ class ModelStep:
             raise
         except BanksmanError as error:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
-            return partial(failure, owned, error, None)
+            return partial(replies.failure, owned, error, None)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """See `replies.unrecorded`."""
-        return unrecorded(error, reply)
+        return replies.unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         state = owned.state
@@ -135,9 +115,9 @@ class ModelStep:
                 if not deltas.streamed:
                     raise
                 logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
-                return partial(failure, owned, refusal, await self._partial(owned, prepared, deltas))
+                return partial(replies.failure, owned, refusal, await self._partial(owned, prepared, deltas))
             if reply is None:
-                return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
+                return partial(replies.partial_events, reply=await self._partial(owned, prepared, deltas))
             return reply
 
     async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
@@ -150,13 +130,7 @@ class ModelStep:
         return PartialReply(truncated_text(text), PaidReply(deltas.message_id, model, "", usage))
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
-        """Request the reply and check it; return None if the run was cancelled meanwhile.
-
-        Raises:
-            ProviderFailed: The model's API failed permanently, or the run timed out.
-            BadInput: A model is unknown.
-            UnusableReply: The reply cannot be read or checked, because of an unforeseen error.
-        """
+        """Request and check the reply; return None if the run was cancelled meanwhile."""
         run = owned.run
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         request = complete_with_fallback(
@@ -171,7 +145,7 @@ class ModelStep:
             completion = await unless_cancelled(owned, request)
         except ValueError as error:
             streamed = await self._partial(owned, prepared, deltas)
-            raise UnusableReply(partial(partial_events, reply=streamed)) from error
+            raise UnusableReply(partial(replies.partial_events, reply=streamed)) from error
         if completion is None:
             return None
         await reach("agent.reply_received")
@@ -181,7 +155,7 @@ class ModelStep:
         try:
             return await self._checked(owned, prepared, deltas, completion.reply, paid)
         except ValueError as error:
-            raise UnusableReply(partial(paid_events, reply=paid)) from error
+            raise UnusableReply(partial(replies.paid_events, reply=paid)) from error
 
     async def _checked(
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
@@ -222,7 +196,6 @@ class ModelStep:
         )
 
     async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
-        """Return why the tenant may store no further approval request; None if it may, or without calls."""
         size = sum(len(json.dumps(call.arguments)) for call in calls)
         return await self.tenants.approvals.problem(tenant, size) if calls else None
 
@@ -235,12 +208,6 @@ class ModelStep:
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
-        """Return the request in the form of the protocol.
-
-        Raises:
-            BadInput: A variable of the prompt is unknown.
-            NotFound: The system prompt was deleted.
-        """
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools, state.history)
         variables = run_variables(

@@ -21,7 +21,6 @@ MAX_REPLY_CHARS = 256 * 1024
 """Maximum characters of one stored reply. A longer one is cut and ends with a note."""
 
 MAX_NAME_CHARS = 256
-"""Maximum characters of the name of a tool in the log."""
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
 """The final text if a model stops for an unknown reason without text."""
@@ -52,8 +51,6 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawCall:
-    """A call as the vendor returned it."""
-
     provider_call_id: str | None
     name: str
     arguments: str | JsonObject
@@ -62,8 +59,6 @@ class RawCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One complete reply of a model."""
-
     text: str | None
     calls: tuple[RawCall, ...] = ()
     finish_reason: FinishReason = "stop"
@@ -90,16 +85,12 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The reply ends the run."""
-
     text: str
     finish_reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCalls:
-    """The reply requests calls."""
-
     text: str | None
     """The text beside the calls; None if there is none."""
     calls: tuple[RequestedCall, ...]
@@ -146,11 +137,8 @@ class Protocol(typing.Protocol):
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """Classify a reply. Never raises.
 
-        Args:
-            reply: The complete reply.
-            attempt: Consecutive malformed replies including this one if it is malformed. It selects the
-                correction.
-            tools: The tools that the request offered.
+        `attempt` counts consecutive malformed replies including this one, and selects the correction. `tools`
+        are those that the request offered.
         """
         ...
 
@@ -195,7 +183,6 @@ def prose_call(call: ToolCall) -> str:
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return a result as the text of a user's message."""
     return f"Tool result for {message.name}:\n{result_json(message.result)}"
 
 

@@ -81,7 +81,6 @@ class JsonText:
 
 
 def written_call(call: ToolCall) -> str:
-    """Return a call as the model writes it."""
     return json.dumps(
         {TOOL_KEY: call.name, PARAMETERS_KEY: call.arguments, TERMINATE_KEY: call.terminate},
         ensure_ascii=False,
@@ -110,11 +109,7 @@ def _position_text(text: str, position: int) -> str:
 
 
 def _find_call(text: str) -> tuple[RequestedCall, int, int] | None:
-    """Return the one call of a text with its start and end; None if the text attempts no call.
-
-    Raises:
-        _MalformedCall: The text attempts a call that breaks a rule.
-    """
+    """Return the one call of a text with its start and end; None if the text attempts no call."""
     found = list(islice(attempts(text), 2))
     if not found:
         if QUOTED_KEY in text and _LEADING_BRACE.match(text):
@@ -166,8 +161,6 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
 
 
 class _Fields:
-    """Checks the three fields of a call. An error carries the position of the field."""
-
     def __init__(self, text: str, start: int, end: int, value: JsonObject) -> None:
         self._text = text
         self._start = start

@@ -60,7 +60,6 @@ class Native:
         return RequestedCalls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that passes all text: calls are never part of the text."""
         return _PassAll()
 
 
@@ -113,11 +112,7 @@ def _read_call(raw: RawCall) -> RequestedCall:
 
 
 def _arguments(written: str | JsonObject) -> JsonObject:
-    """Return the arguments as an object. Vendors send an empty text for a tool without parameters.
-
-    Raises:
-        BadInput: The arguments are not one JSON object.
-    """
+    """Return the arguments as an object. Vendors send an empty text for a tool without parameters."""
     text = written if isinstance(written, str) else json.dumps(written)
     value = strict_json(text, what="arguments") if text.strip() else {}
     if not isinstance(value, dict):

@@ -80,7 +80,6 @@ class Broken:
 
 
 def next_object(text: str, start: int) -> Closed | Broken | None:
-    """Return the first object that starts at or after `start`; None if there is none."""
     opening = _OPENING.search(text, start)
     return None if opening is None else _read(text, opening.start())
 
@@ -192,7 +191,6 @@ class CallFilter:
         self._objects_read = 0
 
     def feed(self, text: str) -> str:
-        """See `DeltaFilter.feed`."""
         self._withheld.append(text)
         self._size += len(text)
         if self._withholds_rest or self._size < self._next_scan:
@@ -203,7 +201,6 @@ class CallFilter:
         return pending[:end]
 
     def flush(self) -> str:
-        """See `DeltaFilter.flush`."""
         rest = "".join(self._withheld)
         self._withhold("")
         return rest
@@ -224,7 +221,6 @@ class CallFilter:
         return 0 if self._withholds_rest else _before_fence(pending, self._first_candidate(pending))
 
     def _first_candidate(self, pending: str) -> int:
-        """Return the start of the first object that may be a call, or the end of the text."""
         position = 0
         while (start := next_possible_start(pending, position)) is not None:
             found = next_object(pending, start)

@@ -12,9 +12,14 @@ import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.base import (
+    DeltaSink,
+    ProviderSettings,
+    RetryingProvider,
+    TransientFault,
+    status_fault,
+)
 from banksman.agent.providers.collect import ReplyBuilder, as_count, as_object, as_text, well_formed
-from banksman.agent.providers.retries import RetryingProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
@@ -40,13 +45,10 @@ defer("anthropic", "_client", "_streaming", "_exceptions", "_base_client")
 
 
 class Anthropic(RetryingProvider["AsyncAnthropic"]):
-    """The `Provider` of Claude models."""
-
     def __init__(self, settings: ProviderSettings) -> None:
         super().__init__("anthropic", settings)
 
     def make_client(self) -> AsyncAnthropic:
-        """See `RetryingProvider.make_client`."""
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
         key = self.settings.anthropic_api_key
@@ -65,7 +67,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         return Timeout(silence_s, connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `RetryingProvider.attempts`."""
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
@@ -164,8 +165,6 @@ class _Thinking:
 
 
 class AnthropicReplyReader:
-    """Reads the events of one streamed message."""
-
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
         self._thinking: dict[int, _Thinking] = {}
@@ -197,11 +196,7 @@ class AnthropicReplyReader:
                 pass
 
     def reply(self) -> ModelReply:
-        """Return the complete reply.
-
-        Raises:
-            TransientFault: The stream ended before its last event.
-        """
+        """Return the complete reply; raise `TransientFault` if the stream ended before its last event."""
         if not self._complete and not self.full:
             raise TransientFault("the stream ended before the message was complete")
         reason = self._stop_reason
@@ -243,10 +238,7 @@ class AnthropicReplyReader:
                 pass
 
     def _count(self, usage: dict[str, Any]) -> None:
-        """Store the latest value of each count.
-
-        Counts are cumulative, and the last event repeats only some.
-        """
+        """Store the latest value of each count. The last event repeats only some."""
         written = as_object(usage.get("cache_creation"))
         for name, value in {**usage, _WRITTEN_1H: written.get(_WRITTEN_1H)}.items():
             if name in _COUNTS and isinstance(value, int):

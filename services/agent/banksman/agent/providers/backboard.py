@@ -23,8 +23,7 @@ from banksman.agent.providers.backboard_request import (
     plan,
     tools,
 )
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retries import RetryingProvider, TransientFault
+from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 
@@ -53,19 +52,16 @@ class Backboard(RetryingProvider["BackboardApi"]):
         super().__init__("backboard", settings)
 
     def make_client(self) -> BackboardApi:
-        """See `RetryingProvider.make_client`. The SDK has no retries of its own."""
         from banksman.agent.providers.backboard_api import BackboardApi
 
         return BackboardApi(self.name, self.settings)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `RetryingProvider.attempts`. Later attempts use the assistant that an earlier one created."""
+        """Later attempts use the assistant that an earlier one created."""
         return _Attempts(self.client, self.name, request, deltas).attempt
 
 
 class _Attempts:
-    """The attempts of one request, which share a plan."""
-
     def __init__(self, api: BackboardApi, provider: str, request: ModelRequest, deltas: DeltaSink) -> None:
         self._api = api
         self._request = request
@@ -77,12 +73,7 @@ class _Attempts:
         self._configured = known.configured if known else ""
 
     async def attempt(self) -> ModelReply:
-        """Execute the plan. If the thread refuses to continue, start a new one.
-
-        Raises:
-            TransientFault: Another attempt may succeed.
-            ProviderFailed: The vendor refused the request.
-        """
+        """Execute the plan. If the thread refuses to continue, start a new one."""
         try:
             return await self._execute(await self._current_plan())
         except (ProviderFailed, TransientFault) as fault:
@@ -181,7 +172,6 @@ class BackboardReplyReader:
 
     @property
     def done(self) -> bool:
-        """True if the run ended, waits for outputs, or wrote more than the size limit."""
         return self._finish_reason is not None or self._builder.full
 
     @property
@@ -204,11 +194,7 @@ class BackboardReplyReader:
                 pass
 
     def reply(self) -> ModelReply:
-        """Return the complete reply, without provider state.
-
-        Raises:
-            TransientFault: The stream ended before the run.
-        """
+        """Return the reply without state; raise `TransientFault` if the stream ended before the run."""
         if not self.done:
             raise TransientFault("the stream ended before the run")
         return self._builder.reply(self._finish_reason or "length", self._raw_finish_reason, self._usage)

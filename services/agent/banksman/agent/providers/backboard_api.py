@@ -16,8 +16,7 @@ import httpx
 from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import ValidationError
 
-from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.providers.retries import TransientFault, status_fault
+from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.tracing import outgoing
@@ -106,10 +105,7 @@ class BackboardApi:
             raise ProviderFailed(self._provider, f"the response has an unknown form: {error}") from error
 
     def _fault(self, error: BackboardAPIError) -> Exception:
-        """Map an error of the SDK.
-
-        Errors of the connection and of a run have no status and count as transient, except for silence.
-        """
+        """Map an error of the SDK. Without a status it is transient, except for silence."""
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
         if isinstance(error.__context__, httpx.ReadTimeout):

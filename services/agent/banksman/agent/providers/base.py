@@ -1,12 +1,28 @@
-"""The interface of a provider, and its settings."""
+"""The interface of a provider, its settings, and the base of the adapters: one client, and retries.
+
+The retries of vendors' SDKs are disabled, because they do not know the deadline of the run, and cannot
+withdraw the text of a failed attempt that clients have already received.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+import asyncio
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
+from banksman.runtime.redaction import redacted
 
 DeltaKind = Literal["message", "reasoning"]
 """
@@ -91,3 +107,189 @@ class ProviderSettings(BaseModel):
         """Return the seconds for which `provider:model` may send nothing."""
         fitting = [start for start in self.request_timeouts_s if model.startswith(start)]
         return self.request_timeouts_s[max(fitting, key=len)] if fitting else self.request_timeout_s
+
+
+MAX_DELAY_S = 8.0
+"""Maximum seconds between two attempts if the vendor names no time."""
+
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+_MAY_BE_BILLED = frozenset({504, 524})
+"""Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
+_MAX_MESSAGE_CHARS = 500
+
+logger = logging.getLogger(__name__)
+
+
+class TransientFault(Exception):
+    """An attempt failed, and another attempt may succeed."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
+        self.message = redacted(message)[:_MAX_MESSAGE_CHARS]
+        self.status = status
+        self.retry_after_s = retry_after_s
+        super().__init__(self.message)
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class RetryingProvider(ABC, Generic[C]):
+    """A `Provider` with one client. Only `make_client` and the attempts import the library of the client."""
+
+    def __init__(self, name: str, settings: ProviderSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._without_temperature: set[str] = set()
+        """Models that refused a temperature."""
+
+    async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
+        """A request that is refused for its temperature is repeated without it, as are later ones."""
+        until = time.monotonic() + deadline_s
+        while True:
+            if request.model in self._without_temperature:
+                options = request.options.model_copy(update={"temperature": None})
+                request = replace(request, options=options)
+            try:
+                return await self._with_retries(self.attempts(request, deltas), deltas, deadline_s)
+            except ProviderFailed as refusal:
+                if request.options.temperature is None or not _refuses_temperature(refusal):
+                    raise
+                logger.warning(
+                    "the model refused the temperature: %s", refusal, extra={"model": request.model}
+                )
+            self._without_temperature.add(request.model)
+            await deltas.restart()
+            deadline_s = max(0.1, until - time.monotonic())
+
+    async def _with_retries(
+        self, attempt: Callable[[], Awaitable[ModelReply]], deltas: DeltaSink, deadline_s: float
+    ) -> ModelReply:
+        """Repeat `attempt` while it raises `TransientFault` and time and attempts remain."""
+        number = 1
+        scope = asyncio.timeout(deadline_s)
+        try:
+            async with scope:
+                while True:
+                    try:
+                        return await attempt()
+                    except TransientFault as fault:
+                        delay_s = self._delay_s(fault, number, scope)
+                    await asyncio.sleep(delay_s)
+                    await deltas.restart()
+                    number += 1
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            text = f"no complete reply within {deadline_s:g} s"
+            raise ProviderTimedOut(self.name, text, unavailable=True) from error
+
+    def _delay_s(self, fault: TransientFault, number: int, scope: asyncio.Timeout) -> float:
+        """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
+
+        The pause is the vendor's time plus up to 10 %; without one, 50 to 100 % of a time that doubles.
+
+        Raises:
+            ProviderFailed: No attempt is left, or the next one would begin after the deadline.
+        """
+        if fault.retry_after_s is not None:
+            delay_s = fault.retry_after_s * random.uniform(1.0, 1.1)
+        else:
+            longest_s = min(MAX_DELAY_S, self.settings.first_delay_s * 2 ** (number - 1))
+            delay_s = longest_s * random.uniform(0.5, 1.0)
+        ends_at = scope.when()
+        too_late = ends_at is not None and asyncio.get_running_loop().time() + delay_s >= ends_at
+        if number >= self.settings.max_attempts or too_late:
+            raise ProviderFailed(self.name, fault.message, status=fault.status, unavailable=True) from fault
+        logger.warning(
+            "repeating the model request: %s",
+            fault.message,
+            extra={
+                "provider": self.name,
+                "attempt": number,
+                "status": fault.status,
+                "delay_s": round(delay_s, 3),
+            },
+        )
+        return delay_s
+
+    def silent(self, model: str) -> ProviderFailed:
+        """Return the failure of a request whose reply paused for longer than `model` may be silent.
+
+        It is `unavailable`, so that another model is tried, and not transient: this model may still write.
+        """
+        text = f"{model} was silent for {self.settings.silence_s(f'{self.name}:{model}'):g} s"
+        return ProviderFailed(self.name, text, unavailable=True)
+
+    def warm(self) -> None:
+        _ = self.client
+
+    async def close(self) -> None:
+        if "client" in self.__dict__:
+            await self.client.close()
+
+    @cached_property
+    def client(self) -> C:
+        return self.make_client()
+
+    @abstractmethod
+    def make_client(self) -> C:
+        """Import the library and create its client, without retries of its own."""
+
+    @abstractmethod
+    def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
+        """Return a function that sends the request once each time it is called.
+
+        Raises:
+            TransientFault: The function failed, and another attempt may succeed.
+            ProviderFailed: The vendor refused the request.
+        """
+
+
+def status_fault(
+    provider: str, status: int, message: str, headers: Mapping[str, str]
+) -> TransientFault | ProviderFailed:
+    """Map an error status to an exception. The header `x-should-retry` of the vendors takes precedence."""
+    transient = status in _TRANSIENT_STATUSES or (status >= 500 and status not in _MAY_BE_BILLED)
+    if headers.get("x-should-retry") in ("true", "false"):
+        transient = headers["x-should-retry"] == "true"
+    if transient:
+        return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
+    text = redacted(message)[:_MAX_MESSAGE_CHARS]
+    return ProviderFailed(provider, text, status=status, unavailable=status in _MAY_BE_BILLED)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the wait in `retry-after-ms` or `retry-after` (seconds or a date); None if missing."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    return _until(value) if seconds is None and value else seconds
+
+
+def _refuses_temperature(refusal: ProviderFailed) -> bool:
+    return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        return None
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def _until(date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):  # `OverflowError` for a number that is no C integer.
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

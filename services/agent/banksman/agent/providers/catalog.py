@@ -22,11 +22,7 @@ class Providers:
         self._created: dict[str, Provider] = {}
 
     def choose(self, model: str) -> tuple[Provider, str]:
-        """Return the provider of `provider:model` and the vendor's name of the model.
-
-        Raises:
-            BadInput: The name has another form, or the provider is not configured.
-        """
+        """Return a model's provider and the vendor's name of it; raise `BadInput` for an unknown provider."""
         provider, _, name = (DEMO_MODEL, "", DEMO_MODEL) if model == DEMO_MODEL else model.partition(":")
         if provider not in self.names or not name:
             raise BadInput("model", model, f"provider:model with a provider of {', '.join(self.names)}")
@@ -40,11 +36,7 @@ class Providers:
         return ("anthropic", "openai", "backboard", *demo)
 
     async def warm(self, model: str) -> None:
-        """Import the library and the price list that the first request to `model` needs, off the event loop.
-
-        Raises:
-            BadInput: See `choose`.
-        """
+        """Import the library and the price list that the first request needs, off the event loop."""
         provider, _ = self.choose(model)
         await asyncio.to_thread(provider.warm)
         await asyncio.to_thread(load_prices, model)

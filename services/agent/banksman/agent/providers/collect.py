@@ -85,10 +85,7 @@ class ReplyBuilder:
         name: str | None = None,
         arguments: str | JsonObject | None = None,
     ) -> None:
-        """Add a fragment of the call at `index`.
-
-        The first id and name count, because some servers repeat them.
-        """
+        """Add a fragment of a call. The first id and name count, because some servers repeat them."""
         # Counted also for a call that is left out, so that an endless stream of calls is cut.
         self._chars += _CALL_CHARS if index > self._last_call else 1
         self._chars += len(arguments) if isinstance(arguments, str) else 0
@@ -158,20 +155,16 @@ def well_formed(text: str) -> str:
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return an object; empty if `value` is not one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """Return a list; empty if `value` is not one."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str:
-    """Return a string; empty if `value` is not one."""
     return value if isinstance(value, str) else ""
 
 
 def as_count(value: object) -> int:
-    """Return an integer; 0 if `value` is not one."""
     return value if isinstance(value, int) else 0

@@ -98,8 +98,6 @@ _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]*)")
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """An image that the request contains."""
-
     media_type: str
     base64: str
 
@@ -119,10 +117,7 @@ SentPart = str | InlineImage | LinkedImage
 
 
 def sent_parts(content: Content) -> list[SentPart]:
-    """Return the parts of a message.
-
-    Files, and images stored in the workspace, become text with their path.
-    """
+    """Return the parts of a message. Files and images of the workspace become text with their path."""
     if isinstance(content, str):
         return [content] if content.strip() else []
     return [part for part in map(_sent, content) if not isinstance(part, str) or part.strip()]

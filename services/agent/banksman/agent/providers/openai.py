@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
 from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
 from banksman.agent.providers.exchanges import (
     CallWithResult,
@@ -20,7 +20,6 @@ from banksman.agent.providers.exchanges import (
     exchanges,
     sent_parts,
 )
-from banksman.agent.providers.retries import RetryingProvider, TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
 from banksman.contracts.tools import ToolDefinition
@@ -62,13 +61,11 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         self._api_key = api_key
 
     def make_client(self) -> OpenAIApi:
-        """See `RetryingProvider.make_client`."""
         from banksman.agent.providers.openai_api import OpenAIApi
 
         return OpenAIApi(self.name, self.settings, base_url=self._base_url, api_key=self._api_key)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `RetryingProvider.attempts`."""
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
@@ -191,11 +188,7 @@ class OpenAIReplyReader:
             await self._take_delta(as_object(choice.get("delta")))
 
     def reply(self) -> ModelReply:
-        """Return the complete reply.
-
-        Raises:
-            TransientFault: The stream ended without a finish reason, possibly by a closed connection.
-        """
+        """Return the reply; raise `TransientFault` if the stream ended without a finish reason."""
         reason = self._finish_reason
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
@@ -217,11 +210,7 @@ class OpenAIReplyReader:
                 return
 
     def _index(self, call: dict[str, Any]) -> int:
-        """Return the call's index.
-
-        Without an index, a fragment with an id starts the next call, and one without an id continues the
-        last.
-        """
+        """Return the call's index; without one, a fragment with an id starts the next call."""
         index = call.get("index")
         if isinstance(index, int):
             return index

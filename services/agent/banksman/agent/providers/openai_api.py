@@ -16,9 +16,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
 from banksman.agent.providers.collect import as_object, as_text
-from banksman.agent.providers.retries import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.tracing import outgoing
 
@@ -170,11 +169,7 @@ class Events:
         self._after_return = False
 
     def complete(self, piece: bytes) -> Generator[bytes]:
-        """Yield the data of the events that a piece of the stream completes.
-
-        Raises:
-            TransientFault: An event is too long.
-        """
+        """Yield the data of the events that a piece completes; raise `TransientFault` if one is too long."""
         if self._after_return and piece.startswith(b"\n"):
             # The second byte of a line end, whose first byte ended the previous piece.
             piece = piece[1:]

@@ -38,7 +38,6 @@ renewals."""
 SPREAD_S = 0.15
 """Seconds over which agents spread their checks: a reply to the first check makes the others unnecessary."""
 CHECK_S = 0.25
-"""Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
 """Seconds for which a connection must be found closed, by number of replicas. A process reconnects to a
 single server within a second; with three servers, it may try the unreachable ones first."""
@@ -48,12 +47,9 @@ so the other processes reconnect too."""
 PROBE_S = 0.5
 """Seconds to wait for the reply to a check. Without any reply the connection counts as open."""
 CONCURRENT = 64
-"""Maximum concurrent checks."""
 
 
 class RunnerPresence:
-    """Checks the holders of overdue leases; as a context manager it does so while the block runs."""
-
     def __init__(self, bus: Bus, placements: Placements) -> None:
         self._bus = bus
         self._placements = placements
@@ -93,11 +89,9 @@ class RunnerPresence:
         await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
 
     def _confirmed_at(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
-        """Return when a holder last renewed its lease or replied to a check, by the event loop's clock."""
         return max(renewed_at, self._replied_at.get((entry.key, entry.revision), renewed_at))
 
     def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
-        """Return the leases that were last renewed or confirmed before a time of the event loop's clock."""
         renewed = self._placements.renewed()
         current = {(entry.key, entry.revision) for entry, _ in renewed}
         self._replied_at = {lease: at for lease, at in self._replied_at.items() if lease in current}
@@ -118,7 +112,6 @@ class RunnerPresence:
                     group.create_task(self._check_holder(entry))
 
     async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
-        """End the lease of a holder whose connection has been closed for `CLOSED_S`."""
         lease = (entry.key, entry.revision)
         if not await self._is_closed(entry):
             self._closed_since.pop(lease, None)
@@ -128,7 +121,6 @@ class RunnerPresence:
             await self._end(entry)
 
     async def _is_closed(self, entry: Entry[RunnerLease]) -> bool:
-        """Return whether the server reports that no process serves the subjects of a holder."""
         holder, *rest = entry.key.split(".")
         # `{server}.{tenant}.{epoch}`: the account of a tenant serves the calls of that tenant only.
         tenant = rest[0] if len(rest) == 2 else PRESENCE
@@ -148,7 +140,6 @@ class RunnerPresence:
         return False
 
     def _replied(self, message: Message) -> None:
-        """Record that a holder replied to a check of any agent."""
         checked = message.subject.removeprefix(f"{self._replies}.")
         agent, token, revision, key = checked.split(".", 3)
         # The server reports a closed connection only to the agent that checks it.

@@ -44,8 +44,6 @@ _Place = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Measured:
-    """The messages of one subject up to a stream sequence."""
-
     messages: int = 0
     bytes: int = 0
     up_to: int = 0
@@ -76,11 +74,6 @@ class RunnerRoom:
             await self._checking.stop()
 
     async def check(self) -> None:
-        """Check both stores once.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         # The next check must take place before the free room can be filled.
         fills_in_s = [await self._check(store) / FASTEST_BYTES_PER_S for store in RUNNER_STORES]
         self._pause_s = max(self._soonest_s, min(LATEST_S, *fills_in_s))
@@ -89,7 +82,6 @@ class RunnerRoom:
         await asyncio.sleep(self._pause_s)
 
     async def _check(self, store: str) -> int:
-        """Remove the objects of one store above a runner's part; return the bytes that were free before."""
         state = await self._stores.state(store)
         free_bytes = state.max_bytes - state.held_bytes
         if state.held_bytes <= MEASURED_SHARE * state.max_bytes:
@@ -119,7 +111,6 @@ class RunnerRoom:
     async def _exceeds(
         self, store: str, runner: str, by_runner: _Messages, held_bytes: int, state: StoreState
     ) -> bool:
-        """Return whether a runner has more than its part; read as few messages as possible."""
         most_bytes = int(MOST_SHARE * state.max_bytes)
         own = by_runner[runner]
         others = {
@@ -203,7 +194,6 @@ class RunnerRoom:
             excess_bytes -= held_bytes
 
     async def _recorded_places(self, runner: str) -> set[_Place]:
-        """Return the places of a runner's snapshots that records name."""
         subjects = (await self._by_runner(WORKSPACES)).get(runner, {})
         recorded = set[_Place]()
         for workspace in {_place_of(subject)[:2] for subject in subjects}:

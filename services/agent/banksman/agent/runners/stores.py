@@ -1,16 +1,23 @@
-"""Removes objects on behalf of runners: the permissions of a runner include storing objects, but no purge."""
+"""What agents do on behalf of runners, whose permissions do not include it.
+
+They remove objects, which runners may store but not purge, and record what runners report of workspaces in
+the bucket by which calls are placed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple, Self, cast
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.names import (
+    ASSISTANTS,
     CODE_NO_MESSAGE,
     CODE_STREAM_NOT_FOUND,
+    CONVERSATIONS,
     OWNERS,
     WORKSPACES,
     api,
@@ -21,18 +28,25 @@ from banksman.bus.names import (
 )
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import OWNER_END, subjects_below
+from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token
-from banksman.contracts.workspaces import ObjectRemoval, ObjectRemovalReply, SnapshotRef, WorkspaceOwner
+from banksman.contracts.workspaces import (
+    ObjectRemoval,
+    ObjectRemovalReply,
+    SnapshotRef,
+    WorkspaceOwner,
+    WorkspaceReport,
+    WorkspaceReportReply,
+)
+from banksman.runs.runners.workspaces import apply_report
 from banksman.runtime.background import BackgroundTask
 
 COLLECT_EVERY_S: Final = 3600.0
 
 
 class StoredSnapshot(NamedTuple):
-    """A snapshot in the store, finished or not."""
-
     tenant: str
     conversation_id: str
     id: str
@@ -41,8 +55,6 @@ class StoredSnapshot(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """How full an object store is."""
-
     held_bytes: int
     max_bytes: int
     """0 if the store does not exist or has no limit."""
@@ -53,10 +65,7 @@ class StoreState(NamedTuple):
 
 
 class StoreRequests:
-    """The part of the JetStream API that agents may use on the object stores of account RUN.
-
-    Each method raises `Unavailable` if the broker does not respond.
-    """
+    """The JetStream API of the object stores of account RUN. `Unavailable`: the broker does not respond."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -89,7 +98,6 @@ class StoreRequests:
             yield found
 
     async def next(self, store: str, subject: str, after: int) -> jetstream.StoredMessage | None:
-        """Return the next message on a subject after a stream sequence; None if there is none."""
         body = {"seq": after + 1, "next_by_subj": subject}
         response = await self._call("STREAM.MSG.GET", store, body)
         return None if response is None else jetstream.stored_message(response)
@@ -109,8 +117,6 @@ class StoreRequests:
 
 
 class RunnerStores:
-    """The object stores of account RUN; as a context manager it collects abandoned snapshots."""
-
     def __init__(
         self,
         bus: Bus,
@@ -118,7 +124,7 @@ class RunnerStores:
         *,
         collect_every_s: float = COLLECT_EVERY_S,
     ) -> None:
-        """Create the stores; `leases` returns those of live runners, which collect their own snapshots."""
+        """`leases` returns those of live runners, which collect their own snapshots."""
         self._bus = bus
         self._leases = leases
         self._collect_every_s = collect_every_s
@@ -128,7 +134,9 @@ class RunnerStores:
         self._collecting: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._collecting = self._bus.background.repeat("snapshots", self.collect, wait=self._wait)
+        self._collecting = self._bus.background.repeat(
+            "snapshots", self.collect, wait=partial(asyncio.sleep, self._collect_every_s)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -136,13 +144,7 @@ class RunnerStores:
             await self._collecting.stop()
 
     async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
-        """Remove an object of the runner that the subject names, and the objects below it.
-
-        Raises:
-            BadInput: The name has no owner, or a part of the name is not a token.
-            Forbidden: The object belongs to another runner.
-            Unavailable: The broker does not respond; some objects may be left.
-        """
+        """Remove an object and those below it; raise `Forbidden` unless the subject's runner owns it."""
         runner = subject.rpartition(".")[2]
         if request.name.partition(OWNER_END)[0] != runner or not is_token(runner):
             raise Forbidden(f"{request.store}/{request.name} is not an object of {runner}")
@@ -153,11 +155,7 @@ class RunnerStores:
     async def remove_snapshots(
         self, tenant: str, conversation_id: str, _recorded: SnapshotRef | None = None
     ) -> None:
-        """Remove all snapshots of a deleted conversation, of all runners, recorded or not.
-
-        Raises:
-            Unavailable: The broker does not respond; some objects may be left.
-        """
+        """Remove all snapshots of a deleted conversation, of all runners, recorded or not."""
         for subject in (object_meta, object_chunks):
             below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
             await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
@@ -167,9 +165,6 @@ class RunnerStores:
 
         A live runner collects its own snapshots. This removes those of runners that have left, and those that
         a snapshot of another runner has replaced.
-
-        Raises:
-            Unavailable: The broker does not respond.
         """
         stored = await self._stored()
         live = {lease.runner for lease in self._leases()}
@@ -186,11 +181,7 @@ class RunnerStores:
             await self._remove(one)
         self._unrecorded = frozenset(unrecorded)
 
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._collect_every_s)
-
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
-        """Return the snapshots in the store by tenant and conversation."""
         found: dict[tuple[str, str], set[StoredSnapshot]] = {}
         below = object_meta(WORKSPACES, "")
         async for subject, _ in self._stores.subjects(WORKSPACES, f"{below}>"):
@@ -206,9 +197,37 @@ class RunnerStores:
 
 
 def _snapshot_at(place: str) -> StoredSnapshot | None:
-    """Return the snapshot to which the object at a place belongs; None if it belongs to none."""
     owner, *path = place.split(".")
     if len(path) not in (3, 4) or not all(is_token(token) for token in path):
         return None
     tenant, conversation_id, snapshot, *_ = path
     return StoredSnapshot(tenant, conversation_id, snapshot, owner)
+
+
+class WorkspaceReports:
+    """Records the reports of runners. Any agent may serve them: each report is one compare-and-set."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
+        self._conversations = Bucket(bus, CONVERSATIONS, ConversationRecord)
+        self._assistants = Bucket(bus, ASSISTANTS, Assistant)
+
+    async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
+        """Record a report. Safe to repeat: a report contains the current state, not a change."""
+        *_, runner, tenant, conversation_id = subject.split(".")
+        key = f"{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}"
+        assistant = await self._assistant_of(tenant, key) if report.starts else None
+        while True:
+            entry = await self._owners.get(key)
+            record, verdict = apply_report(entry and entry.value, runner, report, assistant)
+            if entry is None or record is None:
+                return verdict
+            if await self._owners.update(key, record, entry.revision) is not None:
+                return verdict
+
+    async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
+        conversation = await self._conversations.get(key)
+        if conversation is None:
+            return None
+        entry = await self._assistants.get(f"{tenant}.{conversation.value.assistant}")
+        return entry and entry.value.model_copy(update={"revision": entry.revision})

@@ -1,20 +1,23 @@
-"""The registry of tools that tool servers offer to models while one of their processes is live."""
+"""The tools that a run may offer, and the registry of those that tool servers offer while they are live."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
-from banksman.agent.tools.available import DEFAULT_AWAY_S, WORKSPACE_NAMES
 from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
+from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.errors import BadInput, BanksmanError, CallerMistake, Conflict, NotFound, Overloaded
 from banksman.contracts.mcp import OfferedTools, OfferTools, RefusedTool, mcp_server_of
+from banksman.contracts.messages import Message, ToolMessage
 from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, visible_to
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
@@ -27,10 +30,100 @@ from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
+WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
+"""Reserved names, which no other tool may have."""
+DEFAULT_AWAY_S = 15.0
+"""Seconds that a tool server may take to restart before its tools are withdrawn."""
+
+
+class AvailableTools:
+    def __init__(
+        self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
+    ) -> None:
+        """A tool server without a process counts as away for `away_s` seconds, and then as gone."""
+        self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
+        self._placements = placements
+        self._enabled = enabled
+        self._away_s = away_s
+        self._began_at = float("-inf")
+        self._runner_served: bool | None = None
+        """Whether a runner accepted calls when one was last live; None before the first runner."""
+
+    async def __aenter__(self) -> Self:
+        await self.registered.__aenter__()
+        self._began_at = asyncio.get_running_loop().time()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.registered.__aexit__(None, None, None)
+
+    def offered(
+        self, tenant: str, settings: ToolSettings, history: Iterable[Message] = ()
+    ) -> tuple[ToolDefinition, ...]:
+        """Return the tools that a run offers: its assistant allows them, and they can be called now.
+
+        A tool that the conversation has used is also offered while its runner or tool server is away: a call
+        waits for its return. While a runner restarts, every conversation is offered the workspace tools.
+
+        No tools are offered if they are disabled for the system or the assistant, or if the filter leaves
+        none (R82, R84, R86).
+        """
+        if not (self._enabled and settings.enabled):
+            return ()
+        used = frozenset(message.name for message in history if isinstance(message, ToolMessage))
+        workspace = WORKSPACE_TOOLS if self._runner_serves() or used & WORKSPACE_NAMES else ()
+        served = (
+            one.definition
+            for one in self._registered(tenant, settings)
+            if self._served(one) or (one.definition.name in used and self._away(one))
+        )
+        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)
+        if not tools:
+            logger.warning(
+                "no tools are left to offer; the run continues as plain text",
+                extra={"allowed": settings.allowed_tools},
+            )
+        return tools
+
+    def returning(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
+        """Return the tools of servers that are live or away; a call waits for a server that is away."""
+        if not (self._enabled and settings.enabled):
+            return ()
+        allowed = self._registered(tenant, settings)
+        return tuple(one.definition for one in allowed if self._served(one) or self._away(one))
+
+    def _registered(self, tenant: str, settings: ToolSettings) -> Iterator[ToolRegistration]:
+        registered = visible_to(tenant, (entry.value for entry in self.registered.entries()))
+        return (
+            one
+            for one in registered
+            if one.definition.name not in WORKSPACE_NAMES and settings.allows(one.definition)
+        )
+
+    def _runner_serves(self) -> bool:
+        runners = [lease for lease in self._placements.leases() if lease.workspaces]
+        if runners:
+            self._runner_served = any(lease.serving or lease.draining for lease in runners)
+        if self._runner_served is None:
+            # The only runner may be restarting together with this process.
+            return asyncio.get_running_loop().time() < self._began_at + self._away_s
+        return self._runner_served
+
+    def _served(self, one: ToolRegistration) -> bool:
+        server = one.definition.server
+        if server is None:
+            # A tool of an MCP server, which runners call.
+            return self._runner_serves()
+        return any(instance.serving for instance in self._placements.instances(server, one.tenant))
+
+    def _away(self, one: ToolRegistration) -> bool:
+        server = one.definition.server
+        return server is not None and self._placements.absent_s(server, one.tenant) < self._away_s
+
+
 GRACE_S = 5.0
 """Seconds after a registration within which its server must take its first lease."""
 SWEEP_EVERY_S = 2.0
-"""Seconds between two checks for tools whose servers have no live process."""
 MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
 
@@ -52,10 +145,7 @@ class ToolRegistry:
         *,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
-        """Create the registry. All agents must share the `clock`, which dates registrations.
-
-        After `away_s` seconds without a process, the tools of a server are withdrawn.
-        """
+        """All agents must share the `clock`, which dates registrations."""
         self._clock = clock
         self._away_s = away_s
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
@@ -116,9 +206,6 @@ class ToolRegistry:
         """Offer exactly these tools of an MCP server; return the refused ones with their reasons.
 
         Runners call these tools, so their server has no process here, and they stay until the next offer.
-
-        Raises:
-            Unavailable: The broker did not respond.
         """
         refused: list[RefusedTool] = []
         for definition in request.definitions:
@@ -140,11 +227,7 @@ class ToolRegistry:
         await self._store(tenant, definition)
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> ToolRegistration:
-        """Withdraw a tool.
-
-        Raises:
-            NotFound: This server has registered no tool of that name.
-        """
+        """Withdraw a tool; raise `NotFound` if this server has registered none of that name."""
         key = _key(tenant, name)
         while True:
             entry = await self._bucket.get(key)
@@ -154,7 +237,9 @@ class ToolRegistry:
                 return entry.value
 
     async def __aenter__(self) -> Self:
-        self._sweeping = self._background.repeat("tool-registry", self._sweep, wait=_wait_to_sweep)
+        self._sweeping = self._background.repeat(
+            "tool-registry", self._sweep, wait=partial(asyncio.sleep, SWEEP_EVERY_S)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -191,7 +276,6 @@ class ToolRegistry:
         return not self._placements.instances(one.definition.server, one.tenant)
 
     def _away(self, entry: Entry[ToolRegistration]) -> bool:
-        """Return whether the server of a tool had no process for longer than a restart may take."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s
@@ -224,10 +308,6 @@ class ToolRegistry:
 
 def _is_of(mcp_server: str, definition: ToolDefinition) -> bool:
     return definition.server is None and mcp_server_of(definition.name) == mcp_server
-
-
-async def _wait_to_sweep() -> None:
-    await asyncio.sleep(SWEEP_EVERY_S)
 
 
 def _check_definition(definition: ToolDefinition) -> None:

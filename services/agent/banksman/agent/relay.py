@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from banksman.agent.relay.relayed_messages import RelayChecks, TenantRedaction, Write
+from banksman.agent.relayed_messages import RelayChecks, TenantRedaction, Write
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.control_plane.intake import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
@@ -71,8 +71,6 @@ LIMITS: Final = RoomLimits()
 
 
 class Relay:
-    """Serves the relay; as a context manager it does so while the block runs."""
-
     def __init__(
         self, bus: Bus, tickets: CallTickets, redaction: TenantRedaction, *, limits: RoomLimits = LIMITS
     ) -> None:
@@ -145,12 +143,7 @@ class Relay:
             return None
 
     async def _check_room(self, message: Message, write: Write) -> None:
-        """Check that the messages of a tenant, or of one tool server, leave room for others.
-
-        Raises:
-            Overloaded: There is no room.
-            Unavailable: The server did not respond.
-        """
+        """Raise `Overloaded` if the messages of a tenant, or of one tool server, leave no room for others."""
         _, source, kind, owner, *_ = message.subject.split(".")
         if kind == "lease":
             if write.headers.get(EXPECTED_LAST_SUBJECT_SEQ, "0") == "0":
@@ -235,12 +228,7 @@ class AcknowledgedWrites:
             await self._subscription.unsubscribe()
 
     async def store(self, message: Message, write: Write) -> bytes | None:
-        """Store a checked message and return the stream's reply; None if the publisher does not wait for it.
-
-        Raises:
-            BadInput: The publisher named no inbox in the form of the header.
-            Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
-        """
+        """Store a checked message; return the stream's reply, None if the publisher does not wait for it."""
         if ACK not in message.headers:
             stored = await self._bus.request_ack(write.subject, write.data, write.headers, STORE_S)
             return stored.data

@@ -1,4 +1,4 @@
-"""Checks of the calls of a reply: their arguments, the approval policy, and the files that they overwrite."""
+"""Checks of what tenants may consume, and of the calls of a reply: arguments, approval policy, old files."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import ValidationError
 
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.protocols.base import RequestedCall
+from banksman.bus.connection import Bus
+from banksman.bus.names import APPROVALS
+from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision
 from banksman.contracts.calls import FileRead
-from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.messages import text_of
+from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
+from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
+from banksman.deployment.storage import TenantRoom
 from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions
+from banksman.runs.outcome import Ending
+from banksman.runs.owner import Ownership
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
+from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 MAX_DIFF_BYTES = 100_000
 """Maximum bytes that are read of an existing file, to show the changes of a write."""
@@ -28,8 +39,6 @@ OLD_CONTENTS_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What the commit of a reply needs to know about its calls."""
-
     tools: Mapping[str, ToolDefinition]
     """The tools that may be called, by name."""
     problems: Mapping[str, ArgumentProblem]
@@ -47,7 +56,6 @@ async def argument_problems(
     call_ids: tuple[str, ...],
     tools: Mapping[str, ToolDefinition],
 ) -> dict[str, ArgumentProblem]:
-    """Return why arguments do not fit the schema of their tool, by call id."""
     found: dict[str, ArgumentProblem] = {}
     for call, call_id in zip(calls, call_ids, strict=False):
         tool = tools.get(call.name)
@@ -78,11 +86,7 @@ async def old_contents(
 
 
 async def _old_content(placements: Placements, state: Conversation, path: str) -> str | None:
-    """Return the content of a file; None if it cannot be read.
-
-    Raises:
-        Unavailable: No runner serves the workspace now, so none of its files can be read.
-    """
+    """Return a file's content, None if unreadable; raise `Unavailable` if no runner serves the workspace."""
     request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
     try:
         return (await placements.files(state.tenant, state.conversation_id, request)).text
@@ -106,8 +110,6 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Decides about the calls of one reply."""
-
     run: Run
     facts: CallFacts
     remembered: Mapping[Pattern, Decision]
@@ -119,7 +121,6 @@ class CallPolicy:
         return cls(run, facts, remembered, hosts_fetched(state.history))
 
     def check(self, requested: RequestedCall, call: ToolCall) -> CheckedCall:
-        """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
         if requested.arguments_error is not None:
             return CheckedCall(call, arguments_error=requested.arguments_error)
         tool = self.facts.tools.get(call.name)
@@ -152,3 +153,65 @@ class CallPolicy:
 
 def _refused(call: ToolCall, kind: ErrorKind, text: str) -> CheckedCall:
     return CheckedCall(call, refusal=failed(call.id, kind, text))
+
+
+class ApprovalRoom:
+    def __init__(self, bus: Bus) -> None:
+        self._room = TenantRoom(bus)
+
+    async def problem(self, tenant: str, size: int) -> str | None:
+        """Count an approval request of `size` bytes; return why it must not be stored, None if it may be."""
+        below = subjects.approval_request(tenant, ANY)
+        try:
+            await self._room.take_part(APPROVALS, below, size, "approval requests")
+        except Unavailable:
+            # The reply of the model is already charged: an unavailable count must not fail its commit.
+            return None
+        except Overloaded as full:
+            return str(full)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBudgets:
+    settings: TenantSettings
+    usage: UsageLedger
+    approvals: ApprovalRoom
+
+    async def used_up(self, owned: Ownership) -> Ending | None:
+        """Return how the run ends if its tenant has used up a limit; None if no limit is used up.
+
+        The usage that any agent stored before the last commit of this run counts. Requests in progress do not
+        count: their price is known only with the reply.
+        """
+        limits = self.settings.of(owned.state.tenant)
+        if not _any_counted(limits):
+            return None
+        consumed = await self.usage.consumed(owned.state.tenant, owned.state.stream_seq)
+        return _used_up(limits, consumed, owned.ports.clock.now())
+
+
+def _any_counted(limits: TenantLimits) -> bool:
+    return any(limits.within(window) != (None, None) for window in WINDOWS)
+
+
+def _used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:
+    for window in WINDOWS:
+        tokens, cost_usd = limits.within(window)
+        counted = totals.current(window, now)
+        if tokens is not None and counted.tokens >= tokens:
+            used = f"{counted.tokens} of {tokens} tokens"
+            return _ending(ErrorCode.TENANT_TOKEN_LIMIT, window, counted, used, now)
+        if cost_usd is not None and counted.cost_usd >= cost_usd:
+            used = f"{counted.cost_usd:.2f} of {cost_usd:.2f} USD"
+            return _ending(ErrorCode.TENANT_COST_LIMIT, window, counted, used, now)
+    return None
+
+
+def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now: datetime) -> Ending:
+    frees = ends_at(window, now).isoformat(timespec="minutes").replace("+00:00", "Z")
+    text = (
+        f"The limit of this {window} is used up: {used} since {counted.begins.isoformat()}. "
+        f"It resets at {frees}."
+    )
+    return Ending("failed", code, text, "not_executed")

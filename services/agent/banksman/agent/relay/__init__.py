@@ -1,1 +1,0 @@
-"""Messages that runners and tool servers publish: agents check them and store them in the streams."""
