@@ -149,7 +149,9 @@ async def test_key_of_a_snapshot_is_not_returned_to_another_runner(
     agent: Bus, thief: Bus, secured_nats: SecuredNats, tenant: str
 ) -> None:
     """Every runner can read the store: with the key it would read the files."""
-    snapshot = SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=datetime.now(UTC), key="cd" * 32)
+    snapshot = SnapshotRef(
+        id="s1", manifest_digest="ab" * 32, created_at=datetime.now(UTC), key="cd" * 32, stored_by="r1"
+    )
     record = WorkspaceOwner(runner="r1", runner_epoch=1, snapshot=snapshot)
     await Bucket(agent, OWNERS, WorkspaceOwner).put(f"{tenant}.c1", record)
     query = WorkspaceReport(runner_epoch=1, term=1)

@@ -235,7 +235,9 @@ class World:
             runner_epoch=runner.epoch,
             term=runner.local.term,
             generation=runner.local.generation,
-            snapshot=SnapshotRef(id=snapshot, manifest_digest="0" * 64, created_at=moment),
+            snapshot=SnapshotRef(
+                id=snapshot, manifest_digest="0" * 64, created_at=moment, stored_by=runner.name
+            ),
             complete=runner.local.edits == edits,
         )
         runner.pending = Waiting(report, runner.name, runner.epoch)
@@ -291,7 +293,7 @@ def report(**fields: object) -> WorkspaceReport:
 
 
 def snapshot(moment: datetime = EPOCH) -> SnapshotRef:
-    return SnapshotRef(id="s1", manifest_digest="0" * 64, created_at=moment)
+    return SnapshotRef(id="s1", manifest_digest="0" * 64, created_at=moment, stored_by="r1")
 
 
 def test_a_late_snapshot_report_does_not_hide_a_newer_change() -> None:

@@ -27,10 +27,9 @@ class SnapshotRef(Stored):
     size: int = 0
     """Bytes in the object store."""
     key: Digest | None = Field(default=None, repr=False, exclude_if=lambda key: key is None)
-    """The key of its parts in hexadecimal; None for unencrypted parts of earlier versions. Only the runner
-    that has the workspace receives it."""
-    stored_by: Token | None = Field(default=None, exclude_if=lambda runner: runner is None)
-    """The runner that owns its objects; None if stored by a version without object owners."""
+    """The key of its parts in hexadecimal; None in a reply to a runner that does not have the workspace."""
+    stored_by: Token
+    """The runner that owns its objects."""
 
 
 class SnapshotPart(Stored):

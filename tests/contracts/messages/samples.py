@@ -331,7 +331,9 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _workspaces() -> Iterator[tuple[str, BaseModel]]:
-    copy = workspaces.SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=TS, size=700, key="cd" * 32)
+    copy = workspaces.SnapshotRef(
+        id="s1", manifest_digest="ab" * 32, created_at=TS, size=700, key="cd" * 32, stored_by="runner-1"
+    )
     yield "workspace.removal", workspaces.ObjectRemoval(store="workspaces", name="runner-1:acme/c1/s1")
     yield "workspace.removed", workspaces.ObjectRemovalReply(removed=True)
     yield (
@@ -378,8 +380,7 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
             missing_at=7,
         ),
     )
-    owned = copy.model_copy(update={"stored_by": "runner-1"})
-    yield "workspace.snapshot", workspaces.WorkspaceReport(runner_epoch=4, term=2, snapshot=owned)
+    yield "workspace.snapshot", workspaces.WorkspaceReport(runner_epoch=4, term=2, snapshot=copy)
     first = AssistantFile(path="bin/run", encoding="base64", executable=True, content="/w==")
     yield (
         "workspace.verdict",

@@ -200,7 +200,7 @@ class Platform:
     async def snapshot_name(self, conversation: str) -> str:
         """Return the name of the recorded snapshot's manifest."""
         snapshot = (await self.record(conversation)).snapshot
-        assert snapshot is not None and snapshot.stored_by is not None
+        assert snapshot is not None
         return owned_name(snapshot.stored_by, self.tenant, conversation, snapshot.id)
 
     async def sees(self, *runners: RunnerProcess) -> None:

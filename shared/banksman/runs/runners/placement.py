@@ -34,7 +34,7 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
-from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
+from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runners.choice import RunnerLoads, ToolServerProcess, least_loaded
 from banksman.runs.runners.workspaces import decide_placement, place_of
@@ -65,8 +65,8 @@ class WorkspaceSettings(Section):
     seconds for a runner."""
 
 
-RemoveObjects = Callable[[str, str, SnapshotRef | None], Awaitable[None]]
-"""Removes the snapshots of a conversation, given its tenant, its id and the one that its record names."""
+RemoveObjects = Callable[[str, str], Awaitable[None]]
+"""Removes the snapshots of a conversation, given its tenant and its id."""
 
 
 class Placements:
@@ -207,7 +207,7 @@ class Placements:
                 break
         removed = await self._removed(tenant, conversation_id, record)
         if self._remove_objects is not None:
-            await self._remove_objects(tenant, conversation_id, record.snapshot)
+            await self._remove_objects(tenant, conversation_id)
         elif record.snapshot is not None and record.snapshot.stored_by != record.runner:
             return
         if removed:

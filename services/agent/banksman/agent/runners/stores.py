@@ -35,7 +35,6 @@ from banksman.contracts.ids import check_token, is_token
 from banksman.contracts.workspaces import (
     ObjectRemoval,
     ObjectRemovalReply,
-    SnapshotRef,
     WorkspaceOwner,
     WorkspaceReport,
     WorkspaceReportReply,
@@ -152,9 +151,7 @@ class RunnerStores:
             await self._stores.purge(request.store, below)
         return ObjectRemovalReply(removed=True)
 
-    async def remove_snapshots(
-        self, tenant: str, conversation_id: str, _recorded: SnapshotRef | None = None
-    ) -> None:
+    async def remove_snapshots(self, tenant: str, conversation_id: str) -> None:
         """Remove all snapshots of a deleted conversation, of all runners, recorded or not."""
         for subject in (object_meta, object_chunks):
             below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"

@@ -141,8 +141,8 @@ class Snapshots:
         Raises:
             SnapshotRefused: the snapshot is missing or damaged, or contains entries that no runner writes.
         """
-        if reference.key is None or reference.stored_by is None:
-            raise SnapshotRefused("its record lacks the key or the runner that stored it")
+        if reference.key is None:
+            raise SnapshotRefused("this runner did not receive its key")
         prefix = owned_name(reference.stored_by, tenant, conversation_id, reference.id)
         manifest = await self._manifest(prefix, reference.manifest_digest)
         temporary = self.scratch / f"{reference.id}-{new_id('x')}"
