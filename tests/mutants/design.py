@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "R27",
         "a category of workflows has no title",
-        "shared/banksman/contracts/categories.py",
+        "shared/banksman/contracts/tool_views.py",
         "Category(name=name, title=title, description=description,",
         "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",

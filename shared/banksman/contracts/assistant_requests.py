@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from banksman.contracts.assistant_files import SubmittedFiles
 from banksman.contracts.assistants import (
     ONE_APPROVER,
     ApprovalRule,
@@ -16,6 +15,7 @@ from banksman.contracts.assistants import (
     ToolSettings,
 )
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
+from banksman.contracts.workspaces import SubmittedFiles
 
 
 class AssistantBody(Wire):

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
 from banksman.contracts.workflows import Built
+from banksman.contracts.workspaces import AssistantFiles
 
 Decision = Literal["auto", "ask", "deny"]
 """

@@ -39,12 +39,7 @@ TERMINATE_SCHEMA: JsonObject = {
 
 
 def correction(rule: str, attempt: int) -> str:
-    """Return the correction to send to a model after a call that cannot be parsed.
-
-    Args:
-        rule: The violated rule and its position.
-        attempt: 1 for the first malformed reply in a row. Later corrections contain more instructions.
-    """
+    """Return the correction to send to a model; `attempt` is 1 for the first malformed reply in a row."""
     problem = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."
     match attempt:
         case 1:

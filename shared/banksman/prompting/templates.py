@@ -16,7 +16,7 @@ _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 
 
 def run_variables(*, service: str, user_message: str, variables: Mapping[str, JsonValue]) -> JsonObject:
-    """Return the variables of one run: `variables`, completed with the names that every run has."""
+    """Return `variables`, completed with the names that every run has."""
     return {"rag_context": "", "intent": "", "service": service, **variables, "user_message": user_message}
 
 
@@ -34,29 +34,19 @@ def render(template: str, variables: Mapping[str, JsonValue]) -> str:
 
 
 def variables_of(template: str) -> tuple[str, ...]:
-    """Return the distinct names of a template's variables in their order.
-
-    Raises:
-        BadInput: Braces contain no name.
-    """
+    """Return the distinct names in their order; raise `BadInput` if braces contain no name."""
     return tuple(dict.fromkeys(_split(found[1])[0] for found in _PLACEHOLDER.finditer(template)))
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Braces in a template."""
-
     path: str
     default: str | None
     """The text in place of a missing value; None requires a value."""
 
 
 def parts_of(template: str) -> Iterator[str | Placeholder]:
-    """Return the texts and the placeholders of a template in their order.
-
-    Raises:
-        BadInput: Braces contain no name.
-    """
+    """Yield the texts and placeholders in their order; raise `BadInput` if braces contain no name."""
     end = 0
     for found in _PLACEHOLDER.finditer(template):
         if found.start() > end:

@@ -22,7 +22,7 @@ from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, RecordE
 logger = logging.getLogger(__name__)
 
 
-class Model(Protocol):
+class ModelPort(Protocol):
     """Writes the replies of a run: a model behind a provider, or the function of a workflow."""
 
     async def complete(self, owned: Ownership) -> Build:
@@ -42,7 +42,7 @@ class Model(Protocol):
         ...
 
 
-async def drive(owned: Ownership, model: Model) -> None:
+async def drive(owned: Ownership, model: ModelPort) -> None:
     """Drive a claimed run until it ends or waits for a decision, after which its message may be acked.
 
     Raises:
@@ -77,7 +77,7 @@ async def drive(owned: Ownership, model: Model) -> None:
             calls, published = ToolCallCoordinator.resumed(owned), False
 
 
-async def _request_model(owned: Ownership, model: Model) -> None:
+async def _request_model(owned: Ownership, model: ModelPort) -> None:
     reply: Build = nothing
     try:
         reply = await model.complete(owned)

@@ -1,7 +1,7 @@
 """The ports of an agent's procedures: their interfaces to the outside.
 
 In production the bus implements each port (`bus.slots`, `bus.publish`, `runs.runners.placement`,
-`runs.conversation_log`, `runs.notifications`); in the protocol tests a simulation does. Every method raises
+`runs.conversation_log`, `runs.bus_ports`); in the protocol tests a simulation does. Every method raises
 `Refused` if the broker is unavailable or full, and the process may crash at any await.
 """
 

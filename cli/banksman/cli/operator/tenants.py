@@ -18,7 +18,7 @@ from banksman.cli.operator.streams import broker_access
 from banksman.cli.operator.tenant_export import TenantExport
 from banksman.cli.operator.tenant_removal import PLACES
 from banksman.cli.output import Exit, typed
-from banksman.contracts.audit import AuditEntry
+from banksman.contracts.api import AuditEntry
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from banksman.bus.connection import NatsSettings
-from banksman.contracts.network import HostPattern
+from banksman.contracts.tools import HostPattern
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings

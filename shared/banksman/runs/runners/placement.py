@@ -36,8 +36,13 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
-from banksman.runs.runners.choice import RunnerLoads, ToolServerProcess, least_loaded
-from banksman.runs.runners.workspaces import decide_placement, place_of
+from banksman.runs.runners.workspaces import (
+    RunnerLoads,
+    ToolServerProcess,
+    decide_placement,
+    least_loaded,
+    place_of,
+)
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0

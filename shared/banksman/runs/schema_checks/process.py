@@ -16,8 +16,7 @@ import signal
 import sys
 from typing import Any, NotRequired, TypedDict
 
-from banksman.runs.schema_checks.rules import UnusableSchema, schema_fault, value_fault
-from banksman.runs.schema_checks.texts import Path, SchemaFault
+from banksman.runs.schema_checks.rules import Path, SchemaFault, UnusableSchema, schema_fault, value_fault
 
 _PR_SET_PDEATHSIG = 1
 

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import httpx
 
-from banksman.contracts.network import NetworkPolicy, split_pattern
+from banksman.contracts.tools import NetworkPolicy, split_pattern
 
 PORTS = frozenset({80, 443, 8080, 8443})
 _MAX_HOST_CHARS = 253

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
+from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox.base import Stop

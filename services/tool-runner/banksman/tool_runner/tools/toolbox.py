@@ -5,8 +5,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.egress.client import Egress

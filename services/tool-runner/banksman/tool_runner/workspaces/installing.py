@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.workspaces import SnapshotRef, WorkspacePlacement, WorkspaceReport
+from banksman.contracts.workspaces import AssistantFile, SnapshotRef, WorkspacePlacement, WorkspaceReport
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import (
