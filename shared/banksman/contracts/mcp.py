@@ -45,11 +45,7 @@ class StdioServer(Stored):
         return self.env
 
     def with_values(self, values: dict[str, str]) -> Self:
-        """Return the server with other variables.
-
-        Raises:
-            ValidationError: A name or a value is invalid.
-        """
+        """Return the server with other variables; raise `ValidationError` if one is invalid."""
         return type(self)(command=self.command, env=values)
 
     @property
@@ -72,11 +68,7 @@ class HttpServer(Stored):
         return self.headers
 
     def with_values(self, values: dict[str, str]) -> Self:
-        """Return the server with other headers.
-
-        Raises:
-            ValidationError: A name or a value is invalid.
-        """
+        """Return the server with other headers; raise `ValidationError` if one is invalid."""
         return type(self)(url=self.url, headers=values)
 
     @property
@@ -194,8 +186,7 @@ _MARK_CHARS = 6
 def offered_name(server_id: str, tool: str) -> str:
     """Return the name of a tool for models: `{server}__{tool}`.
 
-    If model APIs do not accept that name, invalid characters are replaced, and the name is cut and ends with
-    a part of its digest, so that two tools never have the same name.
+    If model APIs do not accept it, characters are replaced, and it ends with a part of its digest.
     """
     room = _MAX_NAME - len(server_id) - len(SEPARATOR)
     plain = _FORBIDDEN.sub("_", tool)
@@ -206,11 +197,7 @@ def offered_name(server_id: str, tool: str) -> str:
 
 
 def definition_of(server: McpServer, tool: ServedTool) -> ToolDefinition:
-    """Return the definition of a tool for models.
-
-    Each call needs approval, unless a trusted server states that the tool only reads. No call is repeated,
-    whatever the server states.
-    """
+    """Return the definition for models. Only read-only tools of a trusted server need no approval."""
     return ToolDefinition(
         name=offered_name(server.id, tool.name),
         description=tool.description,

@@ -56,10 +56,7 @@ class ToolList(Stored):
 
 
 def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[ToolRegistration, ...]:
-    """Return the tools that a tenant's models may call, sorted by name.
-
-    A tenant's own tool takes precedence over a tool of the same name for all tenants.
-    """
+    """Return the tools that a tenant's models may call, sorted by name; its own tools take precedence."""
     found: dict[str, ToolRegistration] = {}
     for one in registered:
         name = one.definition.name

@@ -67,11 +67,7 @@ _EXPECTED = (
 
 
 def split_pattern(pattern: str) -> tuple[str, int | None]:
-    """Return the glob pattern of the host, and the port; None matches every port.
-
-    Raises:
-        ValueError: `pattern` is not a host pattern.
-    """
+    """Return the glob of the host, and the port or None for every port; raise `ValueError` for no pattern."""
     host, colon, port = pattern.lower().rpartition(":")
     if not colon or pattern.endswith("]"):
         host, port = pattern.lower(), ""
@@ -215,10 +211,7 @@ class ToolCall(Stored):
 
 
 def call_digest(name: str, arguments: JsonObject, network: NetworkPolicy | None = None) -> str:
-    """Return the SHA-256 of `[name, arguments]` in canonical JSON (sorted keys, no white space, UTF-8).
-
-    A network policy is the third element.
-    """
+    """Return the SHA-256 of `[name, arguments, network if any]` in canonical JSON (sorted keys, UTF-8)."""
     elements = [name, arguments, *([] if network is None else [network.model_dump(mode="json")])]
     canonical = json.dumps(elements, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest(canonical.encode("utf-8"))

@@ -37,7 +37,7 @@ def bus_ports(
     *,
     prefix: str,
 ) -> Ports:
-    """Return the ports of this process. It gets a new owner id, which begins with `prefix`."""
+    """Return the ports of this process, with a new owner id that begins with `prefix`."""
     return Ports(
         agent=new_id(prefix),
         clock=clock,
@@ -72,8 +72,6 @@ class _WatchedAttempt:
 
 @dataclass
 class _DrivenConversation:
-    """A conversation whose run this process drives."""
-
     bus: Bus
     tenant: str
     check_at: float
@@ -104,7 +102,6 @@ class _DrivenConversation:
         return watched.slots
 
     async def forget(self, attempts: Iterable[str]) -> None:
-        """Receive nothing more of these attempts."""
         for attempt in attempts:
             if watched := self.attempts.pop(attempt, None):
                 await watched.subscriptions.unsubscribe()
@@ -147,10 +144,7 @@ class _DrivenConversation:
 
 
 class OwnerNotifications:
-    """Receives notifications from the first run that this process drives until the end of its context.
-
-    Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
-    """
+    """Receives notifications from the first run that this process drives until the end of its context."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
@@ -178,7 +172,6 @@ class OwnerNotifications:
 
     @asynccontextmanager
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
-        """Receive the notifications of one conversation while the context is open."""
         await self._subscribe()
         key = (state.tenant, state.conversation_id)
         driven = self._driven.get(key)
@@ -210,11 +203,7 @@ class OwnerNotifications:
         await self._driven[state.tenant, state.conversation_id].forget(attempts)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
-        """Wait until a message of the conversation was stored since the last call, or until `until`.
-
-        Returns:
-            Whether the log may have commits after `state`; False if only slots have changed.
-        """
+        """See `Notifications.wait` in `ports`."""
         driven = self._driven[(state.tenant, state.conversation_id)]
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, (until - self._clock.now()).total_seconds())
@@ -242,7 +231,6 @@ class OwnerNotifications:
             driven.note(commits=True)
 
     def wake_all(self) -> None:
-        """Wake all owners, for an event that may concern any of them."""
         for driven in self._driven.values():
             driven.note(commits=True)
 

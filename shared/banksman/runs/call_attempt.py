@@ -78,8 +78,7 @@ class CallAttempt:
     def slots_removable(self) -> bool:
         """True when no other process can hold a request for this call.
 
-        The start of any other call stays until its stream expires it: a runner that was cut off would find a
-        removed slot free, and execute the call again.
+        A runner that was cut off would find any other removed slot free, and execute the call again.
         """
         return self.fresh and self.number == 1 and self.cancel_sent_at is None
 
@@ -104,7 +103,6 @@ class CallAttempt:
             self.fresh = False
 
     def begin_next(self) -> None:
-        """Begin the next attempt, which has slots of its own."""
         self.number += 1
         self.placement = None
         self.accepted = False
@@ -132,8 +130,7 @@ class Dispatch:
 class Void:
     """Fill the start slot, so that the attempt can never start.
 
-    The void records whether another attempt follows. Several owners, of which one may be fenced and not know
-    it, may handle a call at once. The stored void decides what follows, for all of them.
+    Several owners may handle a call at once, so the stored void decides whether another attempt follows.
     """
 
     moved: bool
@@ -182,12 +179,7 @@ def call_step(
 ) -> CallStep:
     """Return what to do next about one call.
 
-    Args:
-        call: What this owner knows about it.
-        slots: What the slots of the current attempt hold.
-        runner_alive: Whether the process that started the call, or got its request, may still execute it.
-        ending: Why the run must end; None if it may continue.
-        now: The current time.
+    `runner_alive` is whether the process that started the call, or got its request, may still execute it.
     """
     if slots.finished is not None:
         return Conclude(slots.finished.result)
@@ -199,7 +191,6 @@ def call_step(
 
 
 def unknown_outcome(call_id: str, why: str) -> ToolResult:
-    """Return the result of a call that started and whose end is unknown."""
     text = (
         f"The outcome of this call is unknown: {why}. It started and may have had effects, "
         "wholly or in part. It was not repeated. Check before doing it again."

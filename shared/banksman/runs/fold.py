@@ -67,14 +67,7 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
 def complete_commit(
     before: Conversation, folded: Conversation, stream_seq: int, commit: Commit
 ) -> Conversation:
-    """Return the state after a commit whose events are applied already.
-
-    Args:
-        before: The state that the commit follows.
-        folded: `before` after the events of the commit.
-        stream_seq: The stream sequence of the commit.
-        commit: The commit.
-    """
+    """Return the state after a commit; `folded` is `before` after the events of the commit."""
     return replace(
         folded,
         **owner_changes(before, folded, commit),
@@ -313,15 +306,7 @@ def _flush_steering(state: Conversation) -> Conversation:
 
 
 def owner_changes(before: Conversation, folded: Conversation, commit: Commit) -> dict[str, Any]:
-    """Return the fields of a state that a commit changes in addition to its events.
-
-    These are the owner, the claims in a row and the clock of the open run.
-
-    Args:
-        before: The state that the commit follows.
-        folded: `before` after the events of the commit.
-        commit: The commit.
-    """
+    """Return what a commit changes besides its events: the owner, claims in a row, and the run's clock."""
     return {
         "run": _clocked(before, folded.run, commit),
         "owner": commit.owner,

@@ -58,10 +58,7 @@ class Ending:
 
 
 def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> RunFinished:
-    """Return the terminal event of a run.
-
-    Long texts and old calls are shortened where the event would not fit one commit; the log holds them whole.
-    """
+    """Return the terminal event of a run; long texts and old calls are shortened to fit one commit."""
     whole = counted_from_zero(run.tracked)
     calls = outcome_calls(whole)
     return RunFinished(
@@ -161,10 +158,7 @@ def _value(value: JsonValue, chars: int) -> JsonValue:
 
 
 def storable(result: ToolResult) -> ToolResult:
-    """Return the result, or a failure in its place with the reason why the log does not store it.
-
-    Tool servers of tenants choose what they return, so size and depth are checked before the commit.
-    """
+    """Return the result, or a failure in its place: tool servers of tenants choose its size and depth."""
     if depth_of(result.content) > MAX_DEPTH:
         return _replaced(
             result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not stored."
@@ -173,7 +167,6 @@ def storable(result: ToolResult) -> ToolResult:
 
 
 def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
-    """Yield the results in groups that fit one commit each."""
     batch: list[ToolResult] = []
     size = 0
     for result in results:

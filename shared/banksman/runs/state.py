@@ -242,9 +242,6 @@ def replace(value: T, **changes: Any) -> T:
 
     The fold of a run copies a conversation and its run about a hundred times. Copying the dictionary of an
     object takes a sixth of the time of setting each field, so these classes have no slots.
-
-    Raises:
-        TypeError: The class has no such field.
     """
     fields = value.__dict__
     if not changes.keys() <= fields.keys():
@@ -257,10 +254,9 @@ def replace(value: T, **changes: Any) -> T:
 def with_ids(ids: Mapping[str, datetime], *more: str, at: datetime) -> Mapping[str, datetime]:
     """Return the ids with `more` as the newest, without ids that may be forgotten.
 
-    The fold must not grow with a conversation that lasts for years. A repeat arrives either soon, or from a
-    client that repeats its request with the same idempotency key, which is valid for 24 hours. An id is
-    therefore forgotten if it is older than two days and at least `REMEMBERED_IDS` newer ids followed. After
-    an outage of days without new ids, all ids are still known.
+    An id is forgotten if it is older than two days and at least `REMEMBERED_IDS` newer ids followed: a client
+    may repeat its request with the same idempotency key for 24 hours. After an outage of days all ids are
+    known.
     """
     kept = {**ids, **dict.fromkeys(more, at)}
     surplus = len(kept) - REMEMBERED_IDS

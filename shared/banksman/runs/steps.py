@@ -136,7 +136,6 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
 
 
 def timed_out(run: Run) -> Ending:
-    """Return the end of a run whose time limit has passed."""
     text = f"The run reached its time limit of {run.settings.limits.run_timeout_s:g} s."
     return Ending("timed_out", ErrorCode.RUN_TIMEOUT, text, "timeout")
 
@@ -204,10 +203,7 @@ def _unexecuted(call: OpenCall, ending: Ending) -> ToolCallCompleted:
 
 
 def _short(reason: str) -> str:
-    """Return a reason in the length for the result of a call.
-
-    One commit ends up to a thousand calls; the event of the run has the whole reason.
-    """
+    """Return a reason in the length for the result of a call: one commit ends up to a thousand calls."""
     cut = (f"{reason[:chars]}…" for chars in REASON_CHARS if len(reason) > chars)
     return first_fitting((reason, *cut), MAX_REASON_BYTES)
 

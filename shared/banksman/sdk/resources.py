@@ -83,12 +83,9 @@ class Resources:
         return (await self._transport.call("approval.list", _Approvals)).items
 
     async def calls(self, run_id: str, *, after: int = 0, limit: int = 50) -> CallPage:
-        """Return calls of a run with whole parameters and results, in the order of their results.
+        """Return a page of calls with whole parameters and results; `after` is the number of calls to skip.
 
-        Args:
-            run_id: The run. Its outcome has the same calls if they fit one message.
-            after: Number of calls to skip: `next` of the previous page.
-            limit: Maximum calls of the page. Over NATS a page has at most 1 MiB; after `too_large`, use less.
+        Over NATS a page has at most 1 MiB; after `too_large`, request it with a smaller `limit`.
         """
         body: JsonObject = {"after": after, "limit": limit}
         return await self._transport.call("run.calls", CallPage, run_id, body=body)
@@ -129,13 +126,7 @@ class Resources:
     async def update_assistant(
         self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
     ) -> Assistant:
-        """Replace an assistant for runs that start later. The same body again changes nothing.
-
-        Args:
-            assistant_id: The assistant to replace.
-            body: The complete new assistant.
-            revision: Replace only this revision; None replaces the current one.
-        """
+        """Replace an assistant for runs that start later, if `revision` is the current one or None."""
         fields = {name: getattr(body, name) for name in AssistantBody.model_fields}
         update = AssistantUpdate(**fields, revision=revision).model_dump(mode="json")
         return await self._transport.call("assistant.update", Assistant, assistant_id, body=update)
@@ -149,11 +140,7 @@ class Resources:
         return (await self._transport.call("tool.list", ToolViews)).items
 
     async def tool(self, name: str) -> ToolView:
-        """Return a tool that the tenant's models may call.
-
-        Raises:
-            RemoteError: The models may call no tool of this name.
-        """
+        """Return a tool; raise `RemoteError` if the tenant's models may call none of this name."""
         return await self._transport.call("tool.read", ToolView, name)
 
     async def usage(self) -> UsageReport:

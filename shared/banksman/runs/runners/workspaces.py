@@ -33,8 +33,6 @@ from banksman.runs.ports import Placement
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """The record to store, and whether a request may be sent to its runner."""
-
     record: WorkspaceOwner
     serves: bool
     """False when the workspace must wait."""
@@ -48,17 +46,10 @@ def decide_placement(
     now: datetime,
     wait_s: float,
 ) -> PlacementDecision | None:
-    """Return the placement for the next request to a workspace.
+    """Return the placement for the next request; None when nothing can be sent or is to be stored.
 
-    Args:
-        record: The record in KV `owners`; None for a new workspace.
-        holder: The lease of the record's runner; None when it has none.
-        chosen: The runner that gets the workspace if it may move; None when no runner accepts workspaces.
-        now: The current time.
-        wait_s: Seconds that a changed workspace waits for its runner.
-
-    Returns:
-        None when no request can be sent and nothing is to be stored.
+    `record` is None for a new workspace, `holder` when the record's runner has no lease, `chosen` when no
+    runner accepts workspaces.
     """
     if record is None:
         return chosen and _served(_new(chosen), chosen)
@@ -81,16 +72,9 @@ def decide_placement(
 def apply_report(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
-    """Return the changed record after a runner's report, and the reply to it.
+    """Return the record to store after a runner's report, None when it does not change, and the reply.
 
-    Args:
-        record: The record in KV `owners`; None when there is none.
-        runner: The runner that reports.
-        report: The report.
-        assistant: The assistant of the conversation, for a workspace that starts.
-
-    Returns:
-        The record to store, or None when it does not change; and the reply.
+    `assistant` is that of the conversation, for a workspace that starts.
     """
     if record is None:
         return None, WorkspaceReportReply(mine=True, known=False)
@@ -112,7 +96,6 @@ def apply_report(
 
 
 def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
-    """Return the fields that a report of the workspace's own runner changes."""
     changes: dict[str, object] = {"gone_since": None}
     if report.begins and report.generation > record.generation:
         changes |= {"dirty": True, "generation": report.generation}
@@ -127,7 +110,6 @@ def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, objec
 
 
 def _initial_files(assistant: Assistant | None) -> dict[str, object]:
-    """Return the fields for the assistant's files, with which a workspace starts."""
     if assistant is None or not assistant.files:
         return {}
     return {"assistant": assistant.id, "assistant_revision": assistant.revision}
@@ -197,7 +179,6 @@ class LocalWorkspace:
         return place.term >= self.term and place.term > self.past
 
     def restored(self, place: WorkspacePlacement) -> None:
-        """Record that the directory contains the files of a term, equal to the snapshot."""
         self.term, self.generation, self.changed = place.term, place.generation, False
 
     def report_of_change(self, runner_epoch: int) -> WorkspaceReport | None:
@@ -209,7 +190,6 @@ class LocalWorkspace:
         )
 
     def apply(self, verdict: WorkspaceReportReply) -> None:
-        """Apply the record of a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty
 
@@ -254,8 +234,8 @@ def least_loaded(processes: Iterable[ToolServerProcess]) -> Placement | None:
 class RunnerLoads:
     """The loads of the runners, as known to this process.
 
-    A runner reports its load once a second. Workspaces that this process has placed since then count too.
-    Otherwise a burst of new conversations would all go to the runner that was idle a moment ago.
+    A runner reports its load once a second. Workspaces that this process has placed since then count too, or
+    a burst of new conversations would all go to the runner that was idle a moment ago.
     """
 
     def __init__(self) -> None:

@@ -65,10 +65,7 @@ class SchemaLimits:
 
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Return why arguments do not fit a schema of this project; None if they fit.
-
-    Use `SchemaChecker` for a schema of a tool server.
-    """
+    """Return why arguments do not fit a schema of this project; None if they fit."""
     if certainly_fits(schema, arguments):
         return None
     # Imported on first use: the library takes long to load, and many processes check no arguments.
@@ -78,11 +75,7 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Check a schema of this project.
-
-    Raises:
-        BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside itself.
-    """
+    """Raise `BadInput` if a schema of this project is invalid, exceeds a limit or refers outside itself."""
     from banksman.runs.schema_checks.process import reply_to
 
     _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
@@ -107,8 +100,8 @@ class SchemaChecker:
     ) -> ArgumentProblem | None:
         """Return why arguments do not fit the schema of a tool; None if they fit.
 
-        No arguments fit a schema that cannot be applied within the limits. Raising an error instead would
-        fail the run and lose a paid model reply.
+        No arguments fit a schema that cannot be applied within the limits: an error would lose a paid model
+        reply.
         """
         if certainly_fits(tool.input_schema, arguments):
             return None
@@ -121,13 +114,7 @@ class SchemaChecker:
             return ArgumentProblem("arguments", None, str(error))
 
     async def check_schema(self, tenant: str, schema: JsonObject) -> None:
-        """Check the schema of a tool.
-
-        Raises:
-            BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside
-                itself.
-            Unavailable: No process can be started.
-        """
+        """Raise `BadInput` as `check_schema`, for the schema of a tool server."""
         text = json.dumps(schema)
         if (known_as := digest(text.encode())) in self._valid:
             return

@@ -81,15 +81,7 @@ def schema_fault(schema: Schema) -> SchemaFault | None:
 
 
 def value_fault(schema: str, value: Any) -> SchemaFault | None:
-    """Return the most useful reason why a value does not fit a schema; None if it fits.
-
-    Args:
-        schema: The schema as JSON.
-        value: The value.
-
-    Raises:
-        UnusableSchema: The schema cannot be applied.
-    """
+    """Return why a value does not fit a schema, None if it fits; raise `UnusableSchema` as `_validator`."""
     validator = _validator(schema)
     if validator.is_valid(value):
         return None
@@ -190,11 +182,7 @@ class _Rules:
         self._counts: dict[int, int] = {}
 
     def most(self) -> int:
-        """Return the highest count of any subschema.
-
-        Raises:
-            RecursionError: A subschema applies itself to the same value, or references form a long chain.
-        """
+        """Return the highest count; raise `RecursionError` if a subschema applies itself to the value."""
         return max(self._count(node) for _, node in _subschemas(self._schema))
 
     def _count(self, node: Schema) -> int:

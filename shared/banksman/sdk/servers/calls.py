@@ -199,11 +199,8 @@ class ServedCalls:
     def on_call(self, request: CallRequest, message: Message) -> CallReply | None:
         """Return the reply to `tool.call`. A repeated request for the same attempt is safe.
 
-        Every process of the server receives the request. Only the process that it names replies; others
-        return None. None is also returned if the stored start already shows that the call was accepted.
-
-        Raises:
-            BadInput: The subject belongs to another conversation.
+        Every process of the server receives the request; None is returned by those that it does not name, and
+        if the stored start already shows that the call was accepted.
         """
         request = request.with_local_deadline(datetime.now(UTC))
         _check_subject(message.subject, request.tenant, request.conversation_id)
@@ -212,11 +209,7 @@ class ServedCalls:
         return self._accept(request, message.reply)
 
     def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
-        """End a call; return None if it does not run here, because another process may have it.
-
-        Raises:
-            BadInput: The subject belongs to another call.
-        """
+        """End a call; return None if it does not run here, because another process may have it."""
         tenant = subject.split(".")[3]
         _check_subject(subject, tenant, cancel.attempt)
         stop = self._stops.get(f"{tenant}.{cancel.attempt}")

@@ -61,11 +61,7 @@ class ClientTransport(Protocol):
         ...
 
     async def ready(self, timeout_s: float) -> None:
-        """Make a round trip.
-
-        Raises:
-            Unavailable: There was no reply in time.
-        """
+        """Make a round trip; raise `Unavailable` if there is no reply in time."""
         ...
 
     async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:

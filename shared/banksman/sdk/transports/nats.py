@@ -194,8 +194,6 @@ WAITING_COMMITS = 1_000
 
 
 class LiveCommits:
-    """The live commits of one conversation, and whether some may be missing."""
-
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
         self._commits: asyncio.Queue[tuple[EventFrame | LiveFrame, ...]] = asyncio.Queue(WAITING_COMMITS)
@@ -214,7 +212,6 @@ class LiveCommits:
             self._commits.put_nowait((live_frame(Delta.model_validate_json(message.data)),))
 
     def request_replay(self) -> None:
-        """Request that the log is read before the next live commit."""
         self._replay_requested = True
         if self._commits.empty():
             self._commits.put_nowait(())
@@ -247,10 +244,7 @@ def live_frame(delta: Delta) -> LiveFrame:
 async def follow(
     bus: Bus, tenant: str, conversation_id: str, after_seq: int, *, live: bool = False
 ) -> AsyncGenerator[EventFrame | LiveFrame]:
-    """Yield each stored and future event after `after_seq` once and in order, without end.
-
-    With `live`, also yield text while a model writes it.
-    """
+    """Yield each stored and future event after `after_seq` once and in order; `live` adds unfinished text."""
     sequence = EventSequence(after_seq)
     async with _subscribed(bus, tenant, conversation_id, live) as feed:
         while True:
@@ -288,10 +282,7 @@ async def _subscribed(bus: Bus, tenant: str, conversation_id: str, live: bool) -
 async def _stored(
     bus: Bus, tenant: str, conversation_id: str, sequence: EventSequence
 ) -> AsyncGenerator[EventFrame]:
-    """Yield the stored events that are new.
-
-    An interrupted replay is requested again from its last event.
-    """
+    """Yield the new stored events. An interrupted replay is requested again from its last event."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REPLAY_BUDGET_S
     while True:
@@ -310,12 +301,7 @@ async def _stored(
 
 
 async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -> AsyncGenerator[EventFrame]:
-    """Yield the events of one replay.
-
-    Raises:
-        RemoteError: The gateway refused the replay.
-        Unavailable: No gateway serves the API, or the replay was interrupted.
-    """
+    """Yield the events of one replay; raise `Unavailable` if it is interrupted."""
     subject = subjects.api(tenant, "replay", conversation_id)
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
     # A gateway refuses fields that its version does not know, so fields with default values are omitted.

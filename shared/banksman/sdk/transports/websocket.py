@@ -101,7 +101,6 @@ class Websocket:
 
     @property
     def ready(self) -> bool:
-        """Whether the gateway has accepted the current connection."""
         return self._greeted.is_set()
 
     async def run(self) -> None:
@@ -135,11 +134,7 @@ class Websocket:
         return accepted, code
 
     async def welcomed(self) -> Welcome:
-        """Wait for the first `welcome`.
-
-        Raises:
-            ConnectionEnded: The gateway refused the client.
-        """
+        """Wait for the first `welcome`; raise `ConnectionEnded` if the gateway refused the client."""
         greeted = asyncio.create_task(self._greeted.wait())
         try:
             await asyncio.wait((greeted, self.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +145,6 @@ class Websocket:
         return self.welcome
 
     def end(self, error: BanksmanError) -> None:
-        """Fail all current and future requests."""
         if not self.ended.done():
             self.ended.set_result(error)
         for waiting in self._waiting.values():
