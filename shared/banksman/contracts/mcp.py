@@ -125,13 +125,11 @@ class McpServer(Stored):
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
     """Why the last listing of its tools or the last sign-in failed."""
     problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
-    """The kind of `problem`; None without a problem."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
     """Whether the server refused access. Its tools are not called until an administrator signs in."""
     pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
-    """The last sign-in that was started."""
     signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
     """The access that an administrator gave by signing in."""
 

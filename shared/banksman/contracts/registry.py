@@ -226,7 +226,6 @@ class StartWorkflow(Stored):
     """The conversation in which it was started: its log gets a link event, and its workspace is used.
     None if it was started without a conversation."""
     tools: ToolPolicy
-    """The policy for its calls."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)

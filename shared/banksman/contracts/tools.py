@@ -41,7 +41,6 @@ class StoredSecret(Stored):
     updated_at: Timestamp
     updated_by: str
     servers: SecretServers | None = Field(default=None, exclude_if=lambda servers: servers is None)
-    """The only servers that receive it; None for all of the tenant."""
 
 
 class SecretDescription(Stored):

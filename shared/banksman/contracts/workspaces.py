@@ -139,7 +139,6 @@ class SnapshotManifest(Stored):
     parts: tuple[SnapshotPart, ...]
     """The parts in order. Decrypted and concatenated, they are one tar archive compressed with zstd."""
     files: int
-    """Number of entries in the archive."""
     size: int
     """Uncompressed size of the files in bytes."""
     sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
@@ -150,7 +149,6 @@ class WorkspaceLoss(Stored):
     """Changes that may be lost because a workspace moved to another runner."""
 
     term: int
-    """The term that began with the loss."""
     snapshot_ts: Timestamp | None
     """When the restored snapshot was made; None if the workspace started empty."""
     reason: str | None = None
@@ -177,7 +175,6 @@ class WorkspaceOwner(Stored):
     assistant: Token | None = None
     """The assistant with the workspace's initial files; None if it has no files."""
     assistant_revision: int = 0
-    """Revision of that assistant."""
     deleted: bool = False
     """True if the conversation was deleted. A runner with files of it removes them."""
 
@@ -198,11 +195,9 @@ class WorkspaceReport(Stored):
     term: int
     """Term of the runner's directory; 0 if it has none."""
     generation: int = 0
-    """The generation that the report concerns."""
     begins: bool = False
     """True if the workspace is about to change, with this generation. The runner awaits the reply."""
     snapshot: SnapshotRef | None = None
-    """A newly stored snapshot; None if there is no new one."""
     complete: bool = False
     """True if `snapshot` contains every change. The next change begins another generation."""
     lost: str | None = None

@@ -62,8 +62,6 @@ CHECK_S = 20.0
 
 @dataclass
 class _WatchedAttempt:
-    """An attempt, its subscriptions, and the start and result that were received."""
-
     subscriptions: SlotSubscriptions
     slots: AttemptSlots = field(default_factory=AttemptSlots)
     shown: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -203,7 +201,6 @@ class OwnerNotifications:
         await self._driven[state.tenant, state.conversation_id].forget(attempts)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
-        """See `Notifications.wait` in `ports`."""
         driven = self._driven[(state.tenant, state.conversation_id)]
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, (until - self._clock.now()).total_seconds())

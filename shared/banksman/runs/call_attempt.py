@@ -32,8 +32,6 @@ MAX_LOST_RUNNERS = 3
 
 @dataclass
 class CallAttempt:
-    """What an owner knows about one open call and its current attempt."""
-
     open_call: OpenCall
     number: int = 1
     """The number of the current attempt."""
@@ -71,7 +69,6 @@ class CallAttempt:
 
     @property
     def attempt(self) -> str:
-        """The key of the slots of the current attempt."""
         return attempt_id(self.call_id, self.number)
 
     @property
@@ -116,8 +113,6 @@ class CallAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The call has its result."""
-
     result: ToolResult
 
 
@@ -144,8 +139,6 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Send the runner a cancel of the call."""
-
     runner: Placement
 
 
@@ -165,8 +158,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The call is no longer requested."""
-
     reason: str
     kind: ErrorKind = "unavailable"
 

@@ -40,8 +40,6 @@ CACHED_CONVERSATIONS = 500
 
 
 class ConversationLog:
-    """The folded logs of one process."""
-
     def __init__(
         self, bus: Bus, damaged: DamagedLogs | None = None, *, cached: int = CACHED_CONVERSATIONS
     ) -> None:

@@ -79,7 +79,6 @@ def complete_commit(
 
 
 def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
-    """Return the state after events, with ownership unchanged."""
     # Results that follow each other are added in one step: each step copies all calls of the reply, and a
     # model may request any number of them.
     for results, group in groupby(events, lambda event: isinstance(event.data, ToolCallCompleted)):
@@ -317,7 +316,6 @@ def owner_changes(before: Conversation, folded: Conversation, commit: Commit) ->
 
 
 def _ends_open_run(before: Conversation, commit: Commit) -> bool:
-    """Return whether the commit ends the open run, or a run that it started itself."""
     ended = {event.run_id for event in commit.events if isinstance(event.data, RunFinished)}
     if not ended:
         return False

@@ -94,7 +94,6 @@ class Paths:
         return Paths(path, tuple(one for one in rest if one.messages)[:MAX_LEFT_PATHS])
 
     def pruned(self) -> tuple[LeftPath, ...]:
-        """Return the left paths that can still be continued, without those after a replaced message."""
         return tuple(one for one in self.left if self._path_to(one.after) is not None)
 
     def _path_to(self, after: str | None) -> tuple[Message, ...] | None:

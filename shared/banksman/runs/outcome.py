@@ -76,7 +76,6 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
 
 
 def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
-    """Return the terminal event of a run that no agent has claimed."""
     return RunFinished(
         status=ending.status,
         content=ending.message,
@@ -182,7 +181,6 @@ def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
 
 
 def completions(state: Conversation, results: Iterable[ToolResult]) -> list[EventBody]:
-    """Return the events of the results that the log does not have yet."""
     run = state.run
     waiting = {call.call.id for call in run.open_calls} if run is not None else set[str]()
     bodies: list[EventBody] = []

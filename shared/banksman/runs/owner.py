@@ -45,8 +45,6 @@ def nothing(_state: Conversation) -> tuple[EventBody, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The additional contents of a commit, besides the recorded events."""
-
     follows: bool
     """Whether it contains the events that follow from the recorded ones for the same run."""
     starts_next: bool

@@ -127,8 +127,6 @@ SNAPSHOT_S = 5.0
 
 
 class SnapshotStore:
-    """Snapshots: short ones in the log itself, long ones as objects."""
-
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._objects = Objects(log.bus, SNAPSHOTS)

@@ -57,8 +57,6 @@ awaiting   a workflow's request for a value: its result holds the value, and no 
 
 @dataclass(frozen=True)
 class OpenCall:
-    """A call of the current iteration."""
-
     call: ToolCall
     """The call with the arguments to execute: edited arguments replace the model's."""
     gate: Gate = "free"
@@ -84,8 +82,6 @@ class OpenApproval:
 
 @dataclass(frozen=True)
 class QueuedRun:
-    """A run that waits for an earlier run of its conversation to end."""
-
     run_id: str
     message_id: str
     message: Content
@@ -94,8 +90,6 @@ class QueuedRun:
 
 @dataclass(frozen=True)
 class Run:
-    """The open run."""
-
     run_id: str
     settings: RunSettings
     message: UserMessage
@@ -142,7 +136,6 @@ class Run:
 
     @property
     def open_inputs(self) -> tuple[InputRequested, ...]:
-        """The requested values that no user has provided yet."""
         awaiting = {call.call.id for call in self.calls if call.gate == "awaiting" and call.result is None}
         return tuple(one for one in self.inputs if one.tool_call_id in awaiting)
 
@@ -159,7 +152,6 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """The status that clients see."""
         if self.cancel is not None:
             return "cancelling"
         if self.undecided:
@@ -232,7 +224,6 @@ class Conversation:
         return self.tombstone > 0
 
     def knows(self, run_id: str) -> bool:
-        """Return whether the run was started, queued or ended."""
         is_open = self.run is not None and self.run.run_id == run_id
         return is_open or run_id in self.ended or any(queued.run_id == run_id for queued in self.queue)
 

@@ -53,23 +53,17 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """Events that follow from the log alone."""
-
     run_id: str
     bodies: tuple[EventBody, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestModel:
-    """The model writes the next reply."""
-
     run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteCalls:
-    """These calls need their results."""
-
     calls: tuple[OpenCall, ...]
     ending: Ending | None = None
     """Why the run must end, and its calls with it; None if the calls are to be executed."""
@@ -91,7 +85,6 @@ Step = Idle | RecordEvents | RequestModel | ExecuteCalls | CloseApproval | Park
 
 
 def next_step(state: Conversation, now: datetime) -> Step:
-    """Return what the owner of the open run does next."""
     run = state.run
     if run is None:
         return Idle()

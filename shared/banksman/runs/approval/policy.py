@@ -60,7 +60,6 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    """Return the decision of the policy about a call with the arguments that would be executed."""
     ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":

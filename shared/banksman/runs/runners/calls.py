@@ -210,8 +210,6 @@ class LeasedSlots:
 
 
 class LateResults:
-    """Stores results that arrive after another result of their call was stored; failures are only logged."""
-
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 

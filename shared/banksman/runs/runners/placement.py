@@ -286,7 +286,6 @@ class Placements:
         return reply.error is None
 
     async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
-        """Store a record; return False if another one was stored meanwhile."""
         if over is None:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None

@@ -138,7 +138,6 @@ def _served(record: WorkspaceOwner, by: RunnerLease) -> PlacementDecision:
 
 
 def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
-    """Return the record of a workspace that begins a term with its last snapshot."""
     term = record.term + 1
     loss = record.loss
     if record.dirty:
@@ -159,8 +158,6 @@ def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
 
 @dataclass
 class LocalWorkspace:
-    """What a runner process knows about a workspace that it has or is about to get."""
-
     term: int = 0
     """The term of the directory; 0 when there is none."""
     generation: int = 0

@@ -49,8 +49,6 @@ class ArgumentProblem:
 
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
-    """Limits of the processes that apply the schemas of tool servers."""
-
     cpu_s: float = 0.5
     """Processor time of one check, in seconds."""
     timeout_s: float = 10.0

@@ -51,7 +51,6 @@ class UnusableSchema(Exception):
 
 
 def schema_fault(schema: Schema) -> SchemaFault | None:
-    """Return the first fault of a schema; None if a tool may have it."""
     size = len(json.dumps(schema, ensure_ascii=False).encode())
     if size > MAX_SCHEMA_BYTES:
         return SchemaFault((), f"at most {MAX_SCHEMA_BYTES} bytes of JSON, not {size}")
@@ -152,7 +151,6 @@ def _within_depth(schema: Schema) -> bool:
 
 
 def _subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield all subschemas with their paths, including the schema itself."""
     ahead: list[tuple[Path, Schema]] = [((), schema)]
     while ahead:
         path, node = ahead.pop()
@@ -175,8 +173,6 @@ def _children(node: Schema, words: Iterable[str]) -> Iterator[tuple[Path, Schema
 
 
 class _Rules:
-    """Counts the subschemas that apply to one value."""
-
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._counts: dict[int, int] = {}
@@ -251,14 +247,11 @@ _NOTHING_MORE: Final = {"additionalProperties": "must have no fields", "items": 
 
 
 class SchemaFault(NamedTuple):
-    """The first path in a value that violates a rule."""
-
     path: Path
     expected: str
 
 
 def fault_of(error: ValidationError) -> SchemaFault:
-    """Return the path of an error and the expected value."""
     path = tuple(error.instance_path)
     kind = cast(Any, error.kind)
     match error.kind.name:

@@ -113,7 +113,6 @@ async def _ended(task: asyncio.Task[object]) -> None:
 
 
 def _continues(task: asyncio.Task[object]) -> bool:
-    """Return whether the function could not be ended and still runs."""
     return not task.done() or (not task.cancelled() and isinstance(task.exception(), StillRunning))
 
 
@@ -183,8 +182,6 @@ KILL_S = 5.0
 
 @dataclass
 class ServedCalls:
-    """The calls of one process while it has its lease."""
-
     bus: Bus
     runner_calls: RunnerCalls
     lease: Lease

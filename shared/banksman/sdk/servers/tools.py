@@ -175,7 +175,6 @@ class ToolServer:
                 await _pause(self._stop, RESTART_PAUSE_S)
 
     async def _session(self, bus: Bus) -> None:
-        """Serve with one lease, until the server stops or the lease is lost."""
         epoch = secrets.randbits(EPOCH_BITS)
         async with asyncio.TaskGroup() as tasks:
             tenant = await self._registry.register(self.tools.values())

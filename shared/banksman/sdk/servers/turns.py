@@ -170,7 +170,6 @@ class TurnContext:
 
 
 async def _report(context: TurnContext, report: Report) -> None:
-    """Report the newest progress, at most once in `PROGRESS_INTERVAL_S`."""
     while True:
         await context.reported.wait()
         await asyncio.sleep(REPORT_AFTER_S)

@@ -134,8 +134,6 @@ class NatsTransport:
 
 
 class NatsFiles:
-    """Files, in slices that fit a message."""
-
     def __init__(self, transport: NatsTransport) -> None:
         self._transport = transport
 

@@ -159,8 +159,6 @@ ReadOpen = Callable[[], Awaitable[tuple[ApprovalRequest, ...]]]
 
 
 class Inbox:
-    """The readers of one websocket that wait for new approval requests."""
-
     def __init__(self, websocket: Websocket, read_open: ReadOpen) -> None:
         self._websocket = websocket
         self._read_open = read_open

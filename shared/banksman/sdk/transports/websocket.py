@@ -118,7 +118,6 @@ class Websocket:
         self.end(Unavailable(self.problem))
 
     async def _attempt(self) -> tuple[bool, int | None]:
-        """Serve one connection; return whether the gateway accepted it, and its close code if any."""
         code = None
         try:
             code = await self._serve()
@@ -179,7 +178,6 @@ class Websocket:
             task.add_done_callback(self._sending.discard)
 
     async def _serve(self) -> int | None:
-        """Serve one connection until it is closed; return the close code if the gateway sent one."""
         proxy = None if is_local(self._url) else True
         async with connect(
             self._url,
