@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import parse
 from banksman.contracts.workspaces import MAX_FILES, MAX_FILES_BYTES

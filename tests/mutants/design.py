@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "R20",
         "the prompt does not demand the object alone",
-        PROMPTING + "instructions.py",
+        PROMPTING + "templates.py",
         "output ONLY one JSON object",
         "output a JSON object",
         "tests/prompting/test_enhance.py::test_json_text_prompt_explains_the_format_and_terminate",
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "R27",
         "a category of workflows has no title",
-        "shared/banksman/contracts/tool_views.py",
+        "shared/banksman/contracts/registry.py",
         "Category(name=name, title=title, description=description,",
         "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",

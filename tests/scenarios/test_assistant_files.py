@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from banksman import sdk
-from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.ids import new_id
 from banksman.contracts.workspaces import AssistantFile
 from banksman.model_server import ScriptedReply

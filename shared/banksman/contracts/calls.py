@@ -8,8 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.mcp import Hidden, McpTarget, McpTransport, ServedTool
-from banksman.contracts.mcp_sign_in import AccessToken, Authorization, DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import (
+    AccessToken,
+    Authorization,
+    DiscoverSignIn,
+    Hidden,
+    McpTarget,
+    McpTransport,
+    RequestToken,
+    ServedTool,
+)
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement

@@ -37,7 +37,7 @@ from banksman.contracts.messages import (
 )
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.prompting.instructions import HOW_TO_CALL_AS_TEXT, HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
+from banksman.prompting.templates import HOW_TO_CALL_AS_TEXT, HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
 
 WORKSPACE = "workspace"
 """The category of the tools that work on a conversation's files."""

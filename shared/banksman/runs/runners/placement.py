@@ -33,7 +33,7 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runners.workspaces import (

@@ -31,7 +31,7 @@ from banksman.contracts.wire import WIRE_VERSION, JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, frames_of
-from banksman.sdk.transports.base import RequestFrame
+from banksman.sdk.resources import RequestFrame
 
 REPLY_TIMEOUT_S = 10.0
 """Timeout of one request in seconds."""

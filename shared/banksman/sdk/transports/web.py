@@ -16,7 +16,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk.events import EventFrame, LiveFrame
-from banksman.sdk.transports.base import RequestFrame
+from banksman.sdk.resources import RequestFrame
 from banksman.sdk.transports.http import HttpApi, HttpFiles, websocket_url
 from banksman.sdk.transports.subscriptions import SharedSubscriptions
 from banksman.sdk.transports.websocket import JsonFrame, Websocket

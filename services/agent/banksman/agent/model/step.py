@@ -48,8 +48,7 @@ from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.enhance import enhance, needs_of
-from banksman.prompting.instructions import DEFAULT_PROMPT
-from banksman.prompting.templates import render, run_variables
+from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.pricing import cost

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from banksman.contracts.assistant_requests import (
+from banksman.contracts.assistants import (
+    Assistant,
     AssistantBody,
     AssistantChanges,
     AssistantRevisions,
     AssistantUpdate,
     NewAssistant,
 )
-from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANT_REVISIONS
-from banksman.contracts.assistant_requests import (
+from banksman.contracts.assistants import (
+    Assistant,
     AssistantChanges,
     AssistantRevision,
     AssistantRevisions,
     ChangedField,
 )
-from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.quotas.shared_bucket import SharedBucket
