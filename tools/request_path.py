@@ -149,7 +149,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         "Agent: the result is committed, and the model writes the final reply.",
         (
-            "banksman.runs.notifications: _stored wait",
+            "banksman.runs.bus_ports: _stored wait",
             "banksman.runs.coordinator: _commit",
             "banksman.runs.outcome: storable batches completions",
             "banksman.runs.fold_calls: complete_calls _with_results",

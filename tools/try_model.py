@@ -36,7 +36,7 @@ from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, 
 from banksman.contracts.tools import ToolCall, ToolResult, failed
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.prompting.enhance import enhance
-from banksman.prompting.instructions import DEFAULT_PROMPT
+from banksman.prompting.templates import DEFAULT_PROMPT
 from banksman.runs.schema_checks.checker import argument_problem
 
 MAX_REPLIES = 8

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import call_digest
+from banksman.contracts.tools import NetworkPolicy, call_digest
 
 from .conftest import banksman
 from .fake_gateway import FakeGateway, Frame, fake_gateway

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.assistant_files import MAX_FILES, MAX_FILES_BYTES
-from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import parse
+from banksman.contracts.workspaces import MAX_FILES, MAX_FILES_BYTES
 
 
 def given(*files: dict[str, Any]) -> NewAssistant:

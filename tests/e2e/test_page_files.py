@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from banksman.contracts.tool_views import category_of
+from banksman.contracts.registry import category_of
 from banksman.gateway.app import DEMO_NOTICE
 from banksman.gateway.interfaces.page.routes import IMMUTABLE, routes
 from banksman.workflows.builtin import BUILTIN

@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "R20",
         "the prompt does not demand the object alone",
-        PROMPTING + "call_format.py",
+        PROMPTING + "templates.py",
         "output ONLY one JSON object",
         "output a JSON object",
         "tests/prompting/test_enhance.py::test_json_text_prompt_explains_the_format_and_terminate",
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "R33",
         "the tool of the highest priority is dropped first",
-        PROMPTING + "relevance.py",
+        PROMPTING + "enhance.py",
         "        tool.priority,\n",
         "        -tool.priority,\n",
         "tests/prompting/test_enhance.py::test_tools_with_the_lowest_priority_are_dropped_first_and_named",
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "R27",
         "a category of workflows has no title",
-        "shared/banksman/contracts/categories.py",
+        "shared/banksman/contracts/registry.py",
         "Category(name=name, title=title, description=description,",
         "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",
@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "R29",
         "an approval request does not show the arguments of its calls",
-        RUNS + "approval_policy.py",
+        RUNS + "approval/policy.py",
         "        arguments=call.arguments,\n        digest=call.digest,\n",
         "        arguments={},\n        digest=call.digest,\n",
         SCENARIOS + "test_structure.py::test_a_frontend_needs_only_messages_approval_requests_and_outcomes",
@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "R32",
         "a malformed call is not logged",
-        RUNS + "journal.py",
+        RUNS + "conversation_log.py",
         '            logger.warning("the model\'s call could not be read", extra=extra)\n',
         "",
         SCENARIOS + "test_faults.py::test_three_malformed_attempts_are_logged_and_end_the_run",

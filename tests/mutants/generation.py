@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "R104",
         "a result with `success: false` counts as a success",
-        "shared/banksman/sdk/servers/execution.py",
+        "shared/banksman/sdk/servers/calls.py",
         '"tool_error" if content["success"] is False else None',
         "None",
         "tests/sdk/test_tool_server.py::test_result_with_success_false_is_an_error_with_its_content",

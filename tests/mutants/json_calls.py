@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "R1",
         "the tool's name is read from another key",
-        "shared/banksman/prompting/instructions.py",
+        "shared/banksman/prompting/templates.py",
         'TOOL_KEY = "tool"',
         'TOOL_KEY = "name"',
         JSON_CALLS + "test_results_go_back_to_the_model_until_it_replies_in_text",

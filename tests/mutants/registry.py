@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "R45",
         "the value of a function is not returned",
-        SDK + "servers/execution.py",
+        SDK + "servers/calls.py",
         '        {"success": True, **plain} if isinstance(plain, dict)',
         '        {"success": True} if isinstance(plain, dict)',
         "tests/sdk/test_tool_server.py::test_return_value_becomes_a_json_object",
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         "R46",
         "the reason of a failed tool is lost",
-        SDK + "servers/execution.py",
+        SDK + "servers/calls.py",
         'f"{tool.name} failed: {_described(error)}"',
         '"failed"',
         SCENARIOS + "test_a_failing_tool_returns_an_error_and_others_run",
@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "R47",
         "a value that is not JSON ends in another error",
-        SDK + "servers/execution.py",
+        SDK + "servers/calls.py",
         "    except (PydanticSerializationError, ValueError, RecursionError) as error:\n",
         "    except RecursionError as error:\n",
         SCENARIOS + "test_a_failing_tool_returns_an_error_and_others_run",
@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "R54",
         "the details of a failed tool are not logged",
-        SDK + "servers/execution.py",
+        SDK + "servers/calls.py",
         '            logger.error("tool %s failed", tool.name, exc_info=error)\n',
         "",
         "tests/sdk/test_processes.py::test_a_failed_connection_is_logged_with_its_details",
@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         "R55",
         "the time-out of a tool is not in its error",
-        SDK + "servers/execution.py",
+        SDK + "servers/calls.py",
         'within its timeout of {limit_s:g} s"',
         'in time"',
         SCENARIOS + "test_a_failing_tool_returns_an_error_and_others_run",

@@ -7,7 +7,7 @@ import pytest
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.enhance import enhance, estimated_tokens
-from banksman.prompting.instructions import CALL_SKELETON
+from banksman.prompting.templates import CALL_SKELETON
 
 
 def tool(name: str, **fields: Any) -> ToolDefinition:

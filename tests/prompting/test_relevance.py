@@ -19,8 +19,7 @@ from banksman.contracts.messages import (
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.prompting.enhance import enhance
-from banksman.prompting.relevance import Needs, needs_of, words_of
+from banksman.prompting.enhance import Needs, enhance, needs_of, words_of
 
 MESSAGE_ID = "m-requested"
 

@@ -161,14 +161,14 @@ MUTANTS = (
     ),
     Mutant(
         "the count of a crash loop is reset",
-        "fold_claims.py",
+        "fold.py",
         "    if state.claims_in_row >= CRASH_LOOP_CLAIMS:\n        return state.claims_in_row\n",
         "",
         "A run in a crash loop continues after some of its calls were ended.",
     ),
     Mutant(
         "the time limit includes waiting for a user",
-        "fold_claims.py",
+        "fold.py",
         "waited_s=run.waited_s + waited",
         "waited_s=run.waited_s",
         "A run times out because its user decided late.",
@@ -381,7 +381,7 @@ MUTANTS = (
     ),
     Mutant(
         "claims are not counted",
-        "fold_claims.py",
+        "fold.py",
         "    return state.claims_in_row + (not commit.after_reconnect and not alive)\n",
         "    return 1\n",
         "A run that kills its agents kills all of them.",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.runs.schema_checks.checker import SchemaChecker, SchemaLimits
-from banksman.runs.schema_checks.plain import certainly_fits
+from banksman.runs.schema_checks.checker import SchemaChecker, SchemaLimits, certainly_fits
 from banksman.runs.schema_checks.rules import value_fault
 
 SCALARS = (

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from banksman import sdk
-from banksman.contracts.assistant_files import AssistantFile
-from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.ids import new_id
+from banksman.contracts.workspaces import AssistantFile
 from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client

@@ -12,8 +12,7 @@ from banksman import sdk
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.contracts import subjects
-from banksman.contracts.assistant_requests import NewAssistant
-from banksman.contracts.assistants import ApprovalRule, ToolSettings
+from banksman.contracts.assistants import ApprovalRule, NewAssistant, ToolSettings
 from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.tool_runner.machine import workspaces_root
 from tests.scenarios.conftest import Play, nats_url, operator_seed

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from banksman import sdk
-from banksman.contracts.assistant_requests import NewAssistant
-from banksman.contracts.assistants import Limits, RunOverrides, ToolSettings
+from banksman.contracts.assistants import Limits, NewAssistant, RunOverrides, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import RunFinished
 from banksman.contracts.usage import UsageWindow

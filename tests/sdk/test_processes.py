@@ -17,7 +17,7 @@ from banksman.contracts.calls import CallRequest
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.sdk import Toolbox, ToolFailed
-from banksman.sdk.servers.execution import Stop, execute
+from banksman.sdk.servers.calls import Stop, execute
 from banksman.sdk.tools import AnyTool
 from tests.support.polling import eventually
 

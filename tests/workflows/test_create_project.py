@@ -25,11 +25,10 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import CancelRun, DeleteConversation, ResumeRun, StartRun
-from banksman.runs.bus_ports import bus_ports
+from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.handlers import on_cancel, on_delete
-from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.ports import Ports
 from banksman.runs.runners.placement import Placements
 from banksman.runtime.service import ServiceProcess

@@ -1,4 +1,4 @@
-"""The rights of API keys, and the NATS API in addition to the frames of `frames.py`.
+"""The rights of API keys, the NATS API in addition to the frames of `frames.py`, and the audit trail.
 
 A request over NATS is sent to `subjects.api(tenant, ...)`. Its body is the JSON of a client frame. The reply
 is an `ack` or an `error` frame.
@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from banksman.contracts.frames import Detail
-from banksman.contracts.wire import Wire
+from banksman.contracts.wire import JsonValue, Stored, Timestamp, Wire
 
 Right = Literal["chat", "approve", "admin", "operator"]
 """
@@ -46,3 +46,28 @@ class Replay(Wire):
     detail: Detail = "full"
     follow_s: float = Field(default=0, ge=0, le=60)
     """Seconds for which later events are also sent. Then repeat the request with the last event's number."""
+
+
+MAX_TARGET_CHARS = 256
+AuditInterface = Literal["http", "nats", "command"]
+"""Where an action was requested: over HTTP, which the page uses, over the NATS API, or by a command of the
+operator."""
+
+
+class AuditEntry(Stored):
+    """A completed administrative action. It contains no secrets and no contents."""
+
+    ts: Timestamp
+    tenant: str
+    """The tenant whose data it changed."""
+    actor: str
+    """The user; `nats` for a client of the NATS API, whose account names the tenant alone."""
+    actor_tenant: str | None = None
+    """The tenant of an operator who acted on another tenant; null otherwise."""
+    interface: AuditInterface
+    action: str
+    """The action: `key.created`."""
+    target: str = Field(max_length=MAX_TARGET_CHARS)
+    """Id or name of the changed object; empty for an object that a tenant has once."""
+    details: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """Details of the change by field name, such as the user and the rights of a key."""

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ApprovalTerms
-from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import NetworkPolicy
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 
 

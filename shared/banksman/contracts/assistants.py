@@ -1,4 +1,4 @@
-"""Assistants: the stored configuration of runs, and the settings that a run resolves from it."""
+"""Assistants: the stored configuration of runs, the settings that a run resolves from it, and requests."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
+from banksman.contracts.tools import NetworkPolicy, ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
 from banksman.contracts.workflows import Built
+from banksman.contracts.workspaces import AssistantFiles, SubmittedFiles
 
 Decision = Literal["auto", "ask", "deny"]
 """
@@ -291,3 +290,84 @@ class ConversationRecord(Stored):
     """The source of the title. A title that a client set is never replaced by a generated one."""
     created_at: str
     updated_at: str
+
+
+class AssistantBody(Wire):
+    """An assistant that a client submits. Tools are off by default."""
+
+    name: str = Field(default="", max_length=200)
+    service: str = Field(default="banksman", max_length=64)
+    model: str | None = Field(default=None, max_length=200)
+    fallback_models: FallbackModels = ()
+    system_prompt_id: Token | None = None
+    system_prompt: Text | None = None
+    options: ModelOptions = ModelOptions()
+    tools: ToolSettings = ToolSettings()
+    limits: Limits = Limits()
+    approval_policy: tuple[ApprovalRule, ...] = ()
+    approvals: ApprovalTerms = ONE_APPROVER
+    variables: JsonObject = Field(default_factory=dict)
+    files: SubmittedFiles = ()
+    """Files that each new workspace of its conversations starts with."""
+
+    def assistant(self, assistant_id: str) -> Assistant:
+        """Return the assistant to store."""
+        return Assistant(
+            id=assistant_id, **{name: getattr(self, name) for name in AssistantBody.model_fields}
+        )
+
+
+class NewAssistant(AssistantBody):
+    """An assistant to create."""
+
+    id: Token | None = None
+    """None lets the gateway generate one."""
+
+
+class AssistantUpdate(AssistantBody):
+    """An assistant that replaces an existing one."""
+
+    revision: int | None = None
+    """The revision to replace; None replaces the current one."""
+
+
+class AssistantList(Wire):
+    """All assistants of a tenant, sorted by id, without the contents of their files."""
+
+    items: tuple[Assistant, ...]
+    next: None = None
+    """Always null: the list has one page."""
+
+
+class AssistantRevision(Stored):
+    """One revision of an assistant."""
+
+    revision: int
+    at: Timestamp | None
+    """Time of storage; None if unknown."""
+    by: str
+    """The user who stored it; empty if unknown."""
+    current: bool
+    """Whether runs use this revision."""
+
+
+class AssistantRevisions(Stored):
+    """The stored revisions of an assistant, newest first."""
+
+    items: tuple[AssistantRevision, ...]
+
+
+class ChangedField(Stored):
+    """A field that differs between two revisions."""
+
+    field: str
+    before: JsonValue
+    after: JsonValue
+
+
+class AssistantChanges(Stored):
+    """The differences between two revisions of an assistant."""
+
+    since: int
+    revision: int
+    items: tuple[ChangedField, ...]

@@ -8,8 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.mcp import Hidden, McpTarget, McpTransport, ServedTool
-from banksman.contracts.mcp_sign_in import AccessToken, Authorization, DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import (
+    AccessToken,
+    Authorization,
+    DiscoverSignIn,
+    Hidden,
+    McpTarget,
+    McpTransport,
+    RequestToken,
+    ServedTool,
+)
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
@@ -46,7 +54,6 @@ class CallRequest(Stored):
     secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
     """The tenant's secrets that the tool declares, by name. No event contains them."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
-    """The W3C trace context of the run; None without one."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
     """Whether a start that is stored at once may replace the reply `accepted`."""
 
@@ -121,7 +128,6 @@ class LateResult(Stored):
     ended_at: Timestamp
     result: ToolResult
     ticket: str | None = None
-    """The ticket of the request."""
 
 
 PRESENCE = "presence"
@@ -192,7 +198,6 @@ class FileList(_FileOperation):
     op: Literal["list"] = "list"
     path: str = ""
     after: str = Field(default="", exclude_if=lambda after: not after)
-    """Lists only paths that sort after this one."""
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 

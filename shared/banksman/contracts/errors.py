@@ -91,13 +91,9 @@ class CallerMistake(BanksmanError):
 
 
 class BadInput(CallerMistake):
-    """A field is missing or has an invalid value.
+    """A field is missing or has an invalid value: `NULL` for null, None if it is missing or secret.
 
-    Args:
-        field: Path of the field, or the name of a setting.
-        value: The invalid value, `NULL` for null; None if it is missing or secret.
-        expected: What the value must be: a noun, or a predicate that begins with "must" or "is". Advice may
-            follow after a semicolon.
+    `expected` is a noun, or a predicate that begins with "must" or "is"; advice may follow after a semicolon.
     """
 
     def __init__(self, field: str, value: object, expected: str) -> None:

@@ -53,11 +53,7 @@ LEVELS: Mapping[str, Detail] = {
 
 
 def is_shown(kind: str, detail: Detail) -> bool:
-    """Return whether clients receive frames of a type at a level of detail.
-
-    Frames of an unknown type are sent at every level: only the newer version that wrote the event knows its
-    level, and clients ignore unknown types.
-    """
+    """Return whether clients receive frames of a type; unknown types, of newer versions, always."""
     return DETAILS.index(LEVELS.get(kind, "final")) <= DETAILS.index(detail)
 
 
@@ -136,14 +132,7 @@ class ToolCallOutputData(Stored):
 
 
 def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:
-    """Return the event frame that clients receive.
-
-    Args:
-        event: The stored event.
-        conversation_id: The event's conversation.
-        log_epoch: The epoch of the log that stores it.
-        prev_seq: Number of the previous event sent on the same subscription.
-    """
+    """Return the frame; `prev_seq` is the number of the previous event on the same subscription."""
     frame: dict[str, Any] = {
         "type": event.data.type,
         "seq": event.seq,

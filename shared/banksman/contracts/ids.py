@@ -18,12 +18,7 @@ _RANDOM_CHARS = 12
 
 
 def check_token(value: str, field: str) -> str:
-    """Return `value` if it is a valid token of a subject.
-
-    Raises:
-        BadInput: It is empty, longer than 64 characters, or contains characters other than letters, digits,
-            `-` and `_`.
-    """
+    """Return `value`; raise `BadInput` unless it is a valid token of a subject."""
     if not is_token(value):
         raise BadInput(field, value[:80], "1 to 64 letters, digits, '-' or '_'")
     return value
@@ -45,11 +40,7 @@ def run_id_for(conversation_id: str) -> str:
 
 
 def conversation_of(run_id: str) -> str:
-    """Return the conversation id that a run id begins with.
-
-    Raises:
-        BadInput: The id is not a run id.
-    """
+    """Return the conversation id that a run id begins with; raise `BadInput` for any other id."""
     conversation_id, dash, rest = check_token(run_id, "run_id").rpartition("-")
     if not dash or not conversation_id or len(rest) != _RANDOM_CHARS:
         raise BadInput("run_id", run_id, f"a conversation's id, '-' and {_RANDOM_CHARS} characters")

@@ -1,16 +1,143 @@
-"""MCP (Model Context Protocol) servers whose tools a tenant's models may call."""
+"""MCP (Model Context Protocol) servers whose tools a tenant's models may call, and OAuth access to them."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.ids import digest
-from banksman.contracts.mcp_sign_in import PendingSignIn, SignedIn
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
+from banksman.contracts.workspaces import WorkspacePlacement
+
+MAX_URL_CHARS: Final = 2_000
+RENEW_BEFORE: Final = timedelta(minutes=1)
+"""Remaining lifetime below which a token is renewed before a call."""
+
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=MAX_URL_CHARS)]
+OAuthToken = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=16_000)]
+"""An OAuth token or secret: visible ASCII characters, which are valid in headers."""
+OAuthText = Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]+$", max_length=2_000)]
+"""An id, a scope or an issuer."""
+
+
+class OAuthClient(Stored):
+    """The registration of this platform at an authorization server."""
+
+    client_id: OAuthText
+    client_secret: OAuthToken | None = Field(default=None, repr=False)
+    method: Literal["none", "client_secret_post", "client_secret_basic"] = "none"
+    """How it authenticates at the token endpoint."""
+    issuer: OAuthText | None = None
+    """The authorization server that registered it; None for a client that an administrator configured."""
+    redirect_uri: Url | None = None
+    """The redirect URI that it was registered with; None for a client that an administrator configured."""
+
+
+class Authorization(Stored):
+    """The authorization server and the OAuth client of a sign-in."""
+
+    issuer: OAuthText
+    states_issuer: bool = False
+    """Whether the authorization server adds its identity (`iss`) to the redirect (RFC 9207)."""
+    authorization_endpoint: Url
+    token_endpoint: Url
+    resource: Url
+    """The resource that the token is for (RFC 8707)."""
+    scope: OAuthText | None = None
+    client: OAuthClient
+
+
+class AccessToken(Stored):
+    """The tokens that a token endpoint granted."""
+
+    access_token: OAuthToken = Field(repr=False)
+    refresh_token: OAuthToken | None = Field(default=None, repr=False)
+    expires_in_s: int | None = Field(default=None, ge=0, le=10**9)
+    """None if the server does not state when it expires."""
+
+
+class PendingSignIn(Stored):
+    """A started sign-in: the user was sent to the authorization server. It completes once or expires."""
+
+    state: str
+    """SHA-256 of the random part of `state`."""
+    user: str
+    browser: str
+    """SHA-256 of the cookie of the browser that started it."""
+    expires_at: Timestamp
+    sealed: str = Field(repr=False)
+    """An encrypted `PendingSecrets`."""
+
+
+class PendingSecrets(Stored):
+    """The secrets for the exchange of the authorization code."""
+
+    authorization: Authorization
+    redirect_uri: Url
+    code_verifier: str = Field(repr=False)
+
+
+class SignedIn(Stored):
+    """The access that a user granted."""
+
+    user: str
+    at: Timestamp
+    expires_at: Timestamp | None = None
+    """Expiry of the token; None if the server did not state it."""
+    renewing_until: Timestamp | None = None
+    """Until this time, only one process renews the token."""
+    sealed: str = Field(repr=False)
+    """An encrypted `Access`."""
+
+    def is_fresh(self, now: datetime) -> bool:
+        """Return whether the token needs no renewal before a call."""
+        return self.expires_at is None or now + RENEW_BEFORE < self.expires_at
+
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether the token has not expired."""
+        return self.expires_at is None or now < self.expires_at
+
+    def is_renewing(self, now: datetime) -> bool:
+        """Return whether a process renews the token now."""
+        return self.renewing_until is not None and now < self.renewing_until
+
+
+class Access(Stored):
+    """The tokens of a server, and the authorization that renews them."""
+
+    authorization: Authorization
+    token: AccessToken
+
+
+class _RunnerOperation(Stored):
+    """A request that any runner serves, sent like a file request; it uses no workspace."""
+
+    place: WorkspacePlacement = WorkspacePlacement()
+
+
+class DiscoverSignIn(_RunnerOperation):
+    """Discovers the authorization server of an MCP server, and registers this platform there."""
+
+    op: Literal["mcp.sign_in"] = "mcp.sign_in"
+    url: Url
+    redirect_uri: Url
+    client: OAuthClient | None = None
+    """The client to use; None, or a client of another authorization server, registers a new one."""
+
+
+class RequestToken(_RunnerOperation):
+    """Requests a token of an authorization server."""
+
+    op: Literal["mcp.token"] = "mcp.token"
+    token_endpoint: Url
+    client: OAuthClient
+    form: dict[str, str] = Field(max_length=8, repr=False)
+    """The form fields of the grant, without those that identify the client."""
+
 
 SEPARATOR: Final = "__"
 """Separates the server from the tool in the names that models use: `github__create_issue`."""
@@ -45,11 +172,7 @@ class StdioServer(Stored):
         return self.env
 
     def with_values(self, values: dict[str, str]) -> Self:
-        """Return the server with other variables.
-
-        Raises:
-            ValidationError: A name or a value is invalid.
-        """
+        """Return the server with other variables; raise `ValidationError` if one is invalid."""
         return type(self)(command=self.command, env=values)
 
     @property
@@ -72,11 +195,7 @@ class HttpServer(Stored):
         return self.headers
 
     def with_values(self, values: dict[str, str]) -> Self:
-        """Return the server with other headers.
-
-        Raises:
-            ValidationError: A name or a value is invalid.
-        """
+        """Return the server with other headers; raise `ValidationError` if one is invalid."""
         return type(self)(url=self.url, headers=values)
 
     @property
@@ -133,13 +252,11 @@ class McpServer(Stored):
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
     """Why the last listing of its tools or the last sign-in failed."""
     problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
-    """The kind of `problem`; None without a problem."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
     """Whether the server refused access. Its tools are not called until an administrator signs in."""
     pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
-    """The last sign-in that was started."""
     signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
     """The access that an administrator gave by signing in."""
 
@@ -194,8 +311,7 @@ _MARK_CHARS = 6
 def offered_name(server_id: str, tool: str) -> str:
     """Return the name of a tool for models: `{server}__{tool}`.
 
-    If model APIs do not accept that name, invalid characters are replaced, and the name is cut and ends with
-    a part of its digest, so that two tools never have the same name.
+    If model APIs do not accept it, characters are replaced, and it ends with a part of its digest.
     """
     room = _MAX_NAME - len(server_id) - len(SEPARATOR)
     plain = _FORBIDDEN.sub("_", tool)
@@ -206,11 +322,7 @@ def offered_name(server_id: str, tool: str) -> str:
 
 
 def definition_of(server: McpServer, tool: ServedTool) -> ToolDefinition:
-    """Return the definition of a tool for models.
-
-    Each call needs approval, unless a trusted server states that the tool only reads. No call is repeated,
-    whatever the server states.
-    """
+    """Return the definition for models. Only read-only tools of a trusted server need no approval."""
     return ToolDefinition(
         name=offered_name(server.id, tool.name),
         description=tool.description,

@@ -1,16 +1,111 @@
-"""Tool definitions, tool calls and tool results."""
+"""Tool definitions, calls and results; the hosts that calls may reach, and the tenant's secrets for tools."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal, cast
+import re
+from typing import Annotated, Final, Literal, cast
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tenant_secrets import MAX_SECRETS_OF_TOOL, SecretName
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+
+MIN_SECRET_CHARS: Final = 8
+"""Minimum length of a secret in characters; redacting a shorter one would redact parts of ordinary words."""
+MAX_SECRET_CHARS: Final = 8_000
+MAX_SECRETS_OF_TOOL: Final = 16
+
+NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,63}"
+SecretName = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$")]
+"""A letter, then up to 63 letters, digits or `_`."""
+
+REFERENCE: Final = re.compile(rf"\$\{{secret\.({NAME_PATTERN})\}}")
+"""A reference to a secret in a header or a variable of an MCP server: `${secret.NAME}`."""
+
+
+MCP_PREFIX: Final = "mcp:"
+SecretServer = Annotated[str, StringConstraints(pattern=r"^(mcp:)?[A-Za-z0-9_-]{1,64}$")]
+"""A tool server by its name, or an MCP server as `mcp:` and its id."""
+SecretServers = Annotated[tuple[SecretServer, ...], Field(min_length=1, max_length=32)]
+
+
+class StoredSecret(Stored):
+    """KV `tenant-secrets`, key `{tenant}.{name}`: an encrypted secret."""
+
+    name: SecretName
+    sealed: str = Field(repr=False)
+    """The encrypted value in base64, bound to tenant and name."""
+    created_at: Timestamp
+    created_by: str
+    updated_at: Timestamp
+    updated_by: str
+    servers: SecretServers | None = Field(default=None, exclude_if=lambda servers: servers is None)
+
+
+class SecretDescription(Stored):
+    """A secret without its value."""
+
+    name: str
+    created_at: Timestamp
+    created_by: str
+    updated_at: Timestamp
+    updated_by: str
+    servers: SecretServers | None = Field(default=None, exclude_if=lambda servers: servers is None)
+    """The only servers that receive it; absent for all of the tenant."""
+
+
+MAX_PATTERNS = 200
+"""Maximum number of patterns in one list."""
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_*?")
+_EXPECTED = (
+    "must be a host such as example.org, *.example.org, 203.0.113.5 or [2001:db8::1], in ASCII (xn-- for "
+    "other letters), with or without :port"
+)
+
+
+def split_pattern(pattern: str) -> tuple[str, int | None]:
+    """Return the glob of the host, and the port or None for every port; raise `ValueError` for no pattern."""
+    host, colon, port = pattern.lower().rpartition(":")
+    if not colon or pattern.endswith("]"):
+        host, port = pattern.lower(), ""
+    if host.startswith("[") and host.endswith("]"):
+        host, letters = host[1:-1], frozenset("0123456789abcdef:.")
+    else:
+        letters = _LETTERS
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    if not host or len(host) > 253 or not letters.issuperset(host) or (colon and port and not number):
+        raise ValueError(_EXPECTED)
+    if (port and not 0 < number < 65536) or pattern.endswith(":"):
+        raise ValueError(_EXPECTED)
+    return host, number or None
+
+
+def _checked(pattern: str) -> str:
+    split_pattern(pattern)
+    return pattern.lower()
+
+
+HostPattern = Annotated[str, AfterValidator(_checked)]
+"""A host name or address. `*` matches any characters, `?` one character; `:port` restricts it to one port.
+
+`*.example.org` matches every name below `example.org`, but not `example.org` itself.
+"""
+
+HostPatterns = Annotated[tuple[HostPattern, ...], Field(max_length=MAX_PATTERNS)]
+
+
+class NetworkPolicy(Stored):
+    """The hosts that calls may reach, within those that the operator of the runner allows."""
+
+    allow_hosts: HostPatterns = ("*",)
+    """A host that matches none of these is refused, also after a redirect."""
+    deny_hosts: HostPatterns = ()
+    """Hosts that are refused even if `allow_hosts` matches."""
+    commands: bool = False
+    """True lets `bash` reach these hosts over HTTP and HTTPS through a proxy, if the operator permits it."""
+
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
 """A letter, then up to 63 letters, digits, `_` or `-`: the names that both vendors accept."""
@@ -115,10 +210,7 @@ class ToolCall(Stored):
 
 
 def call_digest(name: str, arguments: JsonObject, network: NetworkPolicy | None = None) -> str:
-    """Return the SHA-256 of `[name, arguments]` in canonical JSON (sorted keys, no white space, UTF-8).
-
-    A network policy is the third element.
-    """
+    """Return the SHA-256 of `[name, arguments, network if any]` in canonical JSON (sorted keys, UTF-8)."""
     elements = [name, arguments, *([] if network is None else [network.model_dump(mode="json")])]
     canonical = json.dumps(elements, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest(canonical.encode("utf-8"))

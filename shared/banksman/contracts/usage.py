@@ -78,14 +78,11 @@ class UsageCount(Stored):
     """Usage in one window."""
 
     begins: date = date.min
-    """The window's first day."""
     requests: int = 0
-    """Number of model replies, including summaries."""
     input_tokens: int = 0
     """Includes cached tokens."""
     output_tokens: int = 0
     cost_usd: float = 0.0
-    """USD; requests to models without a known price add 0."""
 
     @property
     def tokens(self) -> int:

@@ -58,14 +58,7 @@ _EXPECTED = {
 def bad_input(
     error: ValidationError, what: str = "body", whole: object = None, annotation: Any = None
 ) -> BadInput:
-    """Return pydantic's first error: the path of the field, its value and the expected value.
-
-    Args:
-        error: The error that pydantic raised.
-        what: Name of the whole value, for an error without a path.
-        whole: The validated value. With it, the path has no tags of unions.
-        annotation: The type of the whole. With it, no value of a secret field is shown.
-    """
+    """Return pydantic's first error; `whole` removes the tags of unions, `annotation` hides secret fields."""
     first = _first_mistake(error)
     path = _fields(first, whole)
     value: object = NULL if first["input"] is None else first["input"]
@@ -126,7 +119,7 @@ def _is_tag(part: int | str, value: object) -> bool:
 
 
 def expected(mistake: ErrorDetails) -> str:
-    """Return one of pydantic's errors in plain English, as a predicate about the value."""
+    """Return one of pydantic's errors as a predicate about the value, in plain English."""
     if known := _EXPECTED.get(mistake["type"]):
         return known
     message = mistake["msg"].removeprefix("Value error, ")
@@ -140,13 +133,7 @@ def expected(mistake: ErrorDetails) -> str:
 
 
 def is_secret(annotation: Any, path: Sequence[int | str], value: object) -> bool:
-    """Return whether a value belongs to a secret field, or is an object or list that may contain one.
-
-    Args:
-        annotation: The type of the whole validated value.
-        path: The path of the value in pydantic's format, with the tags of unions.
-        value: The invalid value.
-    """
+    """Return whether a value at a path in pydantic's format is secret, or may contain a secret."""
     inner = [annotation]
     for part in path:
         fields = [field for model in _models(inner) for field in _named(model, str(part))]
@@ -188,16 +175,7 @@ MAX_NAME_CHARS = 64
 
 
 def check_fields(annotation: Any, value: Any, path: tuple[str, ...] = ()) -> None:
-    """Check that the model of a request defines every field.
-
-    Args:
-        annotation: The type of the value. Only models, and the values in models and lists, are checked.
-        value: The request as parsed JSON, which need not be valid.
-        path: The path of the value.
-
-    Raises:
-        BadInput: A field is unknown. The error names the first one.
-    """
+    """Raise `BadInput` for the first field of a request's parsed JSON that its model lacks."""
     match value:
         case list():
             for number, item in enumerate(cast(list[Any], value)):

@@ -96,13 +96,7 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
-    """Parse JSON without the values that parsers handle differently.
-
-    These are duplicate keys, NaN, lone surrogates and deep nesting.
-
-    Raises:
-        BadInput: The text violates a rule. The error names `what` and the first violated rule.
-    """
+    """Parse JSON; raise `BadInput` for duplicate keys, NaN, lone surrogates and deep nesting."""
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         text.encode("utf-8")
@@ -122,9 +116,7 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
 
 
 def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") -> M:
-    """Validate bytes, text or a parsed value as `model`, without type coercion ("1" is not a number).
-
-    A request (`Wire`) must not have an unknown field at any level.
+    """Validate as `model`, without type coercion ("1" is not a number); a `Wire` must have no unknown field.
 
     Raises:
         BadInput: A field is invalid. The error names the first one, its value and the expected value.
@@ -191,24 +183,12 @@ def depth_of(value: JsonValue) -> int:
 
 
 def json_bytes(value: object) -> int:
-    """Return the length of a value's JSON in bytes of UTF-8.
-
-    Raises:
-        ValueError: The value cannot be written as JSON.
-    """
+    """Return the length of a value's JSON in bytes of UTF-8; raise `ValueError` if it cannot be written."""
     return len(to_json(value))
 
 
 def first_fitting(forms: Iterable[T], max_bytes: int) -> T:
-    """Return the first form whose JSON takes at most `max_bytes` bytes, or the last one if none does.
-
-    Args:
-        forms: The complete value first, then shorter ones; a generator computes only those that are needed.
-        max_bytes: The limit, in bytes of UTF-8.
-
-    Raises:
-        ValueError: `forms` is empty, or a form cannot be written as JSON.
-    """
+    """Return the first form whose JSON takes at most `max_bytes` bytes, or the last one if none does."""
     found: T | None = None
     for form in forms:
         if json_bytes(form) <= max_bytes:

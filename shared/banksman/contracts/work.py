@@ -213,7 +213,6 @@ class FirstApproval(Stored):
     decisions: tuple[ItemDecision, ...]
     remember: Remember | None = None
     digests: tuple[str, ...]
-    """Digests of the calls that were approved, in the order of the request."""
     decided_at: Timestamp
     answer_id: str = ""
     """Id of the client request, by which a repeat recognises its own approval."""

@@ -53,13 +53,10 @@ class WorkflowTurn(Stored):
     conversation_id: Token
     run_id: Token
     user: str = ""
-    """The user who started the run."""
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
     results: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])
-    """Recorded results by step."""
     left_s: float = DAY_S
-    """Seconds until the run times out."""
 
 
 class ToolStep(Stored):
@@ -168,7 +165,6 @@ class TurnReply(Stored):
     steps: tuple[Step, ...] = Field(default=(), max_length=100)
     """Steps without a recorded result. They run concurrently; the next turn has all of their results."""
     end: TurnEnd | None = None
-    """The end; None while there are steps."""
 
 
 class ReportProgress(Stored):

@@ -1,13 +1,97 @@
-"""Placements and snapshots of workspaces, and the reports of runners about them."""
+"""Workspaces: their initial files, placements and snapshots, and the reports of runners about them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.wire import Stored, Timestamp, Token
+
+MAX_FILES = 100
+MAX_FILES_BYTES = 256 * 1024
+"""Maximum bytes of JSON of all files of an assistant. They share a message of at most 1 MiB with it."""
+MAX_PATH_CHARS, MAX_NAME_BYTES, MAX_PARTS = 512, 255, 16
+RESERVED_PREFIX = ".banksman-"
+"""Prefix of the names that the tool-runner reserves for files that it is still writing."""
+
+
+def _checked_path(path: str) -> str:
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise ValueError("must be a path relative to the workspace, without empty parts, '.' and '..'")
+    if len(parts) > MAX_PARTS or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        raise ValueError(f"must have at most {MAX_PARTS} parts of at most {MAX_NAME_BYTES} bytes each")
+    if any(part.startswith(RESERVED_PREFIX) for part in parts):
+        raise ValueError(f"must have no name that begins with {RESERVED_PREFIX!r}, which is reserved")
+    return path
+
+
+class AssistantFile(Stored):
+    """One initial file of a workspace."""
+
+    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS), AfterValidator(_checked_path)]
+    """Path relative to the workspace, with `/` between its parts."""
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    """How `content` encodes the file's bytes."""
+    executable: bool = False
+    content: str | None = None
+    """The content in this encoding; None in lists of assistants, which omit contents."""
+
+    @field_validator("content")
+    @classmethod
+    def _decodes(cls, content: str | None, info: ValidationInfo) -> str | None:
+        if content is not None and info.data.get("encoding") == "base64":
+            try:
+                base64.b64decode(content, validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"must be base64 with padding ({error})") from error
+        return content
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes."""
+        content = self.content or ""
+        return base64.b64decode(content) if self.encoding == "base64" else content.encode()
+
+
+def _checked_set(files: tuple[AssistantFile, ...]) -> tuple[AssistantFile, ...]:
+    paths = {file.path for file in files}
+    if len(paths) < len(files):
+        raise ValueError("must contain each path once")
+    if both := sorted(path for path in paths if any(above in paths for above in _above(path))):
+        raise ValueError(f"must not contain {both[0]!r} below another file: a file is not a directory")
+    return files
+
+
+def _above(path: str) -> list[str]:
+    """Return the directories above a path, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _checked_contents(files: tuple[AssistantFile, ...]) -> tuple[AssistantFile, ...]:
+    for file in files:
+        if file.content is None:
+            raise ValueError(
+                f"must contain the content of {file.path!r}; lists of assistants omit it, `read` returns it"
+            )
+    size = sum(len(file.model_dump_json().encode()) for file in files)
+    if size > MAX_FILES_BYTES:
+        raise ValueError(f"must have at most {MAX_FILES_BYTES} bytes of JSON in total, not {size}")
+    return files
+
+
+AssistantFiles = Annotated[
+    tuple[AssistantFile, ...], Field(max_length=MAX_FILES), AfterValidator(_checked_set)
+]
+"""Files with distinct paths, none below another."""
+
+SubmittedFiles = Annotated[AssistantFiles, AfterValidator(_checked_contents)]
+"""Files in a client's request: with contents, at most `MAX_FILES_BYTES` in total."""
+
 
 OWN_SHARE: Final = 0.75
 """Maximum share of an object store that runners fill. Agents remove objects above four fifths."""
@@ -54,7 +138,6 @@ class SnapshotManifest(Stored):
     parts: tuple[SnapshotPart, ...]
     """The parts in order. Decrypted and concatenated, they are one tar archive compressed with zstd."""
     files: int
-    """Number of entries in the archive."""
     size: int
     """Uncompressed size of the files in bytes."""
     sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
@@ -65,7 +148,6 @@ class WorkspaceLoss(Stored):
     """Changes that may be lost because a workspace moved to another runner."""
 
     term: int
-    """The term that began with the loss."""
     snapshot_ts: Timestamp | None
     """When the restored snapshot was made; None if the workspace started empty."""
     reason: str | None = None
@@ -92,7 +174,6 @@ class WorkspaceOwner(Stored):
     assistant: Token | None = None
     """The assistant with the workspace's initial files; None if it has no files."""
     assistant_revision: int = 0
-    """Revision of that assistant."""
     deleted: bool = False
     """True if the conversation was deleted. A runner with files of it removes them."""
 
@@ -113,11 +194,9 @@ class WorkspaceReport(Stored):
     term: int
     """Term of the runner's directory; 0 if it has none."""
     generation: int = 0
-    """The generation that the report concerns."""
     begins: bool = False
     """True if the workspace is about to change, with this generation. The runner awaits the reply."""
     snapshot: SnapshotRef | None = None
-    """A newly stored snapshot; None if there is no new one."""
     complete: bool = False
     """True if `snapshot` contains every change. The next change begins another generation."""
     lost: str | None = None

@@ -7,5 +7,5 @@ Procedures over `ports`: `claim` → `loop` → `coordinator`, `owner`, `approva
 `runners.calls` on the runner's side. The protocol test runs this code with crashes, duplicates, reordering
 and delay at every await.
 
-Adapters to the bus: `conversation_log`, `snapshots`, `notifications`, `runners.placement`, `runners.lease`.
+Adapters to the bus: `bus_ports`, `conversation_log`, `snapshots`, `runners.placement`, `runners.lease`.
 """

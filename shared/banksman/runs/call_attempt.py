@@ -32,8 +32,6 @@ MAX_LOST_RUNNERS = 3
 
 @dataclass
 class CallAttempt:
-    """What an owner knows about one open call and its current attempt."""
-
     open_call: OpenCall
     number: int = 1
     """The number of the current attempt."""
@@ -71,15 +69,13 @@ class CallAttempt:
 
     @property
     def attempt(self) -> str:
-        """The key of the slots of the current attempt."""
         return attempt_id(self.call_id, self.number)
 
     @property
     def slots_removable(self) -> bool:
         """True when no other process can hold a request for this call.
 
-        The start of any other call stays until its stream expires it: a runner that was cut off would find a
-        removed slot free, and execute the call again.
+        A runner that was cut off would find any other removed slot free, and execute the call again.
         """
         return self.fresh and self.number == 1 and self.cancel_sent_at is None
 
@@ -104,7 +100,6 @@ class CallAttempt:
             self.fresh = False
 
     def begin_next(self) -> None:
-        """Begin the next attempt, which has slots of its own."""
         self.number += 1
         self.placement = None
         self.accepted = False
@@ -118,8 +113,6 @@ class CallAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The call has its result."""
-
     result: ToolResult
 
 
@@ -132,8 +125,7 @@ class Dispatch:
 class Void:
     """Fill the start slot, so that the attempt can never start.
 
-    The void records whether another attempt follows. Several owners, of which one may be fenced and not know
-    it, may handle a call at once. The stored void decides what follows, for all of them.
+    Several owners may handle a call at once, so the stored void decides whether another attempt follows.
     """
 
     moved: bool
@@ -147,8 +139,6 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Send the runner a cancel of the call."""
-
     runner: Placement
 
 
@@ -168,8 +158,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The call is no longer requested."""
-
     reason: str
     kind: ErrorKind = "unavailable"
 
@@ -182,12 +170,7 @@ def call_step(
 ) -> CallStep:
     """Return what to do next about one call.
 
-    Args:
-        call: What this owner knows about it.
-        slots: What the slots of the current attempt hold.
-        runner_alive: Whether the process that started the call, or got its request, may still execute it.
-        ending: Why the run must end; None if it may continue.
-        now: The current time.
+    `runner_alive` is whether the process that started the call, or got its request, may still execute it.
     """
     if slots.finished is not None:
         return Conclude(slots.finished.result)
@@ -199,7 +182,6 @@ def call_step(
 
 
 def unknown_outcome(call_id: str, why: str) -> ToolResult:
-    """Return the result of a call that started and whose end is unknown."""
     text = (
         f"The outcome of this call is unknown: {why}. It started and may have had effects, "
         "wholly or in part. It was not repeated. Check before doing it again."

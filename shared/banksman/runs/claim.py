@@ -56,17 +56,10 @@ async def accept(
     start_next: bool = True,
     on_commit: Callable[[], None] | None = None,
 ) -> Ownership | None:
-    """Handle a delivered work message up to the claim. Safe on every redelivery.
+    """Handle a delivered work message up to the claim; safe on every redelivery.
 
-    Args:
-        ports: The ports of this process.
-        work: The message.
-        work_seq: The stream sequence of the message.
-        start_next: Whether the owner continues with the next queued run when this one ends.
-        on_commit: Called after each commit of the owner, except its claim.
-
-    Returns:
-        The claimed run; None if there is nothing to drive and the message can be acked.
+    Returns the claimed run, or None if there is nothing to drive and the message can be acked. `on_commit`
+    runs after each commit of the owner, except its claim.
     """
     # A claim needs no read: the append is refused if the log has commits that this process does not know. Any
     # other step reads the log first. So does a claim by a process that knows no commit of the log: it would
@@ -98,11 +91,6 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
 
     Once a message is to be acked, it never claims again, whatever follows in the log: the ack of a slow
     process may still arrive, and would remove the message that a later claim depends on.
-
-    Args:
-        state: The fold of the whole log.
-        work: The message.
-        work_seq: The stream sequence of the message. A second message with the same content has another one.
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
         if state.run is not None or state.queue:

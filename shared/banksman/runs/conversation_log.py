@@ -40,19 +40,10 @@ CACHED_CONVERSATIONS = 500
 
 
 class ConversationLog:
-    """The folded logs of one process."""
-
     def __init__(
         self, bus: Bus, damaged: DamagedLogs | None = None, *, cached: int = CACHED_CONVERSATIONS
     ) -> None:
-        """Create the log.
-
-        Args:
-            bus: The connection.
-            damaged: The known damage, by which reads and appends are refused, and to which new damage is
-                reported. None raises `LogBroken` instead.
-            cached: Conversations to cache.
-        """
+        """Create the log; without `damaged`, damage raises `LogBroken` and is not reported."""
         self._bus = bus
         self._commits = EventLog(bus)
         self._snapshots = SnapshotStore(self._commits)
@@ -67,12 +58,9 @@ class ConversationLog:
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         """Return the fold of at least all commits that were stored when the call was made.
 
-        The cost depends on the commits after the newest snapshot, and not on the length of the log.
-
         Raises:
             LogDamaged: A commit is missing from the log, or the log is known to be damaged.
             Poison: A commit cannot be decoded.
-            Unavailable: The broker did not respond.
         """
         self._check(tenant, conversation_id)
         try:
@@ -90,19 +78,12 @@ class ConversationLog:
     async def append(
         self, state: Conversation, commit: Commit, *, folded: Conversation | None = None
     ) -> Conversation | None:
-        """Store a commit as the one that follows `state`, and then a snapshot if one is due.
+        """Store a commit that follows `state`, then a snapshot if one is due; None if another came first.
 
-        Args:
-            state: The fold that the commit follows.
-            commit: The commit.
-            folded: `state` after the events of the commit; None to apply them once they are stored.
-
-        Returns:
-            The new state; None when another commit came first.
+        `folded` is `state` after the events of the commit; None applies them once they are stored.
 
         Raises:
             LogDamaged: The last commit of `state` is lost, or the log is known to be damaged.
-            Overloaded, MessageTooLarge, Unavailable: As `EventLog.append`.
         """
         self._check(state.tenant, state.conversation_id)
         stored = await self._append(state, commit, folded)
@@ -119,11 +100,7 @@ class ConversationLog:
         return await self._commits.size(tenant, conversation_id, before=before)
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
-        """Remove the log before the tombstone at stream sequence `before`, and the snapshot.
-
-        Raises:
-            Unavailable: The broker did not respond.
-        """
+        """Remove the snapshot, and the log before the tombstone at stream sequence `before`."""
         await self._commits.purge(tenant, conversation_id, before=before)
         await self._snapshots.delete(tenant, conversation_id)
 
@@ -139,7 +116,6 @@ class ConversationLog:
         self._folds.pop((tenant, conversation_id), None)
 
     async def _folded(self, state: Conversation) -> Conversation:
-        """Return the fold of the whole log, from `state` or the newest snapshot."""
         tenant, conversation_id = state.tenant, state.conversation_id
         if state.stream_seq and not await self._commits.more(tenant, conversation_id, after=state.stream_seq):
             return state
@@ -152,7 +128,6 @@ class ConversationLog:
         return self._remember(state)
 
     async def _tail(self, state: Conversation, last: StoredCommit) -> list[StoredCommit]:
-        """Return the commits after `state`, up to `last` or beyond."""
         if last.stream_seq <= state.stream_seq:
             return []
         if last.prev == state.stream_seq:
@@ -201,10 +176,7 @@ class ConversationLog:
             raise
 
     async def _check_end(self, state: Conversation, conflict: AppendConflict) -> None:
-        """Check after a conflict that another commit follows `state`, and that the log did not lose its end.
-
-        Without this an owner would retry its append to such a log forever.
-        """
+        """Check after a conflict that the log did not lose its end: an owner would retry forever."""
         found = conflict.last
         if found >= state.stream_seq:
             return
@@ -249,10 +221,6 @@ def log_commit(commit: Commit, state: Conversation) -> None:
 
     A run writes one line when an agent claims it, one for each reply with calls, and one at its end. There
     are no more, because each line takes 35 µs of an agent's CPU time, and the launcher writes it to a file.
-
-    Args:
-        commit: The commit.
-        state: The state after it.
     """
     if commit.claim and state.run is not None:
         extra = {"run_id": state.run.run_id, "iteration": state.run.iteration}

@@ -57,9 +57,6 @@ class ToolCallCoordinator:
         """Advance the calls of `step`, and commit the results that are available.
 
         Returns after a commit, or when something was stored that may change the next step.
-
-        Raises:
-            Fenced: A higher claim owns the run.
         """
         results: list[ToolResult] = []
         wake = self.owned.ports.clock.now() + timedelta(seconds=REPEAT_S)
@@ -119,7 +116,6 @@ class ToolCallCoordinator:
                     call.given_up, call.given_up_kind = reason, kind
 
     async def _read_slots(self, call: CallAttempt) -> AttemptSlots:
-        """Return the contents of the attempt's slots, from notifications or from their stream's leader."""
         ports, tenant = self.owned.ports, self.owned.state.tenant
         slots = await ports.notifications.slots(self.owned.state, call.attempt)
         # Notifications may be lost, and those for an earlier owner are not sent again. Then read the slots.
@@ -151,7 +147,6 @@ class ToolCallCoordinator:
         return True
 
     async def _dispatch(self, call: CallAttempt, *, alone: bool) -> None:
-        """Send the request for a call to its runner; without a live one, try again later."""
         ports, state, tool_call = self.owned.ports, self.owned.state, call.open_call.call
         now = ports.clock.now()
         placement = call.placement

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import assert_never
+from typing import Any, assert_never
 
 from banksman.contracts.approvals import (
     ApprovalEscalated,
@@ -43,9 +43,9 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import AssistantMessage, UserMessage
 from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
-from banksman.runs.fold_claims import owner_changes
 from banksman.runs.history import Paths, compacted, restored_note, user_message_ids
 from banksman.runs.state import (
+    CRASH_LOOP_CLAIMS,
     Conversation,
     Measured,
     OpenApproval,
@@ -67,14 +67,7 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
 def complete_commit(
     before: Conversation, folded: Conversation, stream_seq: int, commit: Commit
 ) -> Conversation:
-    """Return the state after a commit whose events are applied already.
-
-    Args:
-        before: The state that the commit follows.
-        folded: `before` after the events of the commit.
-        stream_seq: The stream sequence of the commit.
-        commit: The commit.
-    """
+    """Return the state after a commit; `folded` is `before` after the events of the commit."""
     return replace(
         folded,
         **owner_changes(before, folded, commit),
@@ -86,7 +79,6 @@ def complete_commit(
 
 
 def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
-    """Return the state after events, with ownership unchanged."""
     # Results that follow each other are added in one step: each step copies all calls of the reply, and a
     # model may request any number of them.
     for results, group in groupby(events, lambda event: isinstance(event.data, ToolCallCompleted)):
@@ -310,3 +302,57 @@ def _flush_steering(state: Conversation) -> Conversation:
         return state
     run = replace(state.run, steering=())
     return replace(state, run=run, history=(*state.history, *state.run.steering))
+
+
+def owner_changes(before: Conversation, folded: Conversation, commit: Commit) -> dict[str, Any]:
+    """Return what a commit changes besides its events: the owner, claims in a row, and the run's clock."""
+    return {
+        "run": _clocked(before, folded.run, commit),
+        "owner": commit.owner,
+        "owner_epoch": commit.owner_epoch,
+        "claims_in_row": 0 if _ends_open_run(before, commit) else _claims_in_row(before, commit),
+        "claimants": _claimants(before, commit),
+    }
+
+
+def _ends_open_run(before: Conversation, commit: Commit) -> bool:
+    ended = {event.run_id for event in commit.events if isinstance(event.data, RunFinished)}
+    if not ended:
+        return False
+    # Not a queued run that is cancelled: the open run may still be in a crash loop.
+    started = {event.run_id for event in commit.events if isinstance(event.data, RunStarted)}
+    return not ended.isdisjoint(started if before.run is None else started | {before.run.run_id})
+
+
+def _claims_in_row(state: Conversation, commit: Commit) -> int:
+    # The count stays at the limit until the run has ended. Otherwise the first commit that ends the run would
+    # reset the count, and the next owner would continue a half-ended run.
+    if state.claims_in_row >= CRASH_LOOP_CLAIMS:
+        return state.claims_in_row
+    if not commit.claim:
+        return 0
+    if commit.events:
+        return 1
+    # A process that claims a second time has not crashed. On an overloaded machine, agents without CPU time
+    # for the length of a claim take over a run from each other.
+    alive = commit.owner is not None and commit.owner.agent in state.claimants
+    return state.claims_in_row + (not commit.after_reconnect and not alive)
+
+
+def _claimants(state: Conversation, commit: Commit) -> frozenset[str]:
+    if not commit.claim or commit.owner is None:
+        return frozenset()
+    agent = frozenset({commit.owner.agent})
+    return agent if commit.events else state.claimants | agent
+
+
+def _clocked(before: Conversation, run: Run | None, commit: Commit) -> Run | None:
+    """Return the open run; the clock of its time limit stops while the run is parked."""
+    if run is None or before.run is None or run.run_id != before.run.run_id:
+        return run
+    if commit.claim and run.parked_at is not None:
+        waited = max(0.0, (commit.ts - run.parked_at).total_seconds())
+        return replace(run, parked_at=None, waited_s=run.waited_s + waited)
+    if commit.owner is None and before.owner is not None:
+        return replace(run, parked_at=commit.ts)
+    return run

@@ -12,7 +12,6 @@ from banksman.runs.state import CLOSED_UNDECIDED, Conversation, OpenCall, Run, r
 
 
 def request_call(state: Conversation, run: Run, data: ToolCallRequested) -> Conversation:
-    """Return the state with a call that the last reply requested."""
     *before, reply = state.history
     if not isinstance(reply, AssistantMessage):
         raise ValueError(f"{data.call.id}: a call without the reply that requested it")
@@ -78,10 +77,7 @@ def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation
 
 
 def _with_results(history: tuple[Message, ...], added: Iterable[ToolMessage]) -> tuple[Message, ...]:
-    """Return the history with results added.
-
-    Results complete in any order, but providers require them in the order of the calls they belong to.
-    """
+    """Add results in the order of their calls, which providers require; they complete in any order."""
     start = len(history)
     while start and isinstance(history[start - 1], ToolMessage):
         start -= 1

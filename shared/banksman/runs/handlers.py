@@ -193,10 +193,9 @@ async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
 async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
     """Append a tombstone, and end what is open.
 
-    Returns:
-        The stream sequence of a tombstone after which nothing is open: the log may be purged up to it. The
-        tombstone stays, so that a start that is delivered late finds the conversation deleted. None while a
-        run is still open; then the handler has to run again later.
+    Returns the stream sequence of a tombstone after which nothing is open: the log may be purged up to it,
+    but the tombstone stays, for a start that is delivered late. None asks for another call while a run is
+    open.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)

@@ -23,14 +23,7 @@ _GAP = "\n\n"
 def compacted(
     history: tuple[Message, ...], data: HistoryCompacted, *, keep: UserMessage | None
 ) -> tuple[Message, ...]:
-    """Return the history with its older part replaced by a summary.
-
-    Args:
-        history: The messages before the compaction.
-        data: Which messages are replaced, and the summary.
-        keep: The message that the open run answers, kept word for word even if it is among the older ones;
-            None when no run is open.
-    """
+    """Return the history after a compaction; `keep`, the message of the open run, stays word for word."""
     older, kept = history[: data.kept_from], history[data.kept_from :]
     kept_older = () if keep is None or keep not in older else (keep,)
     return (_summary_message(data), *kept_older, *kept)
@@ -41,7 +34,6 @@ def user_message_ids(messages: Iterable[Message]) -> tuple[str, ...]:
 
 
 def restored_note(run_message_id: str, data: WorkspaceRestored) -> UserMessage:
-    """Return the note that reports a restored workspace to the model."""
     if data.reason is not None:
         what = (
             f"The snapshot of the workspace could not be restored: {data.reason}. The workspace is empty now"
@@ -70,8 +62,6 @@ MAX_LEFT_PATHS = 200
 
 @dataclass(frozen=True, slots=True)
 class LeftPath:
-    """The rest of a path that the newest run does not continue."""
-
     after: str | None
     """The message that it follows; None for the beginning of the conversation."""
     messages: tuple[Message, ...]
@@ -79,8 +69,6 @@ class LeftPath:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The messages of a conversation."""
-
     history: tuple[Message, ...]
     """The path that the next run continues."""
     left: tuple[LeftPath, ...] = ()
@@ -106,7 +94,6 @@ class Paths:
         return Paths(path, tuple(one for one in rest if one.messages)[:MAX_LEFT_PATHS])
 
     def pruned(self) -> tuple[LeftPath, ...]:
-        """Return the left paths that can still be continued, without those after a replaced message."""
         return tuple(one for one in self.left if self._path_to(one.after) is not None)
 
     def _path_to(self, after: str | None) -> tuple[Message, ...] | None:
@@ -136,7 +123,6 @@ def _end_of(messages: tuple[Message, ...], wanted: str) -> int:
 
 
 def _shared(one: tuple[Message, ...], other: tuple[Message, ...]) -> int:
-    """Return the length of the common beginning of two paths."""
     differing = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a is not b)
     return next(differing, min(len(one), len(other)))
 

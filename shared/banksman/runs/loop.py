@@ -22,7 +22,7 @@ from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, RecordE
 logger = logging.getLogger(__name__)
 
 
-class Model(Protocol):
+class ModelPort(Protocol):
     """Writes the replies of a run: a model behind a provider, or the function of a workflow."""
 
     async def complete(self, owned: Ownership) -> Build:
@@ -30,19 +30,14 @@ class Model(Protocol):
         ...
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the ending of the run if the log cannot store a reply; None to raise `error`.
+        """Return the ending if the log cannot store a reply, and the `Build` to commit; None to raise.
 
-        Args:
-            error: Why the reply cannot be read, encoded or stored.
-            reply: What `complete` returned; `nothing` if it raised `error`.
-
-        Returns:
-            The ending, and the `Build` to commit in place of the reply: its usage was paid for.
+        `reply` is what `complete` returned, or `nothing` if it raised `error`. Its usage was paid for.
         """
         ...
 
 
-async def drive(owned: Ownership, model: Model) -> None:
+async def drive(owned: Ownership, model: ModelPort) -> None:
     """Drive a claimed run until it ends or waits for a decision, after which its message may be acked.
 
     Raises:
@@ -77,7 +72,7 @@ async def drive(owned: Ownership, model: Model) -> None:
             calls, published = ToolCallCoordinator.resumed(owned), False
 
 
-async def _request_model(owned: Ownership, model: Model) -> None:
+async def _request_model(owned: Ownership, model: ModelPort) -> None:
     reply: Build = nothing
     try:
         reply = await model.complete(owned)
@@ -93,13 +88,7 @@ async def _request_model(owned: Ownership, model: Model) -> None:
 
 
 async def _record_reply(owned: Ownership, reply: Build) -> None:
-    """Commit a reply; repeat while the broker refuses it, because another request would be paid for again.
-
-    Raises:
-        Fenced: A higher claim owns the run.
-        Refused: The reply is stored, and a message that follows from it is not stored yet.
-        CallerMistake: The reply does not fit one message.
-    """
+    """Commit a reply; repeat while the broker refuses it, because another request would be paid for again."""
     request, attempt = _open_request(owned.state), 0
     while True:
         try:
@@ -135,10 +124,7 @@ async def _close_approval(owned: Ownership, approval_id: str) -> None:
 
 
 def _ended(owned: Ownership, ending: Ending, instead: Build, state: Conversation) -> tuple[EventBody, ...]:
-    """Return the events in place of a reply and the terminal event.
-
-    Without the terminal event if the run ends for a stronger reason (a cancel, its time limit).
-    """
+    """Return the events in place of a reply, and the terminal event unless a stronger reason ends the run."""
     bodies, now = tuple(instead(state)), owned.ports.clock.now()
     if state.run is None or not isinstance(next_step(state, now), RequestModel):
         return bodies

@@ -58,10 +58,7 @@ class Ending:
 
 
 def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> RunFinished:
-    """Return the terminal event of a run.
-
-    Long texts and old calls are shortened where the event would not fit one commit; the log holds them whole.
-    """
+    """Return the terminal event of a run; long texts and old calls are shortened to fit one commit."""
     whole = counted_from_zero(run.tracked)
     calls = outcome_calls(whole)
     return RunFinished(
@@ -79,7 +76,6 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
 
 
 def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
-    """Return the terminal event of a run that no agent has claimed."""
     return RunFinished(
         status=ending.status,
         content=ending.message,
@@ -161,10 +157,7 @@ def _value(value: JsonValue, chars: int) -> JsonValue:
 
 
 def storable(result: ToolResult) -> ToolResult:
-    """Return the result, or a failure in its place with the reason why the log does not store it.
-
-    Tool servers of tenants choose what they return, so size and depth are checked before the commit.
-    """
+    """Return the result, or a failure in its place: tool servers of tenants choose its size and depth."""
     if depth_of(result.content) > MAX_DEPTH:
         return _replaced(
             result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not stored."
@@ -173,7 +166,6 @@ def storable(result: ToolResult) -> ToolResult:
 
 
 def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
-    """Yield the results in groups that fit one commit each."""
     batch: list[ToolResult] = []
     size = 0
     for result in results:
@@ -189,7 +181,6 @@ def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
 
 
 def completions(state: Conversation, results: Iterable[ToolResult]) -> list[EventBody]:
-    """Return the events of the results that the log does not have yet."""
     run = state.run
     waiting = {call.call.id for call in run.open_calls} if run is not None else set[str]()
     bodies: list[EventBody] = []

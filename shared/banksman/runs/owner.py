@@ -40,14 +40,11 @@ Build = Callable[[Conversation], Iterable[EventBody]]
 
 
 def nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    """Return no events: the commit records only the events that follow from the log."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The additional contents of a commit, besides the recorded events."""
-
     follows: bool
     """Whether it contains the events that follow from the recorded ones for the same run."""
     starts_next: bool
@@ -104,15 +101,7 @@ class Draft:
         claim: int | None = None,
         after_reconnect: bool = False,
     ) -> Commit:
-        """Return the commit that holds the events.
-
-        Args:
-            commit_id: Unique to this commit.
-            log_epoch: The epoch of the log.
-            owner: The owner of the run after this commit.
-            claim: The owner epoch that this commit claims; None when it claims nothing.
-            after_reconnect: Whether this process reconnected to the broker shortly before the claim.
-        """
+        """Return the commit that holds the events; `claim` is the epoch that it claims, None for none."""
         return Commit(
             ts=self.now,
             id=commit_id,
@@ -191,11 +180,7 @@ class Ownership:
         return draft, draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
 
     async def refresh(self) -> None:
-        """Fold in the commits of others.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-        """
+        """Fold in the commits of others; raise `Fenced` if a higher claim owns the run."""
         # Before the read: the process may be stopped while its result is on the way.
         now = self.ports.clock.now()
         self.state = await self.ports.log.read(self.state.tenant, self.state.conversation_id)
@@ -204,26 +189,17 @@ class Ownership:
         self._check_fence()
 
     async def confirm(self) -> None:
-        """Read the log again if the last proof of ownership is older than `PAUSE_S`.
+        """Read the log again if the last proof of ownership is older than `PAUSE_S`; raise as `refresh`.
 
         Call it before each model request, because a process that was frozen would pay for a reply that it
         cannot record, and before the request for a call is repeated, because a fenced owner must not send it.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-            Refused: The broker did not respond, or refused the read.
         """
         latest = timedelta(seconds=PAUSE_S)
         if self.confirmed_at is None or self.ports.clock.now() - self.confirmed_at > latest:
             await self.refresh()
 
     async def wait(self, until: datetime) -> None:
-        """Wait until a message of the conversation is stored, or until `until`; fold the commits of others.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-            Refused: The broker did not respond, or refused the read.
-        """
+        """Wait until a message of the conversation is stored, or `until`; fold the commits of others."""
         if await self.ports.notifications.wait(self.state, until):
             # A cancel, a decision or a higher claim may have been committed meanwhile.
             await self.refresh()
@@ -232,18 +208,10 @@ class Ownership:
             await self.confirm()
 
     async def wait_for_broker(self, cause: Refused) -> None:
-        """Wait until the log can be read again, and fold it.
+        """Wait until the log can be read again, and fold it; raise `cause` if the run is parked or ended.
 
         The owner keeps its claim. Giving the run to another process would count as a crash of this one, and
         the other process would find the same broker.
-
-        Args:
-            cause: The refusal of the broker, or the missing response.
-
-        Raises:
-            Fenced: A higher claim owns the run.
-            Refused: `cause`, if the run is parked or ended; redelivery of the work message repeats what is
-                missing.
         """
         while True:
             until = self.ports.clock.now() + timedelta(seconds=RETRY_S)
@@ -279,20 +247,8 @@ async def append_fitting(
 ) -> tuple[Commit, Conversation | None]:
     """Append a commit of the largest extent that fits one message.
 
-    Only what may be recorded later is left out: `Draft.follow` adds it to a commit of its own.
-
-    Args:
-        ports: The ports of this process.
-        state: The state that the commit follows.
-        drafted: Returns the commit of an extent, and its draft.
-        start_next: Whether the commit may start the next queued run.
-
-    Returns:
-        The commit, and the state after it: None when another commit came first, `state` itself when there is
-        nothing to record.
-
-    Raises:
-        CallerMistake: Not even the smallest commit that records anything fits one message.
+    Returns the commit, and the state after it: None when another commit came first, `state` itself when there
+    is nothing to record. Raises `CallerMistake` if not even the smallest commit fits.
     """
     too_large: CallerMistake | None = None
     for extent in EXTENTS:
@@ -314,14 +270,9 @@ async def append_fitting(
 async def append(
     ports: Ports, state: Conversation, run_id: str | None, bodies: Iterable[EventBody]
 ) -> Conversation | None:
-    """Record events without owning the run. The owner finds the commit at its next append and folds it in.
+    """Record events without owning the run; the owner folds the commit in at its next append.
 
-    Returns:
-        The new state; None when another commit came first.
-
-    Raises:
-        CallerMistake: The events do not fit one message.
-        Refused: The broker did not confirm that the commit is stored.
+    Returns the new state, or None when another commit came first.
     """
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)

@@ -1,7 +1,7 @@
 """The ports of an agent's procedures: their interfaces to the outside.
 
 In production the bus implements each port (`bus.slots`, `bus.publish`, `runs.runners.placement`,
-`runs.conversation_log`, `runs.notifications`); in the protocol tests a simulation does. Every method raises
+`runs.conversation_log`, `runs.bus_ports`); in the protocol tests a simulation does. Every method raises
 `Refused` if the broker is unavailable or full, and the process may crash at any await.
 """
 
@@ -47,18 +47,10 @@ class Log(Protocol):
     async def append(
         self, state: Conversation, commit: Commit, *, folded: Conversation
     ) -> Conversation | None:
-        """Store `commit` as the successor of `state`. A lost acknowledgement is resolved.
+        """Store `commit` as the successor of `state`; None when another commit came first.
 
-        Args:
-            state: The fold that the commit follows.
-            commit: The commit.
-            folded: `state` after the events of the commit.
-
-        Returns:
-            The state with the commit applied, or None when another commit came first.
-
-        Raises:
-            CallerMistake: The commit does not fit one message.
+        `folded` is `state` after the events of the commit. A lost acknowledgement is resolved. Raises
+        `CallerMistake` if the commit does not fit one message.
         """
         ...
 
@@ -75,11 +67,7 @@ class Slots(Protocol):
         ...
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
-        """Return the contents of both slots, read from the leader of their stream.
-
-        Raises:
-            Poison: A stored message cannot be decoded.
-        """
+        """Return both slots, read from the leader of their stream; raise `Poison` if one is unreadable."""
         ...
 
     async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
@@ -137,8 +125,7 @@ class Runners(Protocol):
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
         """Return a tool server, or the live runner of the workspace; a new workspace is placed.
 
-        Returns:
-            None if no process is alive, or the workspace waits for its runner to return.
+        None if no process is alive, or the workspace waits for its runner to return.
         """
         ...
 
@@ -182,8 +169,7 @@ class Notifications(Protocol):
     async def wait(self, state: Conversation, until: datetime) -> bool:
         """Wait until a message of the conversation has been stored since the last call, or until `until`.
 
-        Returns:
-            Whether the log may have commits after `state`; False if only slots have changed.
+        Returns whether the log may have commits after `state`; False if only slots have changed.
         """
         ...
 

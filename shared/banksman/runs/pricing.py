@@ -49,10 +49,8 @@ _UNLISTED: Mapping[str, Price] = {
 def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:
     """Return the cost of one request in USD; None if the model's price is unknown, which does not mean free.
 
-    Args:
-        model: `provider:model`, or `demo`.
-        usage: The tokens of one request. Long-context prices depend on its input tokens, so pass no sums.
-        overrides: The operator's prices by `provider:model`, which replace and extend the list.
+    `model` is `provider:model` or `demo`. Long-context prices depend on the request's input tokens: pass no
+    sums.
     """
     name = "demo:demo" if model == "demo" else model
     if own := _without_suffix(name, overrides or {}) or _without_suffix(name, _UNLISTED):
@@ -61,7 +59,6 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
 
 
 def context_window(model: str) -> int | None:
-    """Return the listed context window of a model in tokens; None if it is not listed."""
     found = _listed("demo:demo" if model == "demo" else model)
     return None if found is None else found[1].context_window
 
@@ -124,11 +121,7 @@ def _listed_cost(model: str, usage: Usage) -> float | None:
 
 @lru_cache(maxsize=1_000)
 def _listed(model: str) -> tuple[Provider, ModelInfo] | None:
-    """Find a model in the list.
-
-    The library's own look-up caches every name without a bound, and users choose the names. This cache is
-    bounded.
-    """
+    """Find a model. The cache is bounded, unlike the library's own, because users choose the names."""
     provider, _, name = model.partition(":")
     if provider not in _LISTED_PROVIDERS:
         return None

@@ -59,11 +59,7 @@ def snapshot_of(state: Conversation) -> Snapshot:
 
 
 def state_of(snapshot: Snapshot) -> Conversation:
-    """Return the state in a snapshot.
-
-    Raises:
-        UnreadableSnapshot: It is damaged, stored as an object, or in a form that this process does not use.
-    """
+    """Return the state; raise `UnreadableSnapshot` if it is damaged, or in another form."""
     if snapshot.form != snapshot_form():
         raise UnreadableSnapshot(f"its form is {snapshot.form}, ours is {snapshot_form()}")
     try:
@@ -75,14 +71,13 @@ def state_of(snapshot: Snapshot) -> Conversation:
 def object_name(tenant: str, conversation_id: str) -> str:
     """Return the name of the object that holds a conversation's long snapshots.
 
-    All snapshots of a conversation share one name. A newer snapshot replaces an older one and serves readers
-    of both commits, because it states its last commit.
+    A newer snapshot replaces an older one and serves readers of both commits, because it states its last
+    commit.
     """
     return f"{tenant}/{conversation_id}"
 
 
 def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now: datetime) -> Commit:
-    """Return the commit that follows `state` and only adds its snapshot."""
     return Commit(
         ts=now,
         id=commit_id,
@@ -98,9 +93,8 @@ def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now
 def snapshot_form() -> str:
     """Return the name of the form in which a state is packed.
 
-    The name changes with any field's name or type, and with a new type of event, because an older version
-    ignores events that a newer one folds. Two versions of this code therefore never misread each other's
-    snapshots.
+    It changes with any field's name or type, and with a new type of event, because an older version ignores
+    events that a newer one folds. Two versions therefore never misread each other's snapshots.
     """
     shape = json.dumps([_bare(_states().json_schema()), sorted(KNOWN_TYPES)], sort_keys=True)
     return f"{_FORM_REVISION}-{digest(shape.encode())[:16]}"
@@ -112,7 +106,6 @@ def _states() -> TypeAdapter[Conversation]:
 
 
 def _bare(schema: JsonValue) -> JsonValue:
-    """Return a JSON schema without titles and descriptions."""
     match schema:
         case dict():
             kept: JsonObject = {
@@ -134,18 +127,12 @@ SNAPSHOT_S = 5.0
 
 
 class SnapshotStore:
-    """Snapshots: short ones in the log itself, long ones as objects."""
-
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._objects = Objects(log.bus, SNAPSHOTS)
 
     async def store(self, state: Conversation) -> Snapshot:
-        """Return a snapshot for a commit: with the state, or with the name of the stored object.
-
-        Raises:
-            Overloaded, Unavailable: The object is not stored.
-        """
+        """Return a snapshot for a commit: with the state, or with the name of the stored object."""
         snapshot = snapshot_of(state)
         data = snapshot.model_dump_json().encode()
         if len(data) <= INLINE_BYTES:

@@ -57,8 +57,6 @@ awaiting   a workflow's request for a value: its result holds the value, and no 
 
 @dataclass(frozen=True)
 class OpenCall:
-    """A call of the current iteration."""
-
     call: ToolCall
     """The call with the arguments to execute: edited arguments replace the model's."""
     gate: Gate = "free"
@@ -84,8 +82,6 @@ class OpenApproval:
 
 @dataclass(frozen=True)
 class QueuedRun:
-    """A run that waits for an earlier run of its conversation to end."""
-
     run_id: str
     message_id: str
     message: Content
@@ -94,8 +90,6 @@ class QueuedRun:
 
 @dataclass(frozen=True)
 class Run:
-    """The open run."""
-
     run_id: str
     settings: RunSettings
     message: UserMessage
@@ -142,7 +136,6 @@ class Run:
 
     @property
     def open_inputs(self) -> tuple[InputRequested, ...]:
-        """The requested values that no user has provided yet."""
         awaiting = {call.call.id for call in self.calls if call.gate == "awaiting" and call.result is None}
         return tuple(one for one in self.inputs if one.tool_call_id in awaiting)
 
@@ -159,7 +152,6 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """The status that clients see."""
         if self.cancel is not None:
             return "cancelling"
         if self.undecided:
@@ -232,7 +224,6 @@ class Conversation:
         return self.tombstone > 0
 
     def knows(self, run_id: str) -> bool:
-        """Return whether the run was started, queued or ended."""
         is_open = self.run is not None and self.run.run_id == run_id
         return is_open or run_id in self.ended or any(queued.run_id == run_id for queued in self.queue)
 
@@ -242,9 +233,6 @@ def replace(value: T, **changes: Any) -> T:
 
     The fold of a run copies a conversation and its run about a hundred times. Copying the dictionary of an
     object takes a sixth of the time of setting each field, so these classes have no slots.
-
-    Raises:
-        TypeError: The class has no such field.
     """
     fields = value.__dict__
     if not changes.keys() <= fields.keys():
@@ -257,10 +245,9 @@ def replace(value: T, **changes: Any) -> T:
 def with_ids(ids: Mapping[str, datetime], *more: str, at: datetime) -> Mapping[str, datetime]:
     """Return the ids with `more` as the newest, without ids that may be forgotten.
 
-    The fold must not grow with a conversation that lasts for years. A repeat arrives either soon, or from a
-    client that repeats its request with the same idempotency key, which is valid for 24 hours. An id is
-    therefore forgotten if it is older than two days and at least `REMEMBERED_IDS` newer ids followed. After
-    an outage of days without new ids, all ids are still known.
+    An id is forgotten if it is older than two days and at least `REMEMBERED_IDS` newer ids followed: a client
+    may repeat its request with the same idempotency key for 24 hours. After an outage of days all ids are
+    known.
     """
     kept = {**ids, **dict.fromkeys(more, at)}
     surplus = len(kept) - REMEMBERED_IDS

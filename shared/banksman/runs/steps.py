@@ -53,23 +53,17 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """Events that follow from the log alone."""
-
     run_id: str
     bodies: tuple[EventBody, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestModel:
-    """The model writes the next reply."""
-
     run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteCalls:
-    """These calls need their results."""
-
     calls: tuple[OpenCall, ...]
     ending: Ending | None = None
     """Why the run must end, and its calls with it; None if the calls are to be executed."""
@@ -91,7 +85,6 @@ Step = Idle | RecordEvents | RequestModel | ExecuteCalls | CloseApproval | Park
 
 
 def next_step(state: Conversation, now: datetime) -> Step:
-    """Return what the owner of the open run does next."""
     run = state.run
     if run is None:
         return Idle()
@@ -136,7 +129,6 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
 
 
 def timed_out(run: Run) -> Ending:
-    """Return the end of a run whose time limit has passed."""
     text = f"The run reached its time limit of {run.settings.limits.run_timeout_s:g} s."
     return Ending("timed_out", ErrorCode.RUN_TIMEOUT, text, "timeout")
 
@@ -204,10 +196,7 @@ def _unexecuted(call: OpenCall, ending: Ending) -> ToolCallCompleted:
 
 
 def _short(reason: str) -> str:
-    """Return a reason in the length for the result of a call.
-
-    One commit ends up to a thousand calls; the event of the run has the whole reason.
-    """
+    """Return a reason in the length for the result of a call: one commit ends up to a thousand calls."""
     cut = (f"{reason[:chars]}…" for chars in REASON_CHARS if len(reason) > chars)
     return first_fitting((reason, *cut), MAX_REASON_BYTES)
 

@@ -23,13 +23,10 @@ class StillRunning(Exception):
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function in its own daemon thread. If cancelled, abandon the thread.
+    """Run a blocking function in its own daemon thread; raise `StillRunning` if cancelled, and abandon it.
 
     Python cannot end a thread. A pool would lose a worker until the function returns, and would wait for it
     at the end of the process.
-
-    Raises:
-        StillRunning: The call was cancelled while the function was running.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -68,14 +65,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 async def in_process(function: Callable[[], T]) -> T:
-    """Run a blocking function in a process forked from this one, and return its result.
+    """Run a blocking function in a process forked from this one. Call it from the main thread.
 
     If cancelled, the process and all processes of its session are killed before this returns, so the function
-    has no later effects. Call it from the main thread.
-
-    Raises:
-        RuntimeError: The process ended without a result, or its result cannot be pickled.
-        Exception: The function raised it.
+    has no later effects. Raises `RuntimeError` if the process ends without a result.
     """
     # A spawned process imports the main module again, which may start another server.
     context = get_context("fork")

@@ -68,11 +68,7 @@ class Client(Resources):
         return self._transport.tenant
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the gateway or the NATS server, which then has received all earlier messages.
-
-        Raises:
-            Unavailable: The server did not respond in time.
-        """
+        """Make a round trip, so that the server has received all earlier messages; raise `Unavailable`."""
         await self._transport.ready(timeout_s)
 
     async def create_conversation(
@@ -110,16 +106,11 @@ class Client(Resources):
         variables: Mapping[str, JsonValue] | None = None,
         attachments: Sequence[str] = (),
     ) -> StartedRun:
-        """Send a user's message, which starts or steers a run.
+        """Send a user's message, which starts a run after an open one or, with `steer`, joins the open run.
 
-        Args:
-            conversation_id: The conversation.
-            content: Text, or parts.
-            request_id: The idempotency key; None generates one.
-            mode: `queue` starts a run after an open one, `steer` adds the message to the open run.
-            overrides: Settings of this run that override its assistant's.
-            variables: Variables of the system prompt's template.
-            attachments: Paths of workspace files that the message refers to.
+        `overrides` replace settings of the assistant, and `variables` those of its prompt, for this run
+        alone. `attachments` are paths of workspace files. `request_id` is the idempotency key; None generates
+        one.
         """
         frame = _checked(
             ChatSend,
@@ -157,11 +148,9 @@ class Client(Resources):
     ) -> Ack:
         """Decide an approval request: `all` is one decision for all calls, `decisions` has one per call.
 
-        With the `digests` of the items that the approver saw, a decision on other calls is refused.
-
-        Returns:
-            An ack. If `already_resolved` is True, an earlier decision applies, and the ack has its `outcome`
-            and `resolved_by`.
+        With the `digests` of the items that the approver saw, a decision on other calls is refused. If
+        `already_resolved` is True, an earlier decision applies, and the ack has its `outcome` and
+        `resolved_by`.
         """
         frame = _checked(
             ApprovalDecision,
@@ -176,11 +165,7 @@ class Client(Resources):
         return await self._transport.send(frame, approval_id)
 
     async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> Ack:
-        """Provide the value that a workflow requested, by the id of its `input.requested`.
-
-        Returns:
-            An ack. If `already_resolved` is True, an earlier value applies, or the request was closed.
-        """
+        """Provide the value of an `input.requested`; with `already_resolved`, it came too late."""
         frame = _checked(
             InputReply, type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value
         )
@@ -209,18 +194,13 @@ class Client(Resources):
     async def follow(
         self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "steps"
     ) -> AsyncGenerator[EventFrame]:
-        """Yield each stored and future event after `after_seq` once, in order and without gaps.
+        """Yield each stored and future event after `after_seq` (0 for all) once, in order and without gaps.
 
-        The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
-
-        Args:
-            conversation_id: The conversation.
-            after_seq: Number of the last event that the caller has; 0 for none.
-            detail: `final` omits iterations, calls and results.
+        The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early. The detail
+        `final` omits iterations, calls and results.
 
         Raises:
-            LogRestored: The log was restored from a backup.
-            RemoteError: The conversation does not exist.
+            LogRestored: The log was restored from a backup. RemoteError: The conversation does not exist.
             Unavailable: The stored events could not be read for 30 seconds.
         """
         frames = self._transport.follow(conversation_id, after_seq, detail, live=False)
@@ -236,18 +216,11 @@ class Client(Resources):
 
         Live frames may be lost; a stored event has their complete text. The websocket also sends the output
         of running calls.
-
-        Raises:
-            LogRestored, RemoteError, Unavailable: See `follow`.
         """
         return self._transport.follow(conversation_id, after_seq, detail, live=True)
 
     async def outcome(self, run: StartedRun, *, after_seq: int = 0) -> RunFinished:
-        """Wait for the end of a run and return its outcome. The caller sets the deadline.
-
-        Raises:
-            LogRestored, RemoteError, Unavailable: See `follow`.
-        """
+        """Return the outcome of a run once it ends; raise as `follow`. The caller sets the deadline."""
         async with aclosing(self.follow(run.conversation_id, after_seq, detail="final")) as events:
             async for event in events:
                 if event.run_id == run.run_id and event.type == "run.finished":
@@ -255,19 +228,12 @@ class Client(Resources):
         raise Unavailable(f"{run.run_id}: its log ended")
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests from the start of the context.
-
-        Other clients receive them too. The first decision applies.
-        """
+        """Receive the tenant's new approval requests, as other clients do too; the first decision applies."""
         return self._transport.approvals()
 
 
 def _checked(frame: Callable[P, F], *args: P.args, **fields: P.kwargs) -> F:
-    """Return a frame with these fields.
-
-    Raises:
-        BadInput: A field is invalid, such as a text with half of a character.
-    """
+    """Return a frame; raise `BadInput` for an invalid field, such as a text with half of a character."""
     try:
         built = frame(*args, **fields)
         built.model_dump_json()  # pydantic checks the texts inside of JSON values only here
@@ -300,8 +266,7 @@ async def connect(
 
     Args:
         url: The address of a gateway, `http(s)://…`, or of a NATS server, or the addresses of a cluster.
-        tenant: The tenant, only for NATS; the user of the seed must belong to its account. A gateway knows
-            the tenant of the token.
+        tenant: The tenant, only for NATS. A gateway knows the tenant of the token.
         token: The API key for a gateway; None for a gateway without keys.
         nkey_seed_file: File with the user's seed, for NATS; None connects without a user.
         tls_ca_file: CA certificates to verify a NATS server; None uses the system's.
@@ -310,7 +275,6 @@ async def connect(
         reconnect_s: Minimum and maximum seconds between two connections to a gateway.
 
     Raises:
-        BadInput: The tenant is not a valid token.
         ConnectionEnded: The gateway refused the token.
         Unavailable: No gateway, or no server, accepted the client in time.
     """

@@ -56,11 +56,7 @@ class Frame(Stored):
 
     @cached_property
     def body(self) -> BaseModel | None:
-        """The data as a typed object, such as `MessageCompleted`; None for a type without a model.
-
-        Raises:
-            ValidationError: The data does not fit the model.
-        """
+        """The data as a typed object, such as `MessageCompleted`; None for a type without a model."""
         model = BODIES.get(self.type)
         return None if model is None else model.model_validate(self.data)
 
@@ -103,12 +99,7 @@ class EventSequence:
     """Epoch of the log; None before the first accepted event."""
 
     def accept(self, frame: EventFrame) -> bool:
-        """Accept the next event and return True; return False for an earlier event.
-
-        Raises:
-            EventGap: An event before it is missing.
-            LogRestored: The log epoch differs from that of the previous events.
-        """
+        """Return True for the next event, False for an earlier one; raise `EventGap` or `LogRestored`."""
         if self.log_epoch not in (None, frame.log_epoch):
             raise LogRestored(frame.conversation_id)
         if frame.seq <= self.seq:

@@ -18,11 +18,7 @@ DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
 
 
 def nats_settings() -> NatsSettings:
-    """Return the settings in `NATS_URL` and `NATS_SEED_FILE`, or else the settings of the local system.
-
-    Raises:
-        Unavailable: Neither exists.
-    """
+    """Return the settings of the environment or of the local system; raise `Unavailable` without either."""
     if url := os.environ.get(URL_VARIABLE):
         seed = os.environ.get(SEED_VARIABLE)
         return NatsSettings(url=tuple(url.split(",")), nkey_seed_file=Path(seed) if seed else None)

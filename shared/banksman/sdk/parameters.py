@@ -28,10 +28,7 @@ _UNNAMED = (
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The context of a call.
-
-    A function receives it in a parameter of this type, which is not in the schema.
-    """
+    """The context of a call, which a function receives in a parameter of this type outside the schema."""
 
     tenant: str
     conversation_id: str
@@ -45,11 +42,7 @@ class ToolContext:
     """The W3C trace context that its run continues, for requests to other systems; None without one."""
 
     def secret(self, name: str) -> str:
-        """Return a secret of the tenant.
-
-        Raises:
-            KeyError: The tool does not declare it, or the tool's server serves all tenants.
-        """
+        """Return a secret of the tenant; raise `KeyError` if the tool does not declare it."""
         if name not in self.secrets:
             raise KeyError(f"no secret {name!r}: declare it with @tool(secrets=...) on a tenant's own server")
         return self.secrets[name]
@@ -75,11 +68,7 @@ class Parameters:
         *,
         context: type = ToolContext,
     ) -> Self:
-        """Read a function's signature. The parameter of type `context` is not in the schema.
-
-        Raises:
-            TypeError: A parameter has no type, or cannot be passed by name.
-        """
+        """Read a signature without its `context`; raise `TypeError` for a parameter without type or name."""
         types = get_type_hints(function, include_extras=True)
         given: str | None = None
         fields: dict[str, str] = {}
@@ -100,20 +89,12 @@ class Parameters:
         return cls(_untitled(model.model_json_schema()), model, fields, given)
 
     def bind(self, arguments: JsonObject, context: ToolContext) -> dict[str, Any]:
-        """Return the keyword arguments for the function of a tool.
-
-        Raises:
-            BadInput: As `convert`.
-        """
+        """Return the keyword arguments for the function of a tool; raise as `convert`."""
         bound = self.convert(arguments)
         return bound if self._context is None else {**bound, self._context: context}
 
     def convert(self, arguments: JsonObject) -> dict[str, Any]:
-        """Return the arguments as the types of the signature, without coercion ("1" is not a number).
-
-        Raises:
-            BadInput: An argument is invalid. The error names the first one and the reason.
-        """
+        """Return the arguments without coercion ("1" is no number); raise `BadInput` for an invalid one."""
         try:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
         except ValidationError as error:

@@ -1,23 +1,105 @@
-"""Requests of a client about conversations, files, assistants, tools and usage."""
+"""Requests of a client about conversations, files, assistants, tools and usage, and their transport."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import PurePosixPath
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
 
 from banksman.contracts.approvals import ApprovalItem
-from banksman.contracts.assistant_requests import (
+from banksman.contracts.assistants import (
+    Assistant,
     AssistantBody,
     AssistantList,
     AssistantUpdate,
+    ConversationRecord,
     NewAssistant,
 )
-from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.calls import FileEntry
-from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.tool_views import CallPage, ToolView, ToolViews
+from banksman.contracts.frames import (
+    Ack,
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    Detail,
+    InputReply,
+    RunCancel,
+    WorkflowStart,
+)
+from banksman.contracts.registry import CallPage, ToolView, ToolViews, WorkflowDefinition
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
-from banksman.sdk.transports.base import ClientTransport
+from banksman.contracts.work import ApprovalRequest
+from banksman.sdk.events import EventFrame, LiveFrame
+
+M = TypeVar("M", bound=BaseModel)
+RequestFrame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+
+
+class WorkspaceFiles(Protocol):
+    """The files of workspaces."""
+
+    async def list(self, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
+        """Return the files below a path."""
+        ...
+
+    async def read(self, conversation_id: str, path: str) -> bytes:
+        """Return the content of a file."""
+        ...
+
+    async def write(self, conversation_id: str, path: str, data: bytes) -> None:
+        """Store a file."""
+        ...
+
+    async def delete(self, conversation_id: str, path: str) -> None:
+        """Delete a file."""
+        ...
+
+
+class ClientTransport(Protocol):
+    """One connection to the gateways. It reconnects, and repeats requests under their ids."""
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the requests."""
+        ...
+
+    @property
+    def files(self) -> WorkspaceFiles:
+        """The files of workspaces."""
+        ...
+
+    async def ready(self, timeout_s: float) -> None:
+        """Make a round trip; raise `Unavailable` if there is no reply in time."""
+        ...
+
+    async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
+        """Send a frame; `name` is the id that its subject ends with."""
+        ...
+
+    async def call(
+        self,
+        operation: str,
+        reply: type[M],
+        *names: str,
+        body: JsonObject | None = None,
+        request_id: str | None = None,
+    ) -> M:
+        """Call an operation such as `assistant.read` on the object that `names` identifies."""
+        ...
+
+    def follow(
+        self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
+    ) -> AsyncGenerator[EventFrame | LiveFrame]:
+        """Yield each event after `after_seq` once and in order; with `live`, also text being written."""
+        ...
+
+    def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
+        """Receive the tenant's new approval requests."""
+        ...
 
 
 class ConversationPage(Stored):
@@ -83,12 +165,9 @@ class Resources:
         return (await self._transport.call("approval.list", _Approvals)).items
 
     async def calls(self, run_id: str, *, after: int = 0, limit: int = 50) -> CallPage:
-        """Return calls of a run with whole parameters and results, in the order of their results.
+        """Return a page of calls with whole parameters and results; `after` is the number of calls to skip.
 
-        Args:
-            run_id: The run. Its outcome has the same calls if they fit one message.
-            after: Number of calls to skip: `next` of the previous page.
-            limit: Maximum calls of the page. Over NATS a page has at most 1 MiB; after `too_large`, use less.
+        Over NATS a page has at most 1 MiB; after `too_large`, request it with a smaller `limit`.
         """
         body: JsonObject = {"after": after, "limit": limit}
         return await self._transport.call("run.calls", CallPage, run_id, body=body)
@@ -129,13 +208,7 @@ class Resources:
     async def update_assistant(
         self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
     ) -> Assistant:
-        """Replace an assistant for runs that start later. The same body again changes nothing.
-
-        Args:
-            assistant_id: The assistant to replace.
-            body: The complete new assistant.
-            revision: Replace only this revision; None replaces the current one.
-        """
+        """Replace an assistant for runs that start later, if `revision` is the current one or None."""
         fields = {name: getattr(body, name) for name in AssistantBody.model_fields}
         update = AssistantUpdate(**fields, revision=revision).model_dump(mode="json")
         return await self._transport.call("assistant.update", Assistant, assistant_id, body=update)
@@ -149,11 +222,7 @@ class Resources:
         return (await self._transport.call("tool.list", ToolViews)).items
 
     async def tool(self, name: str) -> ToolView:
-        """Return a tool that the tenant's models may call.
-
-        Raises:
-            RemoteError: The models may call no tool of this name.
-        """
+        """Return a tool; raise `RemoteError` if the tenant's models may call none of this name."""
         return await self._transport.call("tool.read", ToolView, name)
 
     async def usage(self) -> UsageReport:

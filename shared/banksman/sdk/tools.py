@@ -66,7 +66,6 @@ class Tool(Generic[P, R]):
         Raises:
             BadInput: An argument is invalid.
             StillRunning: The call was cancelled, but the function continues in its thread.
-            Exception: The function raised it.
         """
         bound = self.parameters.bind(arguments, context)
         call = cast(Callable[[], object], partial(cast(Any, self.function), **bound))
@@ -89,21 +88,13 @@ class Toolbox:
         self._tools: dict[str, AnyTool] = {}
 
     def add(self, tool: AnyTool) -> None:
-        """Add a tool.
-
-        Raises:
-            Conflict: The toolbox already has a tool of this name.
-        """
+        """Add a tool; raise `Conflict` if the toolbox has one of this name."""
         if tool.name in self._tools:
             raise Conflict(f"tool {tool.name!r} is already registered")
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> AnyTool:
-        """Return a tool by name.
-
-        Raises:
-            NotFound: The toolbox has no tool of this name.
-        """
+        """Return a tool; raise `NotFound` if the toolbox has none of this name."""
         if name not in self._tools:
             raise NotFound("tool", name)
         return self._tools[name]
@@ -153,8 +144,10 @@ class Toolbox:
     ) -> Any:
         """Create a tool from a function and add it. Use it as a decorator, with or without arguments.
 
+        Every parameter of the function needs a type; a `ToolContext` stays internal.
+
         Args:
-            function: A sync or async function. Every parameter needs a type; a `ToolContext` stays internal.
+            function: A sync or async function.
             name: The name; None uses the function's name.
             description: The description; None uses the docstring's.
             requires_approval: True if a user must approve each call, unless an assistant's policy decides.
@@ -170,9 +163,7 @@ class Toolbox:
                 own server receives secrets.
 
         Raises:
-            TypeError: A parameter has no type, there is no description, or `process` is set for an async
-                function.
-            Conflict: The toolbox has a tool of this name.
+            TypeError: A parameter has no type, or there is no description.
         """
 
         def create(function: Callable[..., Any]) -> AnyTool:

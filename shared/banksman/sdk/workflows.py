@@ -55,10 +55,10 @@ class WorkflowContext(Protocol):
         ...
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
-        """Call a tool under the assistant's approval policy; return its result, including a failed one.
+        """Call a tool under the assistant's approval policy; return its result, also a failed one.
 
-        Raises:
-            ValueError: The step name was used before, or the log has a different step of this name.
+        Like all steps, it raises `ValueError` if the step name was used before, or the log has another such
+        step.
         """
         ...
 
@@ -67,15 +67,7 @@ class WorkflowContext(Protocol):
     ) -> JsonValue:
         """Request a value from the user and return it. The process need not live until the reply arrives.
 
-        Args:
-            message: The text that the user reads.
-            schema: JSON Schema of the value; None for a text.
-            step: The name of the step.
-            expires_s: Seconds until the request expires.
-
-        Raises:
-            WorkflowFailed: The request expired.
-            ValueError: As `tool`.
+        `schema` is its JSON Schema, None for a text. Raises `WorkflowFailed` after `expires_s` seconds.
         """
         ...
 
@@ -89,22 +81,11 @@ class WorkflowContext(Protocol):
         max_iterations: int | None = None,
         with_conversation: bool = False,
     ) -> StepResult:
-        """Start an agent run in the same workspace, and return its outcome.
+        """Start an agent run in the same workspace, and return its outcome; None keeps the assistant's value.
 
-        Args:
-            message: The user's message of the run.
-            step: The name of the step.
-            system_prompt: A template in place of the assistant's prompt.
-            tools: Names of the tools that its model may call; None for the assistant's tools.
-            max_iterations: Maximum number of model requests with calls; None for the assistant's.
-            with_conversation: Whether the transcript of the conversation in which the workflow was started
-                precedes the message.
-
-        Returns:
-            `content` has `status`, `content` (the reply) and `run_id`; `is_error` unless it completed.
-
-        Raises:
-            ValueError: As `tool`.
+        With `with_conversation`, the transcript of the conversation in which the workflow was started
+        precedes the message. `content` of the result has `status`, `content` and `run_id`; `is_error` unless
+        it completed.
         """
         ...
 
@@ -144,12 +125,7 @@ class Workflow:
         return self.definition.name
 
     async def __call__(self, context: WorkflowContext, values: JsonObject) -> str:
-        """Run the function.
-
-        Raises:
-            BadInput: A parameter does not fit its type.
-            Exception: The function raised it.
-        """
+        """Run the function; raise `BadInput` if a parameter does not fit its type."""
         bound: dict[str, Any] = values if self.parameters is None else self.parameters.convert(values)
         return await self.function(context, **bound)
 

@@ -11,7 +11,7 @@ import pytest
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import Final, Malformed, ModelReply, RequestedCalls
-from banksman.prompting.instructions import correction
+from banksman.prompting.templates import correction
 
 FOLDER = Path(__file__).parent / "replies"
 MARK = "===== "

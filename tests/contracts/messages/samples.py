@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import approvals, calls, events, integrity, usage, work, workspaces
-from banksman.contracts.assistant_files import AssistantFile
+from banksman.contracts import approvals, calls, events, service_states, usage, work, workspaces
 from banksman.contracts.assistants import (
     ApprovalRule,
     ApprovalTerms,
@@ -28,6 +27,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
 from banksman.contracts.workflows import TableOutput
+from banksman.contracts.workspaces import AssistantFile
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -212,10 +212,12 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _integrity() -> Iterator[tuple[str, BaseModel]]:
-    yield "heads.mark", integrity.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
-    head = integrity.LogHead(commits=2, last=7)
-    yield "heads.segment", integrity.HeadsSegment(upto=9, heads={"acme.c1": head})
-    damaged = integrity.DamagedLog(tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS)
+    yield "heads.mark", service_states.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
+    head = service_states.LogHead(commits=2, last=7)
+    yield "heads.segment", service_states.HeadsSegment(upto=9, heads={"acme.c1": head})
+    damaged = service_states.DamagedLog(
+        tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS
+    )
     yield "damaged", damaged
 
 

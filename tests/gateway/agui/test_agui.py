@@ -25,7 +25,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import MessageCompleted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import new_id
-from banksman.contracts.integrity import DamagedLog
+from banksman.contracts.service_states import DamagedLog
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import ApprovalRequest, StartRun
 

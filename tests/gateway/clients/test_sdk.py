@@ -15,7 +15,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalRequested
-from banksman.contracts.assistant_requests import AssistantBody, NewAssistant
+from banksman.contracts.assistants import AssistantBody, NewAssistant
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.event_frames import LEVELS, RunStartedData, TextDelta, event_frame

@@ -20,8 +20,8 @@ from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
-from banksman.contracts.integrity import DamagedLog
 from banksman.contracts.registry import StartWorkflow, ToolPolicy
+from banksman.contracts.service_states import DamagedLog
 from banksman.contracts.tools import ToolCall, ToolResult
 
 

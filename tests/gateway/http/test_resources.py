@@ -15,8 +15,7 @@ from banksman.bus.secrets.sealing import sealed
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID
-from banksman.contracts.assistant_requests import AssistantBody
-from banksman.contracts.assistants import Assistant, RunSettings
+from banksman.contracts.assistants import Assistant, AssistantBody, RunSettings
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult

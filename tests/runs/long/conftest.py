@@ -31,9 +31,8 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import RunSignal, StartRun
-from banksman.runs.bus_ports import bus_ports
+from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
-from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.tenants import TenantSettings

@@ -17,7 +17,7 @@ from banksman.bus.storage.slots import AttemptSlots, CallSlots, StoredSlot, watc
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
-from banksman.runs.notifications import OwnerNotifications
+from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.state import Conversation
 from tests.bus.builders import commit
 from tests.support.fixtures import connect

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolCall
+from banksman.contracts.tools import NetworkPolicy, ToolCall
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate, HostRules
 from banksman.tool_runner.egress.network import FetchRefused, rules_of
 from banksman.tool_runner.lifecycle import workspace_tools

@@ -18,7 +18,7 @@ from tests.support.polling import scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
-from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import NetworkPolicy
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits

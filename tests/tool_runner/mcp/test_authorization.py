@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, OAuthClient, RequestToken
+from banksman.contracts.mcp import DiscoverSignIn, OAuthClient, RequestToken
 from banksman.tool_runner.egress.client import EgressWithPrivate
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed

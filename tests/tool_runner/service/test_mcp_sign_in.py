@@ -36,8 +36,7 @@ from banksman.cli.main import main
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, FileReply
 from banksman.contracts.ids import new_id
-from banksman.contracts.mcp import McpServer, OfferedTools
-from banksman.contracts.mcp_sign_in import RequestToken
+from banksman.contracts.mcp import McpServer, OfferedTools, RequestToken
 from banksman.contracts.tools import ToolResult
 from banksman.deployment.users import GATEWAY, OPERATOR, WORKFLOWS
 from banksman.runs.ports import Placement

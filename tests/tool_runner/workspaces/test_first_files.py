@@ -13,8 +13,8 @@ from tests.tool_runner.workspaces.platform import Platform, home, platform, star
 
 from banksman.bus.names import ASSISTANTS, CONVERSATIONS
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistants import Assistant, ConversationRecord
+from banksman.contracts.workspaces import AssistantFile
 from banksman.deployment.users import GATEWAY
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 

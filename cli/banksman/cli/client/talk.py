@@ -15,8 +15,7 @@ from banksman.cli.client.options import parse_value
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit, prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import call_digest
+from banksman.contracts.tools import NetworkPolicy, call_digest
 from banksman.contracts.wire import has_lone_surrogate
 
 Verdict = Literal["approve", "reject"]

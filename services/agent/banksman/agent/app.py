@@ -31,9 +31,8 @@ from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.runs.bus_ports import bus_ports
+from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
-from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service

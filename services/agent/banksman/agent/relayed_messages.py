@@ -31,7 +31,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import BadInput, Forbidden
 from banksman.contracts.ids import check_token
-from banksman.contracts.tenant_secrets import StoredSecret
+from banksman.contracts.tools import StoredSecret
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 

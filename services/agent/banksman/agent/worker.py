@@ -46,10 +46,10 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.runs import handlers
+from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.loop import drive
-from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, record_activity
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from banksman.bus.connection import NatsSettings
-from banksman.contracts.network import HostPattern
+from banksman.contracts.tools import HostPattern
 from banksman.contracts.wire import Token
 from banksman.contracts.workspace_tools import (
     COMMAND_TIMEOUT_S,

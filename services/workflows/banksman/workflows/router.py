@@ -27,9 +27,9 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
     WorkflowRegistration,
+    categories_of,
 )
 from banksman.contracts.subjects import ANY
-from banksman.contracts.tool_views import categories_of
 from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import Forms, naming_form, split_command

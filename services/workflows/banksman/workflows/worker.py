@@ -18,10 +18,10 @@ from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, StartRun
 from banksman.contracts.workflows import TurnReply, WorkflowTurn
+from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
 from banksman.runs.loop import drive
-from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
 from banksman.runs.schema_checks.checker import SchemaChecker

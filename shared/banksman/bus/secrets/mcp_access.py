@@ -23,8 +23,18 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest, FileReply
 from banksman.contracts.errors import Fault
-from banksman.contracts.mcp import HttpServer, McpServer, McpTarget, McpTransport, mcp_server_of, offered_name
-from banksman.contracts.mcp_sign_in import Access, AccessToken, RequestToken, SignedIn
+from banksman.contracts.mcp import (
+    Access,
+    AccessToken,
+    HttpServer,
+    McpServer,
+    McpTarget,
+    McpTransport,
+    RequestToken,
+    SignedIn,
+    mcp_server_of,
+    offered_name,
+)
 
 RENEWAL: Final = timedelta(seconds=20)
 """Time after which another process may renew a token; a token request has ended by then."""

@@ -22,7 +22,7 @@ from banksman.bus.names import TENANT_SECRETS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Fault
 from banksman.contracts.mcp import McpTransport
-from banksman.contracts.tenant_secrets import MCP_PREFIX, REFERENCE, StoredSecret
+from banksman.contracts.tools import MCP_PREFIX, REFERENCE, StoredSecret
 
 SEAL_BYTES: Final = Aead.NONCE_SIZE + Aead.MACBYTES
 """Bytes by which a sealed object is longer than its content."""

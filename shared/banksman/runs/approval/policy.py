@@ -60,11 +60,6 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    """Return the decision of the policy about a call with the arguments that would be executed.
-
-    `message_text` is the text of the user's message in this run. For `remembered` and `fetched_hosts`, see
-    `remembered_decisions` and `hosts_fetched`.
-    """
     ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":
@@ -73,7 +68,6 @@ def decide(
 
 
 def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
-    """Return a call with the properties that the definition of its tool sets for every call."""
     return call.model_copy(
         update={
             "requires_approval": tool.requires_approval,
@@ -101,10 +95,7 @@ def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
 def remembered_decisions(
     approvals: Iterable[OpenApproval],
 ) -> dict[Pattern, Decision]:
-    """Return the remembered decisions of a run and its conversation by pattern; the latest one applies.
-
-    An approval with edited arguments applies to the edited call, because that is the one that was approved.
-    """
+    """Return the latest decision by pattern. An edited approval applies to the call as it was approved."""
     found: dict[Pattern, Decision] = {}
     for approval in approvals:
         items = {item.tool_call_id: item for item in approval.request.items}
@@ -119,8 +110,8 @@ def remembered_decisions(
 def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
     """Return the hosts that the model requested in a conversation and that `web_fetch` fetched from.
 
-    A host counts only if the call and its result name the same one: an approver may have edited the address,
-    and a page may have redirected to a host that was not approved.
+    Call and result must name the same host: an approver may have edited the address, and a page may have
+    redirected to a host that was not approved.
     """
     requested: dict[str, str | None] = {}
     fetched: set[str] = set()
@@ -187,7 +178,6 @@ def _names(message_text: str, host: str) -> bool:
 
 
 def approval_item(call: ToolCall, *, old_content: str | None = None) -> ApprovalItem:
-    """Return a call as an item of an approval request. See `preview` for `old_content`."""
     return ApprovalItem(
         tool_call_id=call.id,
         name=call.name,
@@ -217,12 +207,7 @@ def approval_requested(
 
 
 def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
-    """Return the preview of a call.
-
-    Args:
-        call: The call that needs approval.
-        old_content: For `write_file`, the current content of the file; None if it is new or cannot be read.
-    """
+    """Return the preview; `old_content` is the file that is replaced, None if it is new or unreadable."""
     arguments = call.arguments
     match call.name:
         case "bash" if isinstance(arguments.get("command"), str):

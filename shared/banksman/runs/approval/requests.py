@@ -64,16 +64,10 @@ def _mac(reply: ApprovalReply, key: bytes) -> str:
 
 
 def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
-    """Return why a stored reply is invalid; None when it is valid.
+    """Return why a stored reply is invalid; None when it is valid. Without a request, only signatures count.
 
-    Users other than gateways can write to the subject of a reply, so permissions do not prove its origin.
-    Agents and the workflows service publish there to close requests. Any user of the account can name the
-    subject as the reply subject of a request, which the server does not compare with permissions.
-
-    Args:
-        reply: The stored reply.
-        request: The open request; None when it is not open, in which case only the signature is verified.
-        key: The gateways' signing key.
+    Users other than gateways can write to the subject of a reply, so permissions do not prove its origin. Any
+    user of the account can name it as the reply subject of a request, which the server does not check.
     """
     if request is not None and _target(reply) != _target(request):
         return "the reply belongs to another request"
@@ -93,7 +87,6 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
 
 
 def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
-    """Return the digests of an input request and of the provided value."""
     return _digest([request.request_id, request.message, request.schema_]), _digest(value)
 
 
@@ -147,7 +140,6 @@ def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[Ev
 
 
 def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
-    """Return the open approval request and the open input requests in the log of a run."""
     run = state.run
     if run is None:
         return ()
@@ -195,13 +187,9 @@ async def publish_requests(ports: Ports, state: Conversation) -> None:
 
 
 async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
-    """Close an open request, unless a valid reply was stored before.
+    """Close an open request, unless a valid reply was stored before; return the reply that the slot holds.
 
-    The slot stores the first of this reply and a user's. An invalid reply is discarded, so that it can
-    neither win nor block the slot.
-
-    Returns:
-        The reply that the slot holds.
+    An invalid reply is discarded, so that it can neither win nor block the slot.
     """
     while True:
         stored = await ports.approvals.store_reply(_system_reply(ports, request, outcome))
@@ -239,10 +227,7 @@ def is_signed_first(first: FirstApproval, key: bytes) -> bool:
 
 
 def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
-    """Return why a reply lacks a valid first approval; None if it has one or needs none.
-
-    Both users must have made the same decision about the same calls with the same arguments.
-    """
+    """Return why a reply lacks a valid first approval of the same calls; None if it has one or needs none."""
     if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
         return None
     first = reply.first
@@ -258,7 +243,6 @@ def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> s
 
 
 def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
-    """Return the fields that must be equal in both approvals."""
     target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
     return (*target, given.decisions, given.remember, given.digests)
 

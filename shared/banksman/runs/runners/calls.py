@@ -29,16 +29,10 @@ _RETRY_S = 0.5
 class RunnerSlots(Protocol):
     """The slots as a runner may use them: it writes them and never reads them."""
 
-    async def start(self, tenant: str, started: CallStarted) -> bool:
-        """Store the start; return True only if this invocation stored it, and not an earlier one."""
-        ...
+    async def start(self, tenant: str, started: CallStarted) -> bool: ...
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
-        """Store the result unless one is stored, and retry while the broker is away.
-
-        Returns:
-            False when another writer's result is stored.
-        """
+        """Store the result, and retry while the broker is away; return False if another one is stored."""
         ...
 
 
@@ -61,8 +55,6 @@ def attempt_key(request: CallRequest) -> str:
 
 @dataclass
 class RunnerCalls:
-    """The calls that were sent to one runner process."""
-
     runner: str
     runner_epoch: int
     slots: RunnerSlots
@@ -85,11 +77,7 @@ class RunnerCalls:
     """Keys of the last `REMEMBERED_ATTEMPTS` attempts that this process never starts again."""
 
     def admit(self, request: CallRequest) -> tuple[CallReply, bool]:
-        """Decide whether to admit a request.
-
-        Returns:
-            The reply, and whether the caller must now `perform` the call: True once for each attempt.
-        """
+        """Return the reply, and whether the caller must now `perform` the call: once for each attempt."""
         if request.runner_epoch != self.runner_epoch:
             return CallReply(answer="wrong_epoch"), False
         attempt = attempt_key(request)
@@ -111,9 +99,7 @@ class RunnerCalls:
     async def perform(self, request: CallRequest, execute: Execute) -> None:
         """Execute an admitted call when it is its turn.
 
-        An idempotent call starts without a record. Any other starts only if this process stored its start: a
-        void, another process's start or one of an earlier process of this runner means that it must not run
-        here.
+        An idempotent call starts without a record. Any other starts only if this process stored its start.
         """
         try:
             if not self.may_start():
@@ -181,10 +167,7 @@ class RunnerCalls:
 
 
 class LeasedSlots:
-    """Writes the slots of calls for as long as the lease holds.
-
-    The start and the result of an attempt have fixed message ids, so repeating a write is safe.
-    """
+    """Writes the slots of calls while the lease holds. Fixed message ids make a repeated write safe."""
 
     def __init__(self, slots: CallSlots, *, runner_epoch: int, holds: Callable[[], bool]) -> None:
         self._slots = slots
@@ -195,10 +178,8 @@ class LeasedSlots:
         """Store the start; return True only if this invocation stored it, and not an earlier one.
 
         The write is retried while the broker is unavailable. If this process gave up after a write that
-        stored the start, the call would never run, and owners would wait for its result until its time limit.
-
-        Raises:
-            Refused: It is unknown whether the start is stored, and the lease is lost: the call must not run.
+        stored the start, the call would never run. Raises `Refused` if it is unknown whether the start is
+        stored, and the lease is lost: the call must not run.
         """
         await reach("runner.before_claim")
         may_be_stored = False
@@ -212,14 +193,7 @@ class LeasedSlots:
                 await self._pause(started.attempt, refused)
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
-        """Store the result unless one is stored.
-
-        Returns:
-            False when another writer's result is stored.
-
-        Raises:
-            Refused: The result is not stored, and the lease is lost: owners declare the outcome unknown.
-        """
+        """Store the result; False when another one is stored. Raise `Refused` if the lease is lost before."""
         while True:
             try:
                 written = await self._slots.store_result(tenant, finished, runner_epoch=self._runner_epoch)
@@ -236,8 +210,6 @@ class LeasedSlots:
 
 
 class LateResults:
-    """Stores results that arrive after another result of their call was stored; failures are only logged."""
-
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 

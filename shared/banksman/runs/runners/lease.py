@@ -34,8 +34,6 @@ class LeaseLost(BanksmanError):
 
 
 class Lease:
-    """The lease of this process on its runner."""
-
     def __init__(
         self,
         bus: Bus,
@@ -45,15 +43,7 @@ class Lease:
         load: Callable[[], int],
         problem: str | None = None,
     ) -> None:
-        """Create the lease; `take` begins it.
-
-        Args:
-            bus: The connection.
-            lease: The holder.
-            key: Its key in KV `runners`; None for the id of the runner.
-            load: Returns the number of running and waiting calls.
-            problem: The reason why no workspace may be placed here; None if there is no problem.
-        """
+        """Create the lease; `take` begins it. `key` is None for the id of the runner."""
         self._bus = bus
         self._lease = lease
         self._key = key or lease.runner
@@ -81,18 +71,13 @@ class Lease:
         )
 
     async def take(self) -> None:
-        """Take the lease, even if an earlier process of this runner holds it.
-
-        Raises:
-            Unavailable: It could not be stored.
-            Forbidden: This user may not write it.
-        """
+        """Take the lease, even from an earlier process; raise `Forbidden` if this user may not write it."""
         sent = asyncio.get_running_loop().time()
         self._revision = await take_lease(self._bus, self._value(), key=self._key)
         self._renewed_at = sent
 
     async def keep(self) -> None:
-        """Renew the lease until it is released or lost.
+        """Renew the lease until it is released.
 
         Raises:
             LeaseLost: No renewal within `stop_after_s`, or another process holds it.
@@ -138,7 +123,6 @@ class Lease:
             self._woken.set()
 
     async def _until_due(self) -> None:
-        """Wait until a renewal is due or the lease changes."""
         loop = asyncio.get_running_loop()
         while not self._changed:
             # Counted from the start of the last renewal, so a slow renewal is followed by another at once.

@@ -33,11 +33,16 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
-from banksman.runs.runners.choice import RunnerLoads, ToolServerProcess, least_loaded
-from banksman.runs.runners.workspaces import decide_placement, place_of
+from banksman.runs.runners.workspaces import (
+    RunnerLoads,
+    ToolServerProcess,
+    decide_placement,
+    least_loaded,
+    place_of,
+)
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0
@@ -84,14 +89,8 @@ class Placements:
     ) -> None:
         """Create the placements.
 
-        Args:
-            bus: The connection.
-            clock: The clock by which a changed workspace waits; all processes that place must share it.
-            wait_s: Seconds that a changed workspace waits for its runner.
-            tickets: Issues the tickets of calls; None for a process that sends none.
-            signing_key: Opens the secrets of tenants; empty for a process that sends no calls.
-            remove_objects: Removes the snapshots of a deleted conversation; None for a process without the
-                permission.
+        All processes that place must share `clock`. Only a process that sends calls needs `tickets` and
+        `signing_key`, and only one with the permission to remove snapshots `remove_objects`.
         """
         self._bus = bus
         self._tickets = tickets
@@ -161,11 +160,7 @@ class Placements:
         return any(one.placement == placement for one in self._instances(placement.runner))
 
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        """Return the live process that serves the workspace, or the least loaded one of the tool server.
-
-        Returns:
-            None when no process serves, or the workspace waits for its runner.
-        """
+        """Return the process that serves; None if there is none, or the workspace waits for its runner."""
         if server is not None:
             return least_loaded(one for one in self._instances(server) if one.tenant in (None, tenant))
         key = f"{tenant}.{conversation_id}"
@@ -191,8 +186,8 @@ class Placements:
     async def forget(self, tenant: str, conversation_id: str) -> None:
         """Remove the workspace of a deleted conversation, and its snapshots.
 
-        A runner that is offline finds the conversation deleted when it returns. The record remains for such a
-        runner, and for agents that have to collect a snapshot of another runner.
+        The record remains for a runner that is offline, and for agents that collect a snapshot of another
+        runner.
         """
         key = f"{tenant}.{conversation_id}"
         while True:
@@ -218,11 +213,7 @@ class Placements:
     ) -> CallReply | None:
         """Send the request for a call; return None if no process replied with a `CallReply`.
 
-        Args:
-            placement: The process.
-            request: The request.
-            shown: Done when the start or the result of the attempt was notified: a tool server that stores
-                its start at once need not reply. None requires a reply.
+        A tool server need not reply once `shown` is done; None requires a reply.
         """
         if shown is not None and request.call.server is not None:
             request = request.model_copy(update={"start_suffices": True})
@@ -246,12 +237,7 @@ class Placements:
             return None
 
     async def _with_secrets(self, placement: Placement, request: CallRequest) -> CallRequest:
-        """Add the secrets that the tool declares, if its server is the tenant's own.
-
-        Raises:
-            SecretUnusable: A secret is not set, cannot be decrypted, or is for other servers only.
-            Unavailable: The broker did not respond.
-        """
+        """Add the secrets that the tool declares if its server is the tenant's; raise `SecretUnusable`."""
         own = self.instances(placement.runner, request.tenant)
         if not any(one.placement == placement for one in own):
             return request
@@ -267,11 +253,7 @@ class Placements:
             return
 
     async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
-        """Send a file request to the runner of the workspace.
-
-        Raises:
-            Unavailable: No runner serves the workspace now, or its runner does not reply.
-        """
+        """Send a file request to the runner of the workspace; raise `Unavailable` if none serves it."""
         for _ in range(_FILE_REQUESTS):
             placement = await self.place(tenant, conversation_id, None)
             if placement is None:
@@ -304,7 +286,6 @@ class Placements:
         return reply.error is None
 
     async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
-        """Store a record; return False if another one was stored meanwhile."""
         if over is None:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None

@@ -1,4 +1,4 @@
-"""Decisions about the runner of a workspace, and when the workspace may move. Pure.
+"""Decisions about the process of a call and the runner of a workspace, and when a workspace may move.
 
 A workspace is at one runner at a time, for a *term*. While it is unchanged since its last snapshot, any
 runner may take it over at once. A workspace that may have changed waits for its runner.
@@ -11,9 +11,13 @@ that a late report is recognised.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.workspaces import (
@@ -24,12 +28,11 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
+from banksman.runs.ports import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """The record to store, and whether a request may be sent to its runner."""
-
     record: WorkspaceOwner
     serves: bool
     """False when the workspace must wait."""
@@ -43,17 +46,10 @@ def decide_placement(
     now: datetime,
     wait_s: float,
 ) -> PlacementDecision | None:
-    """Return the placement for the next request to a workspace.
+    """Return the placement for the next request; None when nothing can be sent or is to be stored.
 
-    Args:
-        record: The record in KV `owners`; None for a new workspace.
-        holder: The lease of the record's runner; None when it has none.
-        chosen: The runner that gets the workspace if it may move; None when no runner accepts workspaces.
-        now: The current time.
-        wait_s: Seconds that a changed workspace waits for its runner.
-
-    Returns:
-        None when no request can be sent and nothing is to be stored.
+    `record` is None for a new workspace, `holder` when the record's runner has no lease, `chosen` when no
+    runner accepts workspaces.
     """
     if record is None:
         return chosen and _served(_new(chosen), chosen)
@@ -76,16 +72,9 @@ def decide_placement(
 def apply_report(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
-    """Return the changed record after a runner's report, and the reply to it.
+    """Return the record to store after a runner's report, None when it does not change, and the reply.
 
-    Args:
-        record: The record in KV `owners`; None when there is none.
-        runner: The runner that reports.
-        report: The report.
-        assistant: The assistant of the conversation, for a workspace that starts.
-
-    Returns:
-        The record to store, or None when it does not change; and the reply.
+    `assistant` is that of the conversation, for a workspace that starts.
     """
     if record is None:
         return None, WorkspaceReportReply(mine=True, known=False)
@@ -107,7 +96,6 @@ def apply_report(
 
 
 def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
-    """Return the fields that a report of the workspace's own runner changes."""
     changes: dict[str, object] = {"gone_since": None}
     if report.begins and report.generation > record.generation:
         changes |= {"dirty": True, "generation": report.generation}
@@ -122,7 +110,6 @@ def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, objec
 
 
 def _initial_files(assistant: Assistant | None) -> dict[str, object]:
-    """Return the fields for the assistant's files, with which a workspace starts."""
     if assistant is None or not assistant.files:
         return {}
     return {"assistant": assistant.id, "assistant_revision": assistant.revision}
@@ -151,7 +138,6 @@ def _served(record: WorkspaceOwner, by: RunnerLease) -> PlacementDecision:
 
 
 def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
-    """Return the record of a workspace that begins a term with its last snapshot."""
     term = record.term + 1
     loss = record.loss
     if record.dirty:
@@ -172,8 +158,6 @@ def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
 
 @dataclass
 class LocalWorkspace:
-    """What a runner process knows about a workspace that it has or is about to get."""
-
     term: int = 0
     """The term of the directory; 0 when there is none."""
     generation: int = 0
@@ -192,7 +176,6 @@ class LocalWorkspace:
         return place.term >= self.term and place.term > self.past
 
     def restored(self, place: WorkspacePlacement) -> None:
-        """Record that the directory contains the files of a term, equal to the snapshot."""
         self.term, self.generation, self.changed = place.term, place.generation, False
 
     def report_of_change(self, runner_epoch: int) -> WorkspaceReport | None:
@@ -204,6 +187,79 @@ class LocalWorkspace:
         )
 
     def apply(self, verdict: WorkspaceReportReply) -> None:
-        """Apply the record of a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServerProcess:
+    """One live process of a tool server. Each has its own lease, and any of them may take a call."""
+
+    placement: Placement
+    """The server, and the epoch of the process, which no other process ever has."""
+    tenant: str | None
+    """The tenant that the server serves; None for a server that serves all tenants."""
+    load: int
+    """Number of running and waiting calls."""
+    serving: bool
+    """False if it accepts no more calls."""
+
+    @classmethod
+    def of(cls, entry: Entry[RunnerLease]) -> Self | None:
+        """Return the process that holds a lease; None for the lease of a runner, or an unknown key.
+
+        The identity comes from the key alone, because a tenant may write anything into the value.
+        """
+        match entry.key.split("."):
+            case [server, epoch] if epoch.isdecimal():
+                tenant = None
+            case [server, tenant, epoch] if epoch.isdecimal():
+                pass
+            case _:
+                return None
+        return cls(Placement(server, int(epoch)), tenant, entry.value.load, entry.value.serving)
+
+
+def least_loaded(processes: Iterable[ToolServerProcess]) -> Placement | None:
+    serving = [process for process in processes if process.serving]
+    if not serving:
+        return None
+    least = min(process.load for process in serving)
+    return random.choice([process.placement for process in serving if process.load == least])
+
+
+class RunnerLoads:
+    """The loads of the runners, as known to this process.
+
+    A runner reports its load once a second. Workspaces that this process has placed since then count too, or
+    a burst of new conversations would all go to the runner that was idle a moment ago.
+    """
+
+    def __init__(self) -> None:
+        self._placed: dict[str, tuple[int, int]] = {}
+        """By runner: the last seen revision of its lease, and the number of workspaces placed since."""
+
+    def least_loaded(self, leases: Iterable[Entry[RunnerLease]]) -> RunnerLease | None:
+        """Return one of the runners with the least load; None when none accepts workspaces."""
+        accepting = [entry for entry in leases if _accepts_workspaces(entry)]
+        if not accepting:
+            return None
+        loads = {entry.key: entry.value.load + self._placed_since(entry) for entry in accepting}
+        least = min(loads.values())
+        return random.choice([entry.value for entry in accepting if loads[entry.key] == least])
+
+    def add(self, runner: str) -> None:
+        revision, count = self._placed.get(runner, (0, 0))
+        self._placed[runner] = (revision, count + 1)
+
+    def _placed_since(self, entry: Entry[RunnerLease]) -> int:
+        revision, count = self._placed.get(entry.key, (0, 0))
+        if revision != entry.revision:
+            count = 0
+            self._placed[entry.key] = (entry.revision, 0)
+        return count
+
+
+def _accepts_workspaces(entry: Entry[RunnerLease]) -> bool:
+    # The lease key of a runner has no dot; the keys of tool servers have one.
+    return "." not in entry.key and entry.value.serving and entry.value.workspaces

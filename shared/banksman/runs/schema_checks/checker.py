@@ -1,7 +1,10 @@
 """Check tool arguments against the tool's JSON Schema, and check such schemas.
 
 Schemas of this project are applied in the process. Schemas of tool servers are applied in separate processes
-with limits, because tenants choose them, unless `plain` confirms that the arguments fit.
+with limits, because tenants choose them, unless `certainly_fits` confirms that the arguments fit.
+
+Most tools have a schema with types, properties and bounds only, and most calls fit it. `certainly_fits` takes
+a limited number of steps, so that no schema and no value of a tenant takes longer than a millisecond.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.runs.schema_checks.plain import certainly_fits
 
 if TYPE_CHECKING:
     from banksman.runs.schema_checks.process import CheckReply, CheckRequest
+import operator
+from collections.abc import Callable
 
 MAX_REMEMBERED = 1_000
 """Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
@@ -45,8 +49,6 @@ class ArgumentProblem:
 
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
-    """Limits of the processes that apply the schemas of tool servers."""
-
     cpu_s: float = 0.5
     """Processor time of one check, in seconds."""
     timeout_s: float = 10.0
@@ -61,10 +63,7 @@ class SchemaLimits:
 
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Return why arguments do not fit a schema of this project; None if they fit.
-
-    Use `SchemaChecker` for a schema of a tool server.
-    """
+    """Return why arguments do not fit a schema of this project; None if they fit."""
     if certainly_fits(schema, arguments):
         return None
     # Imported on first use: the library takes long to load, and many processes check no arguments.
@@ -74,11 +73,7 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Check a schema of this project.
-
-    Raises:
-        BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside itself.
-    """
+    """Raise `BadInput` if a schema of this project is invalid, exceeds a limit or refers outside itself."""
     from banksman.runs.schema_checks.process import reply_to
 
     _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
@@ -103,8 +98,8 @@ class SchemaChecker:
     ) -> ArgumentProblem | None:
         """Return why arguments do not fit the schema of a tool; None if they fit.
 
-        No arguments fit a schema that cannot be applied within the limits. Raising an error instead would
-        fail the run and lose a paid model reply.
+        No arguments fit a schema that cannot be applied within the limits: an error would lose a paid model
+        reply.
         """
         if certainly_fits(tool.input_schema, arguments):
             return None
@@ -117,13 +112,7 @@ class SchemaChecker:
             return ArgumentProblem("arguments", None, str(error))
 
     async def check_schema(self, tenant: str, schema: JsonObject) -> None:
-        """Check the schema of a tool.
-
-        Raises:
-            BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside
-                itself.
-            Unavailable: No process can be started.
-        """
+        """Raise `BadInput` as `check_schema`, for the schema of a tool server."""
         text = json.dumps(schema)
         if (known_as := digest(text.encode())) in self._valid:
             return
@@ -268,3 +257,90 @@ def _at(value: JsonValue, path: list[str | int]) -> JsonValue:
         else:
             return None
     return value if path else None
+
+
+MAX_STEPS = 5_000
+"""Maximum number of values, names and alternatives that one check examines."""
+
+_ANNOTATIONS = frozenset({"$comment", "$schema", "default", "deprecated", "description", "examples", "title"})
+_TYPES: dict[str, Callable[[JsonValue], bool]] = {
+    "array": lambda value: isinstance(value, list),
+    "boolean": lambda value: isinstance(value, bool),
+    # 1.0 is an integer as well: it is left to the library.
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "string": lambda value: isinstance(value, str),
+}
+_NUMBERS = (int, float)
+_BOUNDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any, Any], bool]]] = {
+    "exclusiveMaximum": (_NUMBERS, operator.pos, operator.lt),
+    "exclusiveMinimum": (_NUMBERS, operator.pos, operator.gt),
+    "maxItems": ((list,), len, operator.le),
+    "maxLength": ((str,), len, operator.le),
+    "maximum": (_NUMBERS, operator.pos, operator.le),
+    "minItems": ((list,), len, operator.ge),
+    "minLength": ((str,), len, operator.ge),
+    "minimum": (_NUMBERS, operator.pos, operator.ge),
+}
+"""By keyword: the types that it applies to, the measured property, and the comparison with the bound."""
+
+
+def certainly_fits(schema: JsonObject, value: JsonValue) -> bool:
+    """Return True if a value fits a schema; False if it does not fit, or only the full check can decide."""
+    try:
+        return _Check().fits(schema, value)
+    except RecursionError:
+        return False
+
+
+class _Check:
+    def __init__(self) -> None:
+        self._steps = MAX_STEPS
+
+    def fits(self, schema: JsonValue, value: JsonValue) -> bool:
+        if not isinstance(schema, dict) or not self._may_take(1):
+            return False
+        return all(self._holds(word, schema, value) for word in schema if word not in _ANNOTATIONS)
+
+    def _holds(self, word: str, schema: JsonObject, value: JsonValue) -> bool:
+        rule = schema[word]
+        match word, rule:
+            case "type", str():
+                return rule in _TYPES and _TYPES[rule](value)
+            case "type", list():
+                return self._may_take(len(rule)) and any(
+                    isinstance(name, str) and name in _TYPES and _TYPES[name](value) for name in rule
+                )
+            case "anyOf", list():
+                return any(self.fits(alternative, value) for alternative in rule)
+            case "enum", list():
+                # Compares only strings, because 1, 1.0 and True are equal in Python.
+                return self._may_take(len(rule)) and isinstance(value, str) and value in rule
+            case "required", list():
+                return self._may_take(len(rule)) and isinstance(value, dict) and all(n in value for n in rule)
+            case "properties", dict():
+                return isinstance(value, dict) and all(
+                    self.fits(rule[name], part) for name, part in value.items() if name in rule
+                )
+            case "additionalProperties", bool():
+                known = schema.get("properties")
+                names = known if isinstance(known, dict) else {}
+                return rule or (isinstance(value, dict) and all(self._is_in(names, name) for name in value))
+            case "items", dict():
+                return isinstance(value, list) and all(self.fits(rule, part) for part in value)
+            case _, int() | float() if word in _BOUNDS and not isinstance(rule, bool):
+                types, measure, compare = _BOUNDS[word]
+                return (
+                    isinstance(value, types) and not isinstance(value, bool) and compare(measure(value), rule)
+                )
+            case _:
+                return False
+
+    def _is_in(self, names: JsonObject, name: str) -> bool:
+        return self._may_take(1) and name in names
+
+    def _may_take(self, steps: int) -> bool:
+        self._steps -= steps
+        return self._steps >= 0

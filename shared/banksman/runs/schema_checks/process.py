@@ -16,8 +16,7 @@ import signal
 import sys
 from typing import Any, NotRequired, TypedDict
 
-from banksman.runs.schema_checks.rules import UnusableSchema, schema_fault, value_fault
-from banksman.runs.schema_checks.texts import Path, SchemaFault
+from banksman.runs.schema_checks.rules import Path, SchemaFault, UnusableSchema, schema_fault, value_fault
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,8 +26,6 @@ reads a line of at most 64 KiB."""
 
 
 class CheckRequest(TypedDict):
-    """One check."""
-
     schema: str
     """The schema as JSON."""
     value: NotRequired[Any]
@@ -58,7 +55,6 @@ def main(cpu_s: float, memory_bytes: int) -> None:
 
 
 def confine(memory_bytes: int) -> None:
-    """Limit this process to its memory and its open descriptors, and end it with its parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for limit, most in (
         (resource.RLIMIT_DATA, memory_bytes),

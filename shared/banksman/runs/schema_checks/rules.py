@@ -1,4 +1,4 @@
-"""The rules for JSON Schemas of tools and forms, and the check of values against them.
+"""The rules for JSON Schemas of tools and forms, the check of values against them, and texts for violations.
 
 Patterns run in linear time (the `regex` crate), and references are never fetched. The module imports
 little of this project, so that `process` starts quickly.
@@ -10,12 +10,11 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 import jsonschema_rs
-
-from banksman.runs.schema_checks.texts import MAX_TEXT_CHARS, Path, SchemaFault, fault_of
+from jsonschema_rs import ValidationError, ValidationErrorKind
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Maximum size of a schema, in bytes of JSON."""
@@ -52,7 +51,6 @@ class UnusableSchema(Exception):
 
 
 def schema_fault(schema: Schema) -> SchemaFault | None:
-    """Return the first fault of a schema; None if a tool may have it."""
     size = len(json.dumps(schema, ensure_ascii=False).encode())
     if size > MAX_SCHEMA_BYTES:
         return SchemaFault((), f"at most {MAX_SCHEMA_BYTES} bytes of JSON, not {size}")
@@ -82,15 +80,7 @@ def schema_fault(schema: Schema) -> SchemaFault | None:
 
 
 def value_fault(schema: str, value: Any) -> SchemaFault | None:
-    """Return the most useful reason why a value does not fit a schema; None if it fits.
-
-    Args:
-        schema: The schema as JSON.
-        value: The value.
-
-    Raises:
-        UnusableSchema: The schema cannot be applied.
-    """
+    """Return why a value does not fit a schema, None if it fits; raise `UnusableSchema` as `_validator`."""
     validator = _validator(schema)
     if validator.is_valid(value):
         return None
@@ -161,7 +151,6 @@ def _within_depth(schema: Schema) -> bool:
 
 
 def _subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield all subschemas with their paths, including the schema itself."""
     ahead: list[tuple[Path, Schema]] = [((), schema)]
     while ahead:
         path, node = ahead.pop()
@@ -184,18 +173,12 @@ def _children(node: Schema, words: Iterable[str]) -> Iterator[tuple[Path, Schema
 
 
 class _Rules:
-    """Counts the subschemas that apply to one value."""
-
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._counts: dict[int, int] = {}
 
     def most(self) -> int:
-        """Return the highest count of any subschema.
-
-        Raises:
-            RecursionError: A subschema applies itself to the same value, or references form a long chain.
-        """
+        """Return the highest count; raise `RecursionError` if a subschema applies itself to the value."""
         return max(self._count(node) for _, node in _subschemas(self._schema))
 
     def _count(self, node: Schema) -> int:
@@ -220,3 +203,121 @@ class _Rules:
             elif isinstance(node, dict):
                 node = cast(dict[str, Any], node).get(name)
         return cast(Schema, node) if isinstance(node, dict) else None
+
+
+Path = tuple[str | int, ...]
+
+MAX_TEXT_CHARS: Final = 2_000
+"""Maximum characters of a text, which may repeat parts of the schema."""
+_MAX_OPTIONS = 20
+"""Maximum number of permitted values that a text lists."""
+_TYPES: Final = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+_LIMITS: Final = {
+    "exclusiveMaximum": "must be less than {}",
+    "exclusiveMinimum": "must be greater than {}",
+    "maxItems": "must have at most {} items",
+    "maxLength": "must have at most {} characters",
+    "maxProperties": "must have at most {} fields",
+    "maximum": "must be at most {}",
+    "minItems": "must have at least {} items",
+    "minLength": "must have at least {} characters",
+    "minProperties": "must have at least {} fields",
+    "minimum": "must be at least {}",
+}
+_OTHER: Final = {
+    "contains": "must contain as many items of the kind that the schema states in 'contains'",
+    "format": "must have the format {}",
+    "multipleOf": "must be a multiple of {}",
+    "not": "must not fit the schema in 'not'",
+    "pattern": "must match pattern {}",
+    "propertyNames": "must have names that fit the schema in 'propertyNames'",
+    "unevaluatedItems": "must have no further items",
+    "uniqueItems": "must not repeat an item",
+}
+_NOTHING_MORE: Final = {"additionalProperties": "must have no fields", "items": "must have no further items"}
+"""The texts by keyword."""
+
+
+class SchemaFault(NamedTuple):
+    path: Path
+    expected: str
+
+
+def fault_of(error: ValidationError) -> SchemaFault:
+    path = tuple(error.instance_path)
+    kind = cast(Any, error.kind)
+    match error.kind.name:
+        case "required":
+            return SchemaFault((*path, kind.property), "is required")
+        case "additionalProperties" | "unevaluatedProperties":
+            return SchemaFault((*path, kind.unexpected[0]), "is not a known field")
+        case _:
+            return SchemaFault(path, _expected(error)[:MAX_TEXT_CHARS])
+
+
+def _expected(error: ValidationError) -> str:
+    match error.kind:
+        case ValidationErrorKind.Type(types):
+            return f"must be {_either([_TYPES[name] for name in sorted(types, key=_null_last)])}"
+        case ValidationErrorKind.Enum(options):
+            return f"must be one of {_listed(options)}"
+        case ValidationErrorKind.Constant(value):
+            return f"must be {_shown(value)}"
+        case ValidationErrorKind.AnyOf(context) | ValidationErrorKind.OneOfNotValid(context):
+            return _of_alternatives(error, context)
+        case ValidationErrorKind.OneOfMultipleValid():
+            return "must fit exactly one of the alternatives in 'oneOf'"
+        case ValidationErrorKind.Referencing():
+            return "must refer to a part of the schema: '#/$defs/...'"
+        case ValidationErrorKind.FalseSchema():
+            return _NOTHING_MORE.get(str(error.schema_path[-1]), "is not allowed")
+        case kind:
+            return _of_keyword(kind.name, kind)
+
+
+def _of_keyword(name: str, kind: Any) -> str:
+    if name in _LIMITS:
+        text = _LIMITS[name].format(kind.limit)
+        return text.removesuffix("s") if kind.limit == 1 and text.endswith("s") else text
+    text = _OTHER.get(name, f"must fit the schema in {name!r}")
+    if "{}" not in text:
+        return text
+    # The only attribute of the error's kind is named after the keyword: `pattern`, `format`, `multiple_of`.
+    attribute: str = cast(Any, type(kind)).__match_args__[0]
+    return text.format(_shown(getattr(kind, attribute)))
+
+
+def _of_alternatives(error: ValidationError, context: list[list[ValidationError]]) -> str:
+    """Return the expected value if each alternative states one rule for the value itself."""
+    at = error.instance_path
+    rules = [_expected(branch[0]) for branch in context if len(branch) == 1 and branch[0].instance_path == at]
+    plain = [rule.removeprefix("must ") for rule in rules if rule.startswith("must ")]
+    if len(plain) < len(context):
+        return "must fit one of the alternatives in the schema"
+    return f"must {_either(plain).replace(' or be ', ' or ')}"
+
+
+def _either(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _null_last(name: str) -> tuple[bool, str]:
+    return name == "null", name
+
+
+def _listed(options: list[Any]) -> str:
+    shown = [_shown(option) for option in options[:_MAX_OPTIONS]]
+    left = len(options) - len(shown)
+    return f"{', '.join(shown)} and {left} more" if left else _either(shown)
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str) else json.dumps(value)

@@ -28,11 +28,7 @@ class RegistryClient:
         self._server = server
 
     async def register(self, tools: Iterable[AnyTool]) -> str | None:
-        """Register tools and return the tenant whose models may call them; None means all tenants.
-
-        Raises:
-            RemoteError: The registry refused a tool. The tools before it are registered.
-        """
+        """Register tools; return the tenant whose models may call them, None for all."""
         tenant = None
         for tool in tuple(tools):
             definition = tool.definition.model_copy(update={"server": self._server})
@@ -41,15 +37,9 @@ class RegistryClient:
         return tenant
 
     async def withdraw(self, name: str) -> None:
-        """Withdraw a registration.
-
-        Raises:
-            RemoteError: Another server registered the tool.
-        """
         await self._request("withdraw", WithdrawTool(name=name, server=self._server))
 
     async def list(self) -> tuple[ListedTool, ...]:
-        """Return the tools that the models of this account may call."""
         return ToolList.model_validate_json(await self._request("list", None)).tools
 
     async def _request(self, action: str, body: BaseModel | None) -> bytes:
@@ -58,12 +48,7 @@ class RegistryClient:
 
 
 async def request_registry(bus: Bus, subject: str, data: bytes) -> bytes:
-    """Send a request to a registry and return the body of its reply.
-
-    Raises:
-        RemoteError: The registry refused the request.
-        Unavailable: No reply within `BUDGET_S`.
-    """
+    """Return the body of the reply; raise `RemoteError` if refused, `Unavailable` after `BUDGET_S`."""
 
     async def attempt() -> bytes:
         await bus.wait_connected()

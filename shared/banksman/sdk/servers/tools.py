@@ -73,10 +73,6 @@ class ToolServer:
             capacity: Maximum running and waiting calls; further calls go to other processes. A single tenant
                 gets at most three quarters of a capacity of four or more.
             drain_s: Seconds that a stopping server waits for running calls.
-
-        Raises:
-            BadInput: The name is not a valid token.
-            ValueError: There are no tools.
         """
         self.name = check_token(name, "name")
         self.tools = {one.name: one for one in (DEFAULT_TOOLBOX if tools is None else tools)}
@@ -100,11 +96,7 @@ class ToolServer:
         event_loop.run(self._until_signalled())
 
     async def serve(self) -> None:
-        """Serve until cancelled or until `stop` is called.
-
-        Raises:
-            RemoteError, Unavailable: See `run`.
-        """
+        """Serve until cancelled or until `stop` is called; raise as `run`."""
         async with self:
             assert self._serving is not None
             await asyncio.shield(self._serving)
@@ -114,20 +106,11 @@ class ToolServer:
         self._stop.set()
 
     async def list(self) -> tuple[ListedTool, ...]:
-        """Return the registered tools of all servers.
-
-        Raises:
-            Unavailable: The registry did not respond.
-        """
+        """Return the registered tools of all servers."""
         return await self._registry.list()
 
     async def withdraw(self, name: str) -> None:
-        """Stop offering one of its tools.
-
-        Raises:
-            RemoteError: This server has not registered the tool.
-            Unavailable: The registry did not respond.
-        """
+        """Stop offering one of its tools; raise `RemoteError` if this server has not registered it."""
         self.tools.pop(name, None)
         await self._registry.withdraw(name)
 
@@ -192,7 +175,6 @@ class ToolServer:
                 await _pause(self._stop, RESTART_PAUSE_S)
 
     async def _session(self, bus: Bus) -> None:
-        """Serve with one lease, until the server stops or the lease is lost."""
         epoch = secrets.randbits(EPOCH_BITS)
         async with asyncio.TaskGroup() as tasks:
             tenant = await self._registry.register(self.tools.values())
@@ -237,8 +219,8 @@ class ToolServer:
     async def _keep_registered(self) -> None:
         """Register the tools now and every `RENEW_EVERY_S` seconds.
 
-        The first time is needed because the registry withdraws the tools of servers without a live lease, and
-        the registration before the lease may have been withdrawn already.
+        The registry withdraws the tools of servers without a live lease, also those registered before the
+        lease.
         """
         while True:
             try:

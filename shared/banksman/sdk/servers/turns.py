@@ -52,10 +52,7 @@ Report = Callable[[Progress], Awaitable[None]]
 async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | None = None) -> TurnReply:
     """Run a function with its recorded results, and return its next steps or its end.
 
-    Args:
-        workflow: The function.
-        turn: The recorded results.
-        report: Stores progress while the function computes; None stores progress only with the reply.
+    `report` stores progress while the function computes; None stores progress only with the reply.
     """
     context = TurnContext(turn)
     reporting = None if report is None else asyncio.create_task(_report(context, report))
@@ -82,8 +79,6 @@ async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | Non
 
 @dataclass
 class TurnContext:
-    """The `WorkflowContext` of one turn."""
-
     turn: WorkflowTurn
     steps: list[Step] = field(default_factory=list[Step])
     """Steps without a recorded result."""
@@ -175,7 +170,6 @@ class TurnContext:
 
 
 async def _report(context: TurnContext, report: Report) -> None:
-    """Report the newest progress, at most once in `PROGRESS_INTERVAL_S`."""
     while True:
         await context.reported.wait()
         await asyncio.sleep(REPORT_AFTER_S)

@@ -50,12 +50,8 @@ class WorkflowServer:
 
         Args:
             name: The server's id, the same in all of its processes.
-            workflows: The workflows to serve.
+            workflows: The workflows to serve, at least one.
             nats: The connection settings; None reads the environment or the local system (`sdk.local`).
-
-        Raises:
-            BadInput: The name is not a valid token.
-            ValueError: There are no workflows.
         """
         self.name = check_token(name, "name")
         self.workflows = {one.name: one for one in workflows}
@@ -78,12 +74,7 @@ class WorkflowServer:
         run(self._until_signalled())
 
     async def withdraw(self, name: str) -> None:
-        """Remove the registration of one of its workflows. Its open runs end as failed.
-
-        Raises:
-            RemoteError: This server has not registered the workflow.
-            Unavailable: The registry did not respond.
-        """
+        """Remove a registration of this server. Its open runs end as failed."""
         await self._request("withdraw", WithdrawWorkflow(name=name, server=self.name).model_dump_json())
 
     async def __aenter__(self) -> Self:

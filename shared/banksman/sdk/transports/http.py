@@ -41,14 +41,10 @@ RETRYABLE = frozenset({429, 502, 503, 504})
 
 
 class _FileItems(Stored):
-    """The files of a workspace."""
-
     items: tuple[FileEntry, ...]
 
 
 class HttpApi:
-    """HTTP requests to one gateway."""
-
     def __init__(self, url: str, token: str | None, *, retries: bool = True) -> None:
         """Create a client; without `retries` each request is sent once."""
         self._retries = retries
@@ -73,12 +69,7 @@ class HttpApi:
         return response.content or b"{}"
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Return a successful response. The request is repeated, so it must be safe to repeat.
-
-        Raises:
-            RemoteError: The gateway refused the request.
-            Unavailable: No gateway responded in time.
-        """
+        """Return a successful response. The request is repeated, so it must be safe to repeat."""
         if not self._retries:
             return await self._attempt(method, path, options)
         return await retry(

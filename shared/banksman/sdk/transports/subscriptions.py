@@ -24,8 +24,6 @@ RETRY_S = 1.0
 
 
 class Follower:
-    """One reader of a conversation."""
-
     def __init__(self, after_seq: int, detail: Detail, live: bool, catch_up: Callable[[], None]) -> None:
         self.seq = after_seq
         """Number of the last event that was buffered or is below its level of detail."""
@@ -43,7 +41,6 @@ class Follower:
         return "steps" if self.detail == "full" and not self.live else self.detail
 
     def take_event(self, frame: JsonFrame) -> None:
-        """Buffer the next stored event; drop an event that it already has."""
         if self._behind or frame["seq"] <= self.seq:
             return
         shown = is_shown(frame["type"], self.detail)
@@ -55,7 +52,6 @@ class Follower:
             self._put(EventFrame.model_validate(frame))
 
     def take_live(self, frame: JsonFrame) -> None:
-        """Buffer live output, which may be dropped."""
         if self.live and is_shown(frame["type"], self.detail) and len(self._buffer) < BUFFERED_FRAMES:
             self._put(LiveFrame.model_validate(frame))
 
@@ -82,8 +78,6 @@ class Follower:
 
 
 class SharedSubscription:
-    """The subscription of one websocket to one conversation."""
-
     def __init__(self, websocket: Websocket, conversation_id: str) -> None:
         self.followers: set[Follower] = set()
         self._websocket = websocket

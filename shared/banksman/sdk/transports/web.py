@@ -16,7 +16,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk.events import EventFrame, LiveFrame
-from banksman.sdk.transports.base import RequestFrame
+from banksman.sdk.resources import RequestFrame
 from banksman.sdk.transports.http import HttpApi, HttpFiles, websocket_url
 from banksman.sdk.transports.subscriptions import SharedSubscriptions
 from banksman.sdk.transports.websocket import JsonFrame, Websocket
@@ -55,12 +55,7 @@ class WebTransport:
     async def connected(
         cls, url: str, token: str | None, name: str, reconnect_s: tuple[float, float], timeout_s: float
     ) -> AsyncGenerator[WebTransport]:
-        """Connect for the duration of the context.
-
-        Raises:
-            ConnectionEnded: The gateway refused the client.
-            Unavailable: No gateway responded in time.
-        """
+        """Connect for the context; raise `ConnectionEnded` if refused, `Unavailable` without a response."""
         transport = cls(url, token, name, reconnect_s)
         running = asyncio.create_task(transport._run(), name=f"websocket of {name}")
         try:
@@ -89,7 +84,6 @@ class WebTransport:
             raise Unavailable(f"the gateway did not respond within {timeout_s:g} s") from error
 
     async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
-        """Send a frame; repeat it after a temporary refusal."""
         # A requested value may be null.
         body = frame.model_dump(mode="json", exclude_none=not isinstance(frame, InputReply))
         try:
@@ -165,8 +159,6 @@ ReadOpen = Callable[[], Awaitable[tuple[ApprovalRequest, ...]]]
 
 
 class Inbox:
-    """The readers of one websocket that wait for new approval requests."""
-
     def __init__(self, websocket: Websocket, read_open: ReadOpen) -> None:
         self._websocket = websocket
         self._read_open = read_open
@@ -174,7 +166,6 @@ class Inbox:
 
     @asynccontextmanager
     async def new(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
-        """Receive each request that is opened after the start of the context once."""
         known = {request.approval_id for request in await self._read_open()}
         changed = asyncio.Event()
         self._readers.add(changed)

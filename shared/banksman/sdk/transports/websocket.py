@@ -101,7 +101,6 @@ class Websocket:
 
     @property
     def ready(self) -> bool:
-        """Whether the gateway has accepted the current connection."""
         return self._greeted.is_set()
 
     async def run(self) -> None:
@@ -119,7 +118,6 @@ class Websocket:
         self.end(Unavailable(self.problem))
 
     async def _attempt(self) -> tuple[bool, int | None]:
-        """Serve one connection; return whether the gateway accepted it, and its close code if any."""
         code = None
         try:
             code = await self._serve()
@@ -135,11 +133,7 @@ class Websocket:
         return accepted, code
 
     async def welcomed(self) -> Welcome:
-        """Wait for the first `welcome`.
-
-        Raises:
-            ConnectionEnded: The gateway refused the client.
-        """
+        """Wait for the first `welcome`; raise `ConnectionEnded` if the gateway refused the client."""
         greeted = asyncio.create_task(self._greeted.wait())
         try:
             await asyncio.wait((greeted, self.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +144,6 @@ class Websocket:
         return self.welcome
 
     def end(self, error: BanksmanError) -> None:
-        """Fail all current and future requests."""
         if not self.ended.done():
             self.ended.set_result(error)
         for waiting in self._waiting.values():
@@ -185,7 +178,6 @@ class Websocket:
             task.add_done_callback(self._sending.discard)
 
     async def _serve(self) -> int | None:
-        """Serve one connection until it is closed; return the close code if the gateway sent one."""
         proxy = None if is_local(self._url) else True
         async with connect(
             self._url,

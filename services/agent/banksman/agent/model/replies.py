@@ -21,8 +21,7 @@ from banksman.contracts.events import (
     ToolCallRequested,
 )
 from banksman.contracts.messages import Usage
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.approval.policy import approval_item, approval_requested, treated

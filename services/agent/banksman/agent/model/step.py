@@ -36,10 +36,8 @@ from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
-from banksman.prompting.enhance import enhance
-from banksman.prompting.instructions import DEFAULT_PROMPT
-from banksman.prompting.relevance import needs_of
-from banksman.prompting.templates import render, run_variables
+from banksman.prompting.enhance import enhance, needs_of
+from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.pricing import cost

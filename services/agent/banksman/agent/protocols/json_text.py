@@ -39,7 +39,7 @@ from banksman.agent.protocols.objects import QUOTED_KEY, Broken, CallFilter, Clo
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
-from banksman.prompting.instructions import PARAMETERS_KEY, TERMINATE_KEY, TOOL_KEY, correction
+from banksman.prompting.templates import PARAMETERS_KEY, TERMINATE_KEY, TOOL_KEY, correction
 
 _LEADING_BRACE = re.compile(r"[\s\ufeff]*+(?:(?:`{3,}+|~{3,}+)[^\S\n]*+[\w+.-]*+\s*+)?\{")
 _OPENING_FENCE = re.compile(r"(?:\A|\n)[ \t]*+(?:`{3,}+|~{3,}+)[^\n]*+\s*\Z")

@@ -26,7 +26,7 @@ from banksman.agent.protocols.json_text import written_call
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, strict_json
-from banksman.prompting.instructions import TERMINATE_KEY, TERMINATE_SCHEMA
+from banksman.prompting.templates import TERMINATE_KEY, TERMINATE_SCHEMA
 
 _log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from banksman.prompting.instructions import TOOL_KEY
+from banksman.prompting.templates import TOOL_KEY
 
 MAX_OBJECTS = 20_000
 """Maximum objects to parse in a text with the key. More make the reply malformed, which bounds the time to

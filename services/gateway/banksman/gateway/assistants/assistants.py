@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANT_REVISIONS
-from banksman.contracts.assistant_requests import (
+from banksman.contracts.assistants import (
+    Assistant,
     AssistantBody,
     AssistantChanges,
     AssistantRevision,
@@ -15,7 +16,6 @@ from banksman.contracts.assistant_requests import (
     ChangedField,
     NewAssistant,
 )
-from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt

@@ -16,10 +16,8 @@ from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.settings import OfferSettings
-from banksman.prompting.enhance import EnhancedPrompt, enhance
-from banksman.prompting.instructions import DEFAULT_PROMPT
-from banksman.prompting.relevance import needs_of
-from banksman.prompting.templates import render, run_variables
+from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
+from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
 from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Run
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from banksman.contracts.assistant_requests import (
+from banksman.contracts.assistants import (
+    Assistant,
     AssistantChanges,
     AssistantList,
     AssistantRevisions,
     AssistantUpdate,
     NewAssistant,
 )
-from banksman.contracts.assistants import Assistant
 from banksman.contracts.wire import Stored
 from banksman.gateway.assistants.assistants import AssistantHistories, Assistants
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts

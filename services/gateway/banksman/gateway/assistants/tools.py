@@ -10,8 +10,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import NotFound
-from banksman.contracts.registry import ToolRegistration, visible_to
-from banksman.contracts.tool_views import ToolView, ToolViews, tool_view
+from banksman.contracts.registry import ToolRegistration, ToolView, ToolViews, tool_view, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
 from banksman.gateway.operation.caller import ADMIN, Caller

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field
 
-from banksman.contracts.tenant_secrets import (
+from banksman.contracts.tools import (
     MAX_SECRET_CHARS,
     MIN_SECRET_CHARS,
     SecretDescription,

@@ -10,7 +10,7 @@ from banksman.bus.secrets.sealing import SecretBox
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token
-from banksman.contracts.tenant_secrets import (
+from banksman.contracts.tools import (
     MAX_SECRET_CHARS,
     MIN_SECRET_CHARS,
     NAME_PATTERN,

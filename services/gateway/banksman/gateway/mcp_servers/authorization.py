@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from banksman.contracts.errors import Conflict
-from banksman.contracts.mcp_sign_in import Authorization, PendingSecrets, RequestToken
+from banksman.contracts.mcp import Authorization, PendingSecrets, RequestToken
 
 
 @dataclass(frozen=True, slots=True)

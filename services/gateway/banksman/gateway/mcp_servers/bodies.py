@@ -11,12 +11,12 @@ from banksman.contracts.mcp import (
     McpProblem,
     McpServer,
     McpTransport,
+    OAuthClient,
     RefusedTool,
     ServedTool,
     StdioServer,
     definition_of,
 )
-from banksman.contracts.mcp_sign_in import OAuthClient
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.mcp_servers.servers import LookedAt
 from banksman.gateway.operation.bodies import RequestBody

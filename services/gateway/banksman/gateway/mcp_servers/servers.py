@@ -24,14 +24,15 @@ from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.mcp import (
+    DiscoverSignIn,
     McpProblem,
     McpServer,
     OfferedTools,
     OfferTools,
     RefusedTool,
+    RequestToken,
     definition_of,
 )
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest, replaced
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock

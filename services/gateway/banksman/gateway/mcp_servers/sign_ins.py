@@ -24,10 +24,11 @@ from banksman.bus.secrets.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.mcp import HttpServer, McpServer
-from banksman.contracts.mcp_sign_in import (
+from banksman.contracts.mcp import (
     Access,
     DiscoverSignIn,
+    HttpServer,
+    McpServer,
     OAuthClient,
     PendingSecrets,
     PendingSignIn,

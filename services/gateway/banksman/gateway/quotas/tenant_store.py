@@ -16,7 +16,7 @@ from banksman.contracts.errors import Conflict, NotFound, Overloaded
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.streams import stream_info
 from banksman.gateway.assistants.recent_values import RecentValues
-from banksman.prompting.instructions import DEFAULT_PROMPT
+from banksman.prompting.templates import DEFAULT_PROMPT
 
 DEFAULT_ASSISTANT = Assistant(
     id="default", name="Default", system_prompt=DEFAULT_PROMPT, tools=ToolSettings(enabled=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
-from banksman.contracts.tool_views import CallPage, ListedCall
+from banksman.contracts.registry import CallPage, ListedCall
 from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations

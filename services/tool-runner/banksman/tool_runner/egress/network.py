@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-from banksman.contracts.network import NetworkPolicy, split_pattern
+from banksman.contracts.tools import NetworkPolicy, split_pattern
 from banksman.runtime.addresses import Address
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]

@@ -22,7 +22,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl, ValidationError
 
-from banksman.contracts.mcp_sign_in import (
+from banksman.contracts.mcp import (
     AccessToken,
     Authorization,
     DiscoverSignIn,

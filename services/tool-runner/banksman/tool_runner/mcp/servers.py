@@ -11,8 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from banksman.contracts.calls import FileReply, FindMcpTools
-from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import (
+    DiscoverSignIn,
+    HttpServer,
+    McpTarget,
+    McpTransport,
+    RequestToken,
+    ServedTool,
+)
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error

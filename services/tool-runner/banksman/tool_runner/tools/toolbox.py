@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
+from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.sandbox.base import Stop

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from banksman.contracts.assistant_files import RESERVED_PREFIX
 from banksman.contracts.wire import has_lone_surrogate, json_bytes
+from banksman.contracts.workspaces import RESERVED_PREFIX
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath, opened_directory
 

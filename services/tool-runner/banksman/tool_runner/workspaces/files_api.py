@@ -23,7 +23,7 @@ from banksman.contracts.calls import (
     FindMcpTools,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Overloaded, Unavailable
-from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.runs.runners.lease import Lease
 from banksman.tool_runner.workspaces import files

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH
 from banksman.contracts.workspaces import (
+    AssistantFile,
     SnapshotRef,
     WorkspacePlacement,
     WorkspaceReport,
