@@ -44,8 +44,8 @@ from banksman.bus.queues.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.library_internals.faststream_nats import ConnectedBroker, OnMessage, handles_request
 from banksman.library_internals.nats_client import subscribe
+from banksman.quotas.places import Shares
 from banksman.runtime.background import BackgroundTask
-from banksman.runtime.shares import Shares
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.bus.errors import error_envelope
 from banksman.contracts.errors import BanksmanError, Overloaded
-from banksman.runtime.rate_limit import Rates, TooManyRequests
+from banksman.quotas.rates import Rates, TooManyRequests
 
 CONCURRENCY = 64
 """Requests of one tenant that a process handles at a time."""

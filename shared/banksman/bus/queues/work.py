@@ -39,7 +39,7 @@ from banksman.bus.queues.pulls import Pulls
 from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 

@@ -12,7 +12,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
-from banksman.deployment.storage import TenantRoom
+from banksman.quotas.stored import MessageRoom
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -22,13 +22,13 @@ class ApprovalRoom:
     """The room for approval requests, which the models of tenants cause."""
 
     def __init__(self, bus: Bus) -> None:
-        self._room = TenantRoom(bus)
+        self._room = MessageRoom(bus)
 
     async def problem(self, tenant: str, size: int) -> str | None:
         """Count an approval request of `size` bytes; return why it must not be stored, None if it may be."""
         below = subjects.approval_request(tenant, ANY)
         try:
-            await self._room.take_part(APPROVALS, below, size, "approval requests")
+            await self._room.take_lent(APPROVALS, below, size, "approval requests")
         except Unavailable:
             # The reply of the model is already charged: an unavailable count must not fail its commit.
             return None

@@ -15,8 +15,8 @@ from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.assistants.model_catalog import model_name
 from banksman.gateway.assistants.revisions import AssistantHistories, changes, found, listed
+from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 
 

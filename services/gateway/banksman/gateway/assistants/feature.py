@@ -11,12 +11,12 @@ from banksman.gateway.assistants.policies import operations as policy_operations
 from banksman.gateway.assistants.prompt_operations import operations as prompt_operations
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.revisions import AssistantHistories
+from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.assistants.tools import ToolCatalog, Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.quotas.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.runners.placement import Placements
 

@@ -13,7 +13,7 @@ from banksman.contracts.assistant_requests import (
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
-from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
 MAX_REVISIONS = 50

@@ -10,6 +10,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.messages import Content, text_of
 from banksman.contracts.work import DeleteConversation, RenameConversation
 from banksman.gateway.assistants.model_catalog import model_name
+from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations.conversations import (
     Conversations,
     CreatedConversations,
@@ -18,7 +19,6 @@ from banksman.gateway.conversations.conversations import (
 )
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.runs.idempotency import RequestIds, ids_once
 from banksman.runs.ports import Clock
 

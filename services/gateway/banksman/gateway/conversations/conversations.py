@@ -18,7 +18,7 @@ from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.gateway.conversations.listing import newest, position
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
 logger = logging.getLogger(__name__)

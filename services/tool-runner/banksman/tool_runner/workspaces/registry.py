@@ -15,7 +15,7 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runtime.shares import SharedPlaces, Shares
+from banksman.quotas.places import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
 from banksman.tool_runner.workspaces.installing import Installer
 from banksman.tool_runner.workspaces.reports import Reports

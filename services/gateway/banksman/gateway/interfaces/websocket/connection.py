@@ -57,7 +57,7 @@ from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.settings import GatewaySettings
-from banksman.runtime.rate_limit import TokenBucket
+from banksman.quotas.rates import TokenBucket
 
 logger = logging.getLogger(__name__)
 
