@@ -61,12 +61,7 @@ class BrokerClock:
     """
 
     def __init__(self, bus: Bus, *, stream: str = EVENTS, request_every_s: float = REQUEST_EVERY_S) -> None:
-        """Create the clock.
-
-        Args:
-            stream: The stream whose state it requests; this user needs the permission for it.
-            request_every_s: Seconds between two requests for the time.
-        """
+        """Create the clock. It requests the state of `stream`, for which this user needs the permission."""
         self._bus = bus
         self._stream = stream
         self._request_every_s = request_every_s

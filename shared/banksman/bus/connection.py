@@ -43,8 +43,6 @@ StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Messag
 
 @dataclass(frozen=True, slots=True)
 class BusSubscription:
-    """A subscription to a subject."""
-
     inner: Subscription
 
     @property
@@ -114,7 +112,6 @@ class Bus:
         serves_clients: bool = False,
         background: Background | None = None,
     ) -> Self:
-        """Create a bus and `open` it."""
         bus = cls(
             settings,
             name=name,
@@ -126,11 +123,7 @@ class Bus:
         return bus
 
     async def open(self) -> None:
-        """Connect; a bus that could not connect is not opened again.
-
-        Raises:
-            Unavailable: No server accepted the user within `connect_timeout_s`.
-        """
+        """Connect, once; raise `Unavailable` if no server accepts the user within `connect_timeout_s`."""
         try:
             async with asyncio.timeout(self.settings.connect_timeout_s):
                 await self.nc.connect(
@@ -170,7 +163,6 @@ class Bus:
 
         Raises:
             Unavailable: No reply arrived in time.
-            Forbidden: This user may not publish to the inbox, so the prefix belongs to another user.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -198,11 +190,7 @@ class Bus:
         return f"NATS at {servers}: no connection as {self.name!r}: {self.nc.last_error or 'no response'}"
 
     async def wait_connected(self) -> None:
-        """Wait until a server is reachable; the caller sets the deadline.
-
-        Raises:
-            Unavailable: The connection is permanently closed.
-        """
+        """Wait until a server is reachable; raise `Unavailable` if the connection is permanently closed."""
         await self._connected.wait()
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
@@ -216,11 +204,7 @@ class Bus:
         return isinstance(error, Unavailable) and not self.closed.is_set()
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a message that may be lost.
-
-        Raises:
-            Unavailable: The connection is closed, or it is down and its buffer is full.
-        """
+        """Send a message that may be lost; raise `Unavailable` if the connection cannot buffer it."""
         try:
             await self.nc.publish(subject, payload, headers=dict(headers) if headers else None)
         except NatsError as error:

@@ -73,7 +73,6 @@ async def dead_letter(
     unchanged and the origin is in headers, so that a dead letter of any stored message fits the limit.
 
     Raises:
-        Overloaded: DEAD is full.
         Unavailable: The message was not stored within the budget of a durable publish.
     """
     text = " ".join(reason.split())[:_MAX_REASON_CHARS]
@@ -138,8 +137,6 @@ async def store_late_result(bus: Bus, late: LateResult) -> int:
     """Store a late result for operators to read; return its stream sequence. Safe to repeat.
 
     Raises:
-        Overloaded: DEAD is full.
-        Forbidden: This user may not store notes.
         Unavailable: The note was not stored in time.
     """
     ack = await durable(
@@ -162,11 +159,7 @@ async def dead_letters(
 
 
 async def read_dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Return one dead letter.
-
-    Raises:
-        NotFound: There is none at that sequence.
-    """
+    """Return one dead letter; raise `NotFound` if there is none at that sequence."""
     return _letter(await _stored(bus, stream_seq))
 
 
@@ -193,11 +186,7 @@ async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
 
 
 async def remove(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Delete a dead letter permanently; return it.
-
-    Raises:
-        NotFound: There is no dead letter at that sequence.
-    """
+    """Delete a dead letter permanently and return it; raise `NotFound` if there is none at that sequence."""
     letter = await read_dead_letter(bus, stream_seq)
     await delete_message(bus, DEAD, stream_seq)
     return letter

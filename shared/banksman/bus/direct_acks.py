@@ -23,12 +23,7 @@ class DirectAcks:
     """The direct acknowledgements of one connection, received while this context manager is open."""
 
     def __init__(self, bus: Bus, server: str, tenant: str | None = None) -> None:
-        """Create the direct acknowledgements.
-
-        Args:
-            bus: The connection, whose durable publishes use them while the block runs.
-            tenant: The tenant of its account; None for account RUN.
-        """
+        """Create the direct acknowledgements; `tenant` is None for account RUN."""
         self._bus = bus
         self._inbox = new_id("")
         source, owner = (RUN_ACCOUNT, server) if tenant is None else (TENANT_ACCOUNT, tenant)

@@ -163,11 +163,7 @@ def error_envelope(error: Exception) -> bytes:
 
 
 def checked_reply(data: bytes) -> bytes:
-    """Return a reply unchanged if it is not an error envelope.
-
-    Raises:
-        RemoteError: The reply is an error envelope.
-    """
+    """Return a reply unchanged; raise `RemoteError` if it is an error envelope."""
     if data.startswith(_ERROR_HEAD):
         raise RemoteError(ErrorFrame.model_validate_json(data))
     return data

@@ -321,10 +321,7 @@ class RetryableRefusal(Exception):
 
 
 def acknowledged(bus: Bus, subject: str, payload: bytes, reply: bytes, tries: int) -> PubAck:
-    """Return the acknowledgement of a publish.
-
-    Args:
-        tries: Number of attempts that may have stored the message.
+    """Return the acknowledgement of a publish, of which `tries` attempts may have stored the message.
 
     Raises:
         RetryableRefusal: The stream cannot store the message now.

@@ -50,14 +50,11 @@ MAX_LEASE_BYTES = 4 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Streams and consumers of one account."""
-
     account: str
     streams: tuple[StreamConfig, ...]
     consumers: tuple[ConsumerConfig, ...] = ()
 
     def stream(self, name: str) -> StreamConfig:
-        """Return the stream with this name."""
         return next(stream for stream in self.streams if stream.name == name)
 
 
@@ -141,7 +138,6 @@ def bucket(
 def object_store(
     name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None, rollup: bool = True
 ) -> StreamConfig:
-    """Return an object store in the layout that all NATS clients use."""
     return StreamConfig(
         name=names.object_stream(name),
         subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),

@@ -85,11 +85,7 @@ class StorageRoom:
         self._turn = asyncio.Lock()
 
     async def check(self) -> None:
-        """Check that a run may start.
-
-        Raises:
-            Overloaded: A stream is full.
-        """
+        """Check that a run may start; raise `Overloaded` if a stream is full."""
         problem = await self.problem()
         if problem is not None:
             raise Overloaded(problem, retry_after_s=RETRY_AFTER_S)

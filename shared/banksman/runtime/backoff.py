@@ -22,13 +22,7 @@ class Backoff:
     """Pauses between attempts: each is twice as long as the previous one, up to a maximum."""
 
     def __init__(self, first_s: float, longest_s: float, *, spread: float = SPREAD) -> None:
-        """Start with the first pause.
-
-        Args:
-            first_s: Seconds of the first pause.
-            longest_s: Maximum seconds of a pause, without jitter.
-            spread: Jitter as a share of a pause; 0 if no other process retries at the same time.
-        """
+        """Start with the first pause; `spread` is the jitter as a share of a pause."""
         self._first_s = first_s
         self._longest_s = longest_s
         self._spread = spread
@@ -40,11 +34,9 @@ class Backoff:
         return pause_s * random.uniform(1 - self._spread, 1 + self._spread)
 
     def reset(self) -> None:
-        """Start again from the first pause."""
         self._next_s = self._first_s
 
     async def pause(self) -> None:
-        """Sleep for the next pause."""
         await asyncio.sleep(self.next_s())
 
 

@@ -20,8 +20,6 @@ WAITING = 1_000
 
 @dataclass
 class _Queue:
-    """The admitted requests of one tenant."""
-
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENCY))
     size: int = 0
 
@@ -44,7 +42,6 @@ class Intake:
         """Create the intake.
 
         Args:
-            bus: The connection that receives the requests.
             rate: Requests per second of each tenant; None for no limit.
             tenant_token: Position of the tenant among the tokens of a subject.
             refusal: Returns the reply to a request that is refused.

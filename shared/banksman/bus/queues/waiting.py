@@ -114,6 +114,5 @@ class WaitingMessages:
         return [self._held.pop(seq) for seq in late]
 
     def all(self) -> list[HeldDelivery]:
-        """Remove and return all deliveries."""
         held, self._held = list(self._held.values()), {}
         return held

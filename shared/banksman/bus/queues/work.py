@@ -87,8 +87,6 @@ async def work(
 
 @dataclass(slots=True)
 class _InWork:
-    """A message whose handler runs."""
-
     message: WorkMessage
     reply: str
     """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
@@ -154,7 +152,6 @@ class _Worker:
             raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
 
     def _wanted(self) -> int:
-        """Return the number of messages of the next pull."""
         if isinstance(self._slots, Shares):
             return max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)

@@ -44,8 +44,6 @@ OnCommit = Callable[[StoredCommit], None]
 
 @dataclass(eq=False)
 class Following:
-    """One follower of one conversation."""
-
     on_commit: OnCommit
     position: int
     """Stream sequence of the last commit that it received."""
@@ -106,8 +104,6 @@ class LiveHub:
 
         Raises:
             LogBroken: A commit is missing from the log.
-            Poison: A commit cannot be decoded.
-            Unavailable: The log could not be read.
         """
         subject = subjects.live(tenant, conversation_id)
         channel = self.channels.get(subject)
@@ -137,7 +133,6 @@ class LiveHub:
             await following.close()
 
     def forget(self, channel: _Channel) -> None:
-        """Remove a channel without followers."""
         if self.channels.get(channel.subject) is channel:
             del self.channels[channel.subject]
         self._suspects.discard(channel)
@@ -178,8 +173,6 @@ class LiveHub:
 
 
 class _Channel:
-    """One followed conversation."""
-
     def __init__(self, hub: LiveHub, subject: str, tenant: str, conversation_id: str) -> None:
         self.subject = subject
         self.due = asyncio.get_running_loop().time() + hub.first_check_s

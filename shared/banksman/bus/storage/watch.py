@@ -80,7 +80,6 @@ class BucketView(Generic[T]):
         self._tasks: tuple[BackgroundTask, ...] = ()
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return the entry of a key; None if there is none."""
         return self._entries.get(key)
 
     def entries(self, prefix: str = "") -> list[Entry[T]]:
@@ -170,7 +169,6 @@ class BucketView(Generic[T]):
         await asyncio.sleep(next(iter(self._ends_at.values()), now + self._ttl_s) - now)
 
     async def _expire(self) -> None:
-        """End the entries that were not written again in time."""
         now = asyncio.get_running_loop().time()
         for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
             revision = self._revisions.get(key, 0)

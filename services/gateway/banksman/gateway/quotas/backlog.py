@@ -36,8 +36,6 @@ _WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parke
 
 
 class TooManyWaiting(Overloaded):
-    """A tenant has reached its limit of waiting runs."""
-
     code = ErrorCode.RATE_LIMITED
 
 
@@ -95,29 +93,17 @@ class Backlog:
                 self._by_tenant[tenant] += 1
 
     async def check_signal(self, tenant: str, size: int = 0) -> None:
-        """Count one more signal of a tenant, such as a cancellation or a message that steers a run.
-
-        Raises:
-            Overloaded: The signals of this tenant that wait for agents fill its part.
-        """
+        """Count one more signal of a tenant, or raise `Overloaded` if its signals fill its part."""
         await self._room.take_lent(RUNS, subjects.run_signal(tenant, ANY), size, "waiting signals")
 
     async def check_workflow(self, tenant: str, size: int) -> None:
-        """Count one more start of a workflow, whose message has about `size` bytes, or refuse it.
-
-        Raises:
-            Overloaded: Storage is full, for all or for this tenant.
-        """
+        """Count one more start of a workflow of about `size` bytes; raise `Overloaded` if storage is full."""
         await self.logs.check(tenant)
         waiting = subjects.workflow_run(ANY, tenant, ANY)
         await self._room.take_lent(WORKFLOWS, waiting, size, "waiting workflows")
 
     async def measure(self) -> None:
-        """Set the metric to the number of waiting runs, at most half a second old.
-
-        Raises:
-            Unavailable: The broker does not respond; the metric keeps its last value.
-        """
+        """Set the metric to the number of waiting runs, at most half a second old."""
         async with self._turn:
             await self._refresh()
 
@@ -157,12 +143,7 @@ class LogRoom:
         self._totals = Bucket(bus, USAGE, UsageTotals)
 
     async def check(self, tenant: str) -> None:
-        """Check that a tenant may add to its logs.
-
-        Raises:
-            Overloaded: The logs of all tenants are full, or those of this tenant exceed its part.
-            Unavailable: The broker does not respond.
-        """
+        """Raise `Overloaded` if the logs of all tenants are full, or those of this tenant exceed its part."""
         await self.storage.check()
         use = await self.storage.use(EVENTS)
         if use is None or not is_crowded(use):

@@ -9,7 +9,6 @@ from banksman.quotas.stored import StorageRoom
 
 
 async def build(base: Foundation) -> None:
-    """Build the check that refuses requests for which the queues have no room."""
     settings = base.settings
     logs = LogRoom(base.bus, StorageRoom(base.bus))
     limit = settings.gateway.max_waiting_runs
