@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -92,6 +93,32 @@ async def dead_letter(
     return ack.stream_seq
 
 
+class DeliveredMessage(Protocol):
+    """A message of a stream, as a reader or a durable consumer received it."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def stream_seq(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+async def dead_letter_stored(bus: Bus, stream: str, message: DeliveredMessage, reason: str) -> None:
+    """Store a message of a stream in DEAD, as `dead_letter`; the stream keeps it."""
+    await dead_letter(
+        bus,
+        subject=message.subject,
+        stream=stream,
+        stream_seq=message.stream_seq,
+        reason=reason,
+        payload=message.data,
+        headers=message.headers,
+    )
+
+
 class UnreadableMessages:
     """Reports stored messages that a reader skips: each once, to the log and to DEAD.
 
@@ -114,15 +141,7 @@ class UnreadableMessages:
             "%s: message %d of %s is skipped: %s", message.subject, message.stream_seq, self._stream, reason
         )
         try:
-            await dead_letter(
-                self._bus,
-                subject=message.subject,
-                stream=self._stream,
-                stream_seq=message.stream_seq,
-                reason=reason,
-                payload=message.data,
-                headers=message.headers,
-            )
+            await dead_letter_stored(self._bus, self._stream, message, reason)
         except BanksmanError as error:
             logger.warning(
                 "%s: message %d of %s was not dead-lettered: %s",

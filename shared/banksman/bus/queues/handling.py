@@ -175,15 +175,7 @@ async def send_status(bus: Bus, reply: str, status: bytes) -> None:
 async def _dead_letter(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Outcome:
     logger.error("%s: message %d of %s is poison: %s", message.subject, message.stream_seq, stream, reason)
     try:
-        await dead.dead_letter(
-            bus,
-            subject=message.subject,
-            stream=stream,
-            stream_seq=message.stream_seq,
-            reason=reason,
-            payload=message.data,
-            headers=message.headers,
-        )
+        await dead.dead_letter_stored(bus, stream, message, reason)
     except BanksmanError as error:
         logger.error("%s: not dead-lettered yet: %s", message.subject, error)
         return Later(DEAD_LETTER_RETRY_S)

@@ -11,12 +11,12 @@ from datetime import datetime
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.dead import UnreadableMessages
+from banksman.bus.dead import UnreadableMessages, dead_letter_stored
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import APPROVALS
 from banksman.bus.publish import durable
 from banksman.bus.queues.handling import WorkMessage
-from banksman.bus.storage.slots import dead_letter_slot, decode_slot, store_slot
+from banksman.bus.storage.slots import decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import digest, new_id
@@ -198,12 +198,12 @@ class ApprovalSlots:
         if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
             return
         # Stored in DEAD before it is deleted, so that a crash cannot lose it.
-        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await dead_letter_stored(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
         """Dead-letter a reply that cannot be decoded, and empty its slot."""
-        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await dead_letter_stored(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:

@@ -21,7 +21,6 @@ from banksman.bus.errors import SlotTaken
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import RESULTS
 from banksman.bus.publish import durable
-from banksman.bus.queues.handling import WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import NotReady, Poison
@@ -153,7 +152,7 @@ class CallSlots:
         try:
             return decode_slot(model, message.subject, message.data)
         except Poison as poison:
-            await dead_letter_slot(self._bus, RESULTS, message, poison.reason)
+            await dead.dead_letter_stored(self._bus, RESULTS, message, poison.reason)
             raise
 
 
@@ -240,19 +239,6 @@ def decode_slot(model: type[T], subject: str, data: bytes) -> T:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise Poison(subject, f"not a {model.__name__}: {error.error_count()} fields are wrong") from error
-
-
-async def dead_letter_slot(bus: Bus, stream: str, message: StoredMessage | WorkMessage, reason: str) -> None:
-    """Store the message of a slot in DEAD. The slot does not change."""
-    await dead.dead_letter(
-        bus,
-        subject=message.subject,
-        stream=stream,
-        stream_seq=message.stream_seq,
-        reason=reason,
-        payload=message.data,
-        headers=message.headers,
-    )
 
 
 def _writer(runner: str | None, epoch: int) -> str:
