@@ -13,7 +13,6 @@ import logging
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -90,9 +89,7 @@ class BrokerClock:
         self._task.when_ended(remove)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             await self._task.stop()
 

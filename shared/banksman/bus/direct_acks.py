@@ -8,7 +8,6 @@ both, and the agent replies only to refuse a message: six messages less per run 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, BusSubscription
@@ -37,9 +36,7 @@ class DirectAcks:
         self._bus.store_request = self._request
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._subscription is not None
         self._bus.store_request = self._bus.request_ack
         await self._subscription.unsubscribe()

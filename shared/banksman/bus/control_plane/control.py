@@ -20,7 +20,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from types import NoneType, TracebackType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Self, cast, get_args
 from urllib.parse import quote
 
@@ -155,9 +155,7 @@ class ControlPlane:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def _replying(

@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import BusSubscription
@@ -84,9 +83,7 @@ class LiveHub:
         self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for remove in self._removers:
             remove()
         if self._task:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from pydantic import BaseModel
@@ -115,9 +114,7 @@ class BucketView(Generic[T]):
             self._tasks += (expiry,)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for remove in self._removers:
             remove()
         for task in self._tasks:
