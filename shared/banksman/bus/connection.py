@@ -74,7 +74,6 @@ class Bus:
         """Create a bus of the user of `settings`, which `open` connects.
 
         Args:
-            name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
             serves_clients: True when a client waits for each request, which then takes at most
                 `CLIENT_BUDGETS_S`. A publish to a server with a full disk, which responds but cannot store,
@@ -243,10 +242,7 @@ class Bus:
     async def request_ack(
         self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Message:
-        """Send a message to a stream and return the reply; as `Replies.request`.
-
-        It is safe to repeat: the stream knows its id.
-        """
+        """Send a message to a stream, which recognises repeats; return the reply as `Replies.request`."""
         return await self.replies.request(
             subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
         )

@@ -153,11 +153,7 @@ class UnreadableMessages:
 
 
 async def store_late_result(bus: Bus, late: LateResult) -> int:
-    """Store a late result for operators to read; return its stream sequence. Safe to repeat.
-
-    Raises:
-        Unavailable: The note was not stored in time.
-    """
+    """Store a late result for operators to read; return its stream sequence. Safe to repeat."""
     ack = await durable(
         bus,
         subjects.late_result(),

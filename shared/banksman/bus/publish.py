@@ -288,10 +288,7 @@ class RunQueue:
         await durable(self._bus, subject, _encoded(work), msg_id=f"workflow:{work.run_id}")
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:
-        """Wake the owner of a run.
-
-        The message may be lost: the owner also reads the log when its wait times out.
-        """
+        """Wake the owner of a run. The message may be lost: the owner also reads the log after its wait."""
         await self._bus.publish(subjects.cancel_hint(tenant, conversation_id), b"")
 
 

@@ -226,16 +226,13 @@ class MessageRoom:
     async def take(
         self, stream: str, below: str, limit: Callable[[StreamUse], int], what: str, *, charged: int = 0
     ) -> None:
-        """Count one more message of a tenant.
+        """Count one more message of a tenant; raise `Overloaded` if it has reached its limit.
 
         Args:
             below: The subject of all messages of the tenant, with wildcards.
             limit: Returns the maximum number of messages of the tenant.
             what: The name of the messages in the error.
             charged: The bytes that `limit` counts for each message; each value of it has its own count.
-
-        Raises:
-            Overloaded: The tenant has reached its limit.
         """
         now = asyncio.get_running_loop().time()
         counted = self._counted.setdefault((below, charged), _CountedMessages())
@@ -281,8 +278,8 @@ class SharedBucket(Bucket[T]):
         """Write a value if the key has none; return its revision, or None if the key has a value.
 
         Raises:
-            Overloaded: The tenant has filled its part, or as `durable`.
-            MessageTooLarge, Unavailable, Forbidden: As `durable`.
+            Overloaded: The tenant has filled its part.
+            MessageTooLarge, Overloaded, Unavailable, Forbidden: As `durable`.
         """
         below = f"{self.subject(key.partition('.')[0])}.{ANY}"
         try:

@@ -147,10 +147,7 @@ class Background:
     def repeat(self, name: str, work: Step, *, wait: Step) -> BackgroundTask:
         """Repeat `wait` and `work` until the task is stopped; after an exception, repeat `work` soon.
 
-        Args:
-            name: Names the task in the log, in the metric and in the readiness report.
-            work: Safe to repeat.
-            wait: Returns when the work is due.
+        `wait` returns when the work is due. The log, the metric and the readiness report contain the `name`.
         """
         return self._start(BackgroundTask(name, work, wait, self._steady_s))
 

@@ -57,7 +57,6 @@ async def retry(
     Args:
         attempt: Safe to repeat.
         again: Returns True for an error after which the attempt is repeated.
-        backoff: The pauses between attempts.
         budget_s: Seconds for all attempts and pauses together.
         failure: Beginning of the error message when the budget is used up: "STREAM.INFO: no response".
         public: The message for clients instead.
@@ -93,7 +92,6 @@ async def overlapping(
     Args:
         attempt: Safe to run concurrently with itself.
         after_s: Seconds after which another attempt starts while the earlier ones still run.
-        most: Maximum number of attempts that run at the same time.
         on_repeat: Called before each attempt but the first.
     """
     running = {asyncio.create_task(attempt())}

@@ -114,9 +114,6 @@ class ControlPlane:
         Args:
             router: The handlers. Handlers of a durable consumer return an `Outcome` or `Continued`; other
                 handlers return a model, bytes or None.
-            title: The service's name in the AsyncAPI document.
-            version: The version in that document.
-            description: The text in that document.
             body: Returns the decoder for the declared type of a request's body.
             intake: Decides whether and when each request is handled. None limits concurrent requests to the
                 workers of their handler.
