@@ -57,7 +57,7 @@ STEPS: tuple[Step, ...] = (
         (
             "banksman.bus.queues.work: _received _start_waiting _start _handle",
             "banksman.bus.queues.waiting: add next surplus",
-            "banksman.runtime.shares: next_of allows take",
+            "banksman.quotas.places: next_of allows take",
             "banksman.bus.queues.handling: handle",
             "banksman.agent.worker: on_work _capped",
             "banksman.runs.claim: accept delivered_work _claim",

@@ -19,9 +19,9 @@ from banksman.contracts.errors import Conflict
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import DeadLetter
 from banksman.deployment.users import AGENT, OPERATOR
+from banksman.quotas.places import Shares
 from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls
-from banksman.runtime.shares import Shares
 from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
 from tests.support.relaying import tickets

@@ -21,7 +21,7 @@ from banksman.bus.queues.waiting import (
 )
 from banksman.bus.queues.work import HEARTBEAT_S, work
 from banksman.deployment.streams import provision
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 from tests.bus.builders import AckRecorder, Recorder
 from tests.bus.queues import queue_topology, until_empty
 from tests.support.fixtures import connect

@@ -16,7 +16,7 @@ from banksman.bus.queues.handling import MOST_FAILURES, FailureCounts, Handler, 
 from banksman.bus.queues.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison, Unavailable
 from banksman.deployment.streams import provision
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 from tests.bus.builders import AckRecorder, Recorder
 from tests.bus.queues import fails_once_after_many_deliveries, queue_topology, until_empty, waiting
 from tests.support.fixtures import connect

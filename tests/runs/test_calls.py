@@ -9,8 +9,8 @@ from banksman.contracts.events import ProtocolRetry, RunFinished
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import MAX_DEPTH, JsonObject
+from banksman.quotas.places import Shares
 from banksman.runs.outcome import storable
-from banksman.runtime.shares import Shares
 from tests.runs.plans import CallPlan, Plan, Reply, calls
 from tests.runs.processes import Process, Task
 from tests.runs.scenario import Scenario

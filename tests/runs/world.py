@@ -35,6 +35,7 @@ from banksman.contracts.work import (
 )
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, SubmittedDecision, decide
 from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.quotas.places import Shares
 from banksman.runs import handlers
 from banksman.runs.claim import accept
 from banksman.runs.loop import drive
@@ -43,7 +44,6 @@ from banksman.runs.owner import Build, Ownership
 from banksman.runs.ports import Placement, Ports
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.state import Conversation
-from banksman.runtime.shares import Shares
 from tests.runs.broker import TENANT, Broker
 from tests.runs.invariants import InvariantChecker
 from tests.runs.plans import Plan, calls_without_result, commit_of_reply, compact

@@ -22,7 +22,7 @@ from tests.support.docker_engine import DockerEngine
 from tests.support.forks import ServiceForks
 
 from banksman.contracts.wire import JsonObject
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.lifecycle import workspace_tools

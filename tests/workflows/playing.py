@@ -27,8 +27,8 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY, SERVED
 from banksman.contracts.tools import PathChange, ToolResult, failed
+from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import RunnerCalls
-from banksman.runtime.shares import Shares
 from banksman.sdk.workflows import Workflow
 from banksman.workflows import app
 from banksman.workflows.app import WorkflowSettings

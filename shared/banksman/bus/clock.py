@@ -13,7 +13,6 @@ import logging
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -61,12 +60,7 @@ class BrokerClock:
     """
 
     def __init__(self, bus: Bus, *, stream: str = EVENTS, request_every_s: float = REQUEST_EVERY_S) -> None:
-        """Create the clock.
-
-        Args:
-            stream: The stream whose state it requests; this user needs the permission for it.
-            request_every_s: Seconds between two requests for the time.
-        """
+        """Create the clock. It requests the state of `stream`, for which this user needs the permission."""
         self._bus = bus
         self._stream = stream
         self._request_every_s = request_every_s
@@ -95,9 +89,7 @@ class BrokerClock:
         self._task.when_ended(remove)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             await self._task.stop()
 

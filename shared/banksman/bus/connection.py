@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from nats.aio.msg import Msg
@@ -43,8 +42,6 @@ StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Messag
 
 @dataclass(frozen=True, slots=True)
 class BusSubscription:
-    """A subscription to a subject."""
-
     inner: Subscription
 
     @property
@@ -77,7 +74,6 @@ class Bus:
         """Create a bus of the user of `settings`, which `open` connects.
 
         Args:
-            name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
             serves_clients: True when a client waits for each request, which then takes at most
                 `CLIENT_BUDGETS_S`. A publish to a server with a full disk, which responds but cannot store,
@@ -114,7 +110,6 @@ class Bus:
         serves_clients: bool = False,
         background: Background | None = None,
     ) -> Self:
-        """Create a bus and `open` it."""
         bus = cls(
             settings,
             name=name,
@@ -126,11 +121,7 @@ class Bus:
         return bus
 
     async def open(self) -> None:
-        """Connect; a bus that could not connect is not opened again.
-
-        Raises:
-            Unavailable: No server accepted the user within `connect_timeout_s`.
-        """
+        """Connect, once; raise `Unavailable` if no server accepts the user within `connect_timeout_s`."""
         try:
             async with asyncio.timeout(self.settings.connect_timeout_s):
                 await self.nc.connect(
@@ -170,7 +161,6 @@ class Bus:
 
         Raises:
             Unavailable: No reply arrived in time.
-            Forbidden: This user may not publish to the inbox, so the prefix belongs to another user.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -198,11 +188,7 @@ class Bus:
         return f"NATS at {servers}: no connection as {self.name!r}: {self.nc.last_error or 'no response'}"
 
     async def wait_connected(self) -> None:
-        """Wait until a server is reachable; the caller sets the deadline.
-
-        Raises:
-            Unavailable: The connection is permanently closed.
-        """
+        """Wait until a server is reachable; raise `Unavailable` if the connection is permanently closed."""
         await self._connected.wait()
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
@@ -216,11 +202,7 @@ class Bus:
         return isinstance(error, Unavailable) and not self.closed.is_set()
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a message that may be lost.
-
-        Raises:
-            Unavailable: The connection is closed, or it is down and its buffer is full.
-        """
+        """Send a message that may be lost; raise `Unavailable` if the connection cannot buffer it."""
         try:
             await self.nc.publish(subject, payload, headers=dict(headers) if headers else None)
         except NatsError as error:
@@ -260,10 +242,7 @@ class Bus:
     async def request_ack(
         self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Message:
-        """Send a message to a stream and return the reply; as `Replies.request`.
-
-        It is safe to repeat: the stream knows its id.
-        """
+        """Send a message to a stream, which recognises repeats; return the reply as `Replies.request`."""
         return await self.replies.request(
             subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
         )
@@ -345,9 +324,7 @@ class Bus:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _disconnected(self) -> None:

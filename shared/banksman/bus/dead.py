@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -73,7 +74,6 @@ async def dead_letter(
     unchanged and the origin is in headers, so that a dead letter of any stored message fits the limit.
 
     Raises:
-        Overloaded: DEAD is full.
         Unavailable: The message was not stored within the budget of a durable publish.
     """
     text = " ".join(reason.split())[:_MAX_REASON_CHARS]
@@ -91,6 +91,32 @@ async def dead_letter(
         },
     )
     return ack.stream_seq
+
+
+class DeliveredMessage(Protocol):
+    """A message of a stream, as a reader or a durable consumer received it."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def stream_seq(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+async def dead_letter_stored(bus: Bus, stream: str, message: DeliveredMessage, reason: str) -> None:
+    """Store a message of a stream in DEAD, as `dead_letter`; the stream keeps it."""
+    await dead_letter(
+        bus,
+        subject=message.subject,
+        stream=stream,
+        stream_seq=message.stream_seq,
+        reason=reason,
+        payload=message.data,
+        headers=message.headers,
+    )
 
 
 class UnreadableMessages:
@@ -115,15 +141,7 @@ class UnreadableMessages:
             "%s: message %d of %s is skipped: %s", message.subject, message.stream_seq, self._stream, reason
         )
         try:
-            await dead_letter(
-                self._bus,
-                subject=message.subject,
-                stream=self._stream,
-                stream_seq=message.stream_seq,
-                reason=reason,
-                payload=message.data,
-                headers=message.headers,
-            )
+            await dead_letter_stored(self._bus, self._stream, message, reason)
         except BanksmanError as error:
             logger.warning(
                 "%s: message %d of %s was not dead-lettered: %s",
@@ -135,13 +153,7 @@ class UnreadableMessages:
 
 
 async def store_late_result(bus: Bus, late: LateResult) -> int:
-    """Store a late result for operators to read; return its stream sequence. Safe to repeat.
-
-    Raises:
-        Overloaded: DEAD is full.
-        Forbidden: This user may not store notes.
-        Unavailable: The note was not stored in time.
-    """
+    """Store a late result for operators to read; return its stream sequence. Safe to repeat."""
     ack = await durable(
         bus,
         subjects.late_result(),
@@ -162,11 +174,7 @@ async def dead_letters(
 
 
 async def read_dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Return one dead letter.
-
-    Raises:
-        NotFound: There is none at that sequence.
-    """
+    """Return one dead letter; raise `NotFound` if there is none at that sequence."""
     return _letter(await _stored(bus, stream_seq))
 
 
@@ -193,11 +201,7 @@ async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
 
 
 async def remove(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Delete a dead letter permanently; return it.
-
-    Raises:
-        NotFound: There is no dead letter at that sequence.
-    """
+    """Delete a dead letter permanently and return it; raise `NotFound` if there is none at that sequence."""
     letter = await read_dead_letter(bus, stream_seq)
     await delete_message(bus, DEAD, stream_seq)
     return letter

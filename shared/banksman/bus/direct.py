@@ -59,7 +59,6 @@ async def read(
     """Yield every stored message on a subject after a stream sequence, in order.
 
     Args:
-        subject: The subject; may contain wildcards.
         after: Stream sequence after which to start; 0 for all.
         budget_s: Seconds to wait for the next message.
         current: True also requests from the leader, at the end, the messages that the replica does not have

@@ -8,7 +8,6 @@ both, and the agent replies only to refuse a message: six messages less per run 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, BusSubscription
@@ -23,12 +22,7 @@ class DirectAcks:
     """The direct acknowledgements of one connection, received while this context manager is open."""
 
     def __init__(self, bus: Bus, server: str, tenant: str | None = None) -> None:
-        """Create the direct acknowledgements.
-
-        Args:
-            bus: The connection, whose durable publishes use them while the block runs.
-            tenant: The tenant of its account; None for account RUN.
-        """
+        """Create the direct acknowledgements; `tenant` is None for account RUN."""
         self._bus = bus
         self._inbox = new_id("")
         source, owner = (RUN_ACCOUNT, server) if tenant is None else (TENANT_ACCOUNT, tenant)
@@ -42,9 +36,7 @@ class DirectAcks:
         self._bus.store_request = self._request
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._subscription is not None
         self._bus.store_request = self._bus.request_ack
         await self._subscription.unsubscribe()

@@ -1,23 +1,4 @@
-"""Errors of the broker, in addition to `banksman.contracts.errors`, and the error replies to requests.
-
-CallerMistake
-└── MessageTooLarge           a message exceeds the size limit
-Refused
-├── Unavailable
-│   ├── NoResponders          no process serves the subject: nothing was done
-│   ├── TimedOut              no reply in time: the request may have been executed
-│   └── ConnectionReplaced    the connection was replaced: the request may have been executed
-└── Overloaded                a stream's or the server's storage is full
-Fault
-├── PublishRefused            the server refused a durable publish for another reason
-├── NewerVersion              a message of a version that this process does not know
-├── LogBroken                 a stored commit is missing from a log
-└── LogDamaged                a log is known to be damaged: it accepts no run
-RemoteError                   the process that served a request replied with an error
-Signals of compare-and-set, which the caller handles
-├── SlotTaken                 a write-once subject already has a message
-└── WrongLastSequence         another message was stored on the subject first
-"""
+"""Errors of the broker, in addition to `banksman.contracts.errors`, and the error replies to requests."""
 
 from __future__ import annotations
 
@@ -163,11 +144,7 @@ def error_envelope(error: Exception) -> bytes:
 
 
 def checked_reply(data: bytes) -> bytes:
-    """Return a reply unchanged if it is not an error envelope.
-
-    Raises:
-        RemoteError: The reply is an error envelope.
-    """
+    """Return a reply unchanged; raise `RemoteError` if it is an error envelope."""
     if data.startswith(_ERROR_HEAD):
         raise RemoteError(ErrorFrame.model_validate_json(data))
     return data

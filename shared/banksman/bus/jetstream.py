@@ -47,7 +47,6 @@ async def call(
     Raises:
         ApiError: The API refused the request.
         Unavailable: No response arrived within `budget_s` seconds.
-        Forbidden: This user may not send the request.
     """
     payload = json.dumps(body).encode() if body else b""
 
@@ -116,7 +115,6 @@ async def purge_subject(
     """Remove messages of a subject; return how many were removed.
 
     Args:
-        subject: The subject; may contain wildcards.
         keep: Number of last messages to retain; not together with `before`.
         before: Stream sequence of the first message to retain; None removes all but `keep`.
     """

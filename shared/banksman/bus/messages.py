@@ -10,8 +10,6 @@ from banksman.bus.names import STATUS
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A received message."""
-
     subject: str
     data: bytes
     reply: str = ""
@@ -26,8 +24,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message of a stream."""
-
     subject: str
     stream_seq: int
     data: bytes

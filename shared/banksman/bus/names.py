@@ -150,7 +150,6 @@ def stream_of(subject: str) -> str:
 
 
 def kv_stream(bucket: str) -> str:
-    """Return the stream of a bucket."""
     return f"KV_{bucket}"
 
 
@@ -160,7 +159,6 @@ def kv_subject(bucket: str, key: str) -> str:
 
 
 def object_stream(store: str) -> str:
-    """Return the stream of an object store."""
     return f"OBJ_{store}"
 
 

@@ -288,10 +288,7 @@ class RunQueue:
         await durable(self._bus, subject, _encoded(work), msg_id=f"workflow:{work.run_id}")
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:
-        """Wake the owner of a run.
-
-        The message may be lost: the owner also reads the log when its wait times out.
-        """
+        """Wake the owner of a run. The message may be lost: the owner also reads the log after its wait."""
         await self._bus.publish(subjects.cancel_hint(tenant, conversation_id), b"")
 
 
@@ -321,10 +318,7 @@ class RetryableRefusal(Exception):
 
 
 def acknowledged(bus: Bus, subject: str, payload: bytes, reply: bytes, tries: int) -> PubAck:
-    """Return the acknowledgement of a publish.
-
-    Args:
-        tries: Number of attempts that may have stored the message.
+    """Return the acknowledgement of a publish, of which `tries` attempts may have stored the message.
 
     Raises:
         RetryableRefusal: The stream cannot store the message now.

@@ -70,7 +70,6 @@ class Replies:
         return self._prefix
 
     async def open(self) -> None:
-        """Subscribe the inbox."""
         self._prefix = self._nc.new_inbox()
         await self._nc.listen(f"{self._prefix}.*", self._received)
 
@@ -89,7 +88,6 @@ class Replies:
         """Publish a request and wait for the first reply.
 
         Args:
-            timeout_s: Seconds to wait.
             until_reconnect: True fails at a reconnect, because the reply may have been lost with the old
                 connection. For requests that are safe to repeat.
             token: A token from `new_token`, with which another subscription delivers the reply; None creates
@@ -99,7 +97,6 @@ class Replies:
 
         Raises:
             Unavailable: `NoResponders`, `TimedOut`, `ConnectionReplaced`, or the connection is closed.
-            Forbidden: This user may not publish on the subject.
             MessageTooLarge: The request exceeds the server's limit.
         """
         loop = asyncio.get_running_loop()
@@ -134,7 +131,6 @@ class Replies:
 
         Raises:
             Unavailable: The connection is closed or was lost.
-            Forbidden: This user may not publish to this inbox.
         """
         returned, received, failed = _first()
         with self.expect(None, received, failed, until_reconnect=True) as inbox:
@@ -181,7 +177,6 @@ class Replies:
 
         Args:
             subject: The subject of the request; None if the message is published on the reply subject itself.
-            received: Called with each reply.
             failed: Called with the reason why no reply can arrive.
             until_reconnect: True calls `failed` at a reconnect.
             token: As in `request`.
@@ -201,18 +196,13 @@ class Replies:
                 waiter.failed(ConnectionReplaced(waiter.subject))
 
     def forbidden(self, subject: str) -> bool:
-        """Fail the requests on a subject that the server refused; nats-py reports it in lower case.
-
-        Returns:
-            False if no request was sent there.
-        """
+        """Fail the requests on a subject (in lower case) that the server refused; return False if none."""
         refused = [waiter for waiter in self._waiters.values() if waiter.subject.lower() == subject]
         for waiter in refused:
             waiter.failed(Forbidden(f"{subject}: this user may not publish there"))
         return bool(refused)
 
     def close(self) -> None:
-        """Fail all requests: the connection is closed."""
         for waiter in tuple(self._waiters.values()):
             waiter.failed(Unavailable(f"{waiter.subject}: the connection to NATS is closed"))
 
@@ -234,7 +224,6 @@ class ClientErrors:
         """The monotonic time of the last log line, by warning."""
 
     async def report(self, error: Exception) -> None:
-        """Handle an error that nats-py reports."""
         match error:
             case SlowConsumerError():
                 self._stats.slow_consumer += 1

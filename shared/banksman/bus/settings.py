@@ -65,7 +65,6 @@ class NatsSettings(BaseModel):
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of all servers."""
         return [self.url] if isinstance(self.url, str) else list(self.url)
 
     def tls_context(self) -> ssl.SSLContext | None:
@@ -78,7 +77,6 @@ class NatsSettings(BaseModel):
         return context
 
     def connect_options(self) -> dict[str, Any]:
-        """Return the options with which nats-py connects."""
         seed = self.nkey_seed.get_secret_value() if self.nkey_seed else None
         return {
             "servers": self.urls,

@@ -70,7 +70,6 @@ class StreamConfig:
     replicas: Replicas = 1
 
     def config(self) -> dict[str, Any]:
-        """Return the body of the create request."""
         config: dict[str, Any] = {
             "name": self.name,
             "subjects": list(self.subjects),

@@ -25,12 +25,6 @@ class Durability:
     """Checks that streams, consumers and the server are as strong as required."""
 
     def __init__(self, bus: Bus, topology: Topology) -> None:
-        """Create the check.
-
-        Args:
-            bus: Connection in the account of the streams.
-            topology: The streams and consumers that the service needs, with minimum settings.
-        """
         self._bus = bus
         self._topology = topology
         self._problem: str | None = None
@@ -48,11 +42,7 @@ class Durability:
         return cls(bus, run_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
 
     async def problem(self) -> str | None:
-        """Return what is missing or weaker than required, or None.
-
-        Raises:
-            Unavailable: the broker does not respond, and no earlier result exists.
-        """
+        """Return what is missing or weaker than required; raise `Unavailable` if nothing is known."""
         now = asyncio.get_running_loop().time()
         if self._checking is None and (self._problem is not None or now - self._checked_at > RECHECK_S):
             self._checking = asyncio.create_task(self._check(now), name="durability")

@@ -45,10 +45,8 @@ _AT_LEAST = ("max_bytes", "max_age", "num_replicas", "duplicate_window", "max_ms
 async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
     """Create missing streams and consumers and update those that differ; return one line per change.
 
-    The operator's user runs it before services start. It is safe to repeat.
-
-    Raises:
-        ApiError: the server refused. Storage and retention of an existing stream cannot be changed.
+    The operator's user runs it before services start. It is safe to repeat. The server refuses a change of
+    the storage or the retention of an existing stream with `ApiError`.
     """
     done: list[str] = []
     for stream in topology.streams:
@@ -85,7 +83,6 @@ async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 
 async def write_consumer(bus: Bus, consumer: ConsumerConfig) -> None:
-    """Create a consumer, or update it."""
     subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
     body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
     deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S

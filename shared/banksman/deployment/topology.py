@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from banksman.bus import names
@@ -50,34 +50,36 @@ MAX_LEASE_BYTES = 4 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Streams and consumers of one account."""
-
     account: str
     streams: tuple[StreamConfig, ...]
     consumers: tuple[ConsumerConfig, ...] = ()
 
     def stream(self, name: str) -> StreamConfig:
-        """Return the stream with this name."""
         return next(stream for stream in self.streams if stream.name == name)
 
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
-    streams = (*_logs(budget, replicas), *_work(budget, replicas), *_slots(budget, replicas))
-    return Topology(
-        "APP", (*streams, *_buckets(budget, replicas), _snapshots(budget, replicas)), _consumers(replicas)
-    )
+    streams = (*_logs(budget), *_work(budget), *_slots(budget), *_buckets(budget, replicas))
+    snapshots = object_store(names.SNAPSHOTS, budget.share(100))
+    return _topology("APP", (*streams, snapshots), _consumers(), replicas)
 
 
 def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account RUN: 15 % of the budget, for whole outputs and workspaces."""
+    # With a rollup, a runner that may store one object could remove the objects of all runners.
+    outputs = object_store(names.OUTPUTS, budget.share(50), max_age_s=30 * DAY_S, rollup=False)
+    workspaces = object_store(names.WORKSPACES, budget.share(100), rollup=False)
+    return _topology("RUN", (outputs, workspaces), (), replicas)
+
+
+def _topology(
+    account: str, streams: Iterable[StreamConfig], consumers: Iterable[ConsumerConfig], replicas: Replicas
+) -> Topology:
     return Topology(
-        "RUN",
-        (
-            # With a rollup, a runner that may store one object could remove the objects of all runners.
-            object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S, rollup=False),
-            object_store(names.WORKSPACES, budget.share(100), replicas, rollup=False),
-        ),
+        account,
+        tuple(replace(stream, replicas=replicas) for stream in streams),
+        tuple(replace(consumer, replicas=replicas) for consumer in consumers),
     )
 
 
@@ -107,7 +109,6 @@ def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> Consu
 def bucket(
     name: str,
     max_bytes: int,
-    replicas: Replicas,
     *,
     ttl_s: int | None = None,
     max_value_bytes: int = MAX_MESSAGE_BYTES,
@@ -134,14 +135,12 @@ def bucket(
         republish=(keys, subjects.stored(keys)),
         message_ttl=True,
         duplicate_window_s=min(DUPLICATE_WINDOW_S, ttl_s or DUPLICATE_WINDOW_S),
-        replicas=replicas,
     )
 
 
 def object_store(
-    name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None, rollup: bool = True
+    name: str, max_bytes: int, *, max_age_s: int | None = None, rollup: bool = True
 ) -> StreamConfig:
-    """Return an object store in the layout that all NATS clients use."""
     return StreamConfig(
         name=names.object_stream(name),
         subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),
@@ -149,11 +148,10 @@ def object_store(
         max_age_s=max_age_s,
         direct=True,
         rollup=rollup,
-        replicas=replicas,
     )
 
 
-def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
+def _logs(budget: StorageBudget) -> tuple[StreamConfig, ...]:
     return (
         StreamConfig(
             name=names.EVENTS,
@@ -161,7 +159,6 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             max_bytes=budget.share(348),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.DEAD,
@@ -169,7 +166,6 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             max_bytes=budget.share(24),
             max_msg_size=None,
             direct=True,
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.ADVISORIES,
@@ -179,7 +175,6 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             ),
             max_bytes=budget.share(5),
             max_age_s=30 * DAY_S,
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.AUDIT,
@@ -192,12 +187,11 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             discard="old",
             append_only=True,
             direct=True,
-            replicas=replicas,
         ),
     )
 
 
-def _work(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
+def _work(budget: StorageBudget) -> tuple[StreamConfig, ...]:
     return (
         StreamConfig(
             name=names.RUNS,
@@ -205,7 +199,6 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             retention="workqueue",
             max_bytes=budget.share(50),
             max_msg_size=MAX_WORK_BYTES,
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.WORKFLOWS,
@@ -213,14 +206,12 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             retention="workqueue",
             max_bytes=budget.share(20),
             max_msg_size=MAX_WORK_BYTES,
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.WEBHOOK_QUEUE,
             subjects=(subjects.webhook_delivery(ANY, ANY),),
             retention="workqueue",
             max_bytes=budget.share(4),
-            replicas=replicas,
         ),
         # The server refuses schedules with `discard: new`, and with limits it drops them silently.
         StreamConfig(
@@ -234,12 +225,11 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]
             retention="workqueue",
             discard="old",
             schedules=True,
-            replicas=replicas,
         ),
     )
 
 
-def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
+def _slots(budget: StorageBudget) -> tuple[StreamConfig, ...]:
     return (
         StreamConfig(
             name=names.APPROVALS,
@@ -251,7 +241,6 @@ def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...
             max_bytes=budget.share(60),
             write_once=True,
             direct=True,
-            replicas=replicas,
         ),
         StreamConfig(
             name=names.RESULTS,
@@ -261,83 +250,67 @@ def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...
             write_once=True,
             direct=True,
             republish=(subjects.all_of("tool"), subjects.stored(subjects.all_of("tool"))),
-            replicas=replicas,
         ),
     )
 
 
 def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
     return (
-        bucket(names.TOOLS, budget.share(5), replicas),
-        bucket(names.ASSISTANTS, budget.share(5), replicas),
-        bucket(names.ASSISTANT_REVISIONS, budget.share(5), replicas),
-        bucket(names.PROMPTS, budget.share(5), replicas),
-        bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
-        bucket(names.CONVERSATIONS, budget.share(40), replicas),
-        bucket(names.OWNERS, budget.share(10), replicas),
+        bucket(names.TOOLS, budget.share(5)),
+        bucket(names.ASSISTANTS, budget.share(5)),
+        bucket(names.ASSISTANT_REVISIONS, budget.share(5)),
+        bucket(names.PROMPTS, budget.share(5)),
+        bucket(names.WORKFLOW_DEFINITIONS, budget.share(5)),
+        bucket(names.CONVERSATIONS, budget.share(40)),
+        bucket(names.OWNERS, budget.share(10)),
         bucket(
             names.RUNNERS,
             budget.share(2),
-            replicas,
             ttl_s=LEASE_TTL_S[replicas],
             max_value_bytes=MAX_LEASE_BYTES,
         ),
-        bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
-        bucket(names.USAGE, budget.share(2), replicas),
-        bucket(names.HEADS, budget.share(15), replicas),
-        bucket(names.DAMAGED, budget.share(1), replicas),
-        bucket(names.KEYS, budget.share(2), replicas, max_value_bytes=MAX_KEY_BYTES),
-        bucket(names.WEBHOOKS, budget.share(1), replicas, max_value_bytes=MAX_KEY_BYTES),
-        bucket(
-            names.DELIVERIES, budget.share(1), replicas, ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES
-        ),
-        bucket(names.POLICIES, budget.share(2), replicas),
-        bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
+        bucket(names.IDEMPOTENCY, budget.share(20), ttl_s=DAY_S),
+        bucket(names.USAGE, budget.share(2)),
+        bucket(names.HEADS, budget.share(15)),
+        bucket(names.DAMAGED, budget.share(1)),
+        bucket(names.KEYS, budget.share(2), max_value_bytes=MAX_KEY_BYTES),
+        bucket(names.WEBHOOKS, budget.share(1), max_value_bytes=MAX_KEY_BYTES),
+        bucket(names.DELIVERIES, budget.share(1), ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES),
+        bucket(names.POLICIES, budget.share(2)),
+        bucket(names.SCHEDULES, budget.share(2), max_value_bytes=MAX_SCHEDULE_BYTES),
         # Not republished, because it contains secrets of tenants' servers.
-        replace(bucket(names.MCP, budget.share(2), replicas), republish=None),
+        replace(bucket(names.MCP, budget.share(2)), republish=None),
         # Its values are encrypted.
-        bucket(names.TENANT_SECRETS, budget.share(2), replicas),
+        bucket(names.TENANT_SECRETS, budget.share(2)),
         # Not republished: gateways receive republished values, and only agents and workflows may read this
         # one.
-        replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
+        replace(bucket(names.SECRETS, budget.share(1)), republish=None),
     )
 
 
-def _snapshots(budget: StorageBudget, replicas: Replicas) -> StreamConfig:
-    return object_store(names.SNAPSHOTS, budget.share(100), replicas)
-
-
-def _consumers(replicas: Replicas) -> tuple[ConsumerConfig, ...]:
+def _consumers() -> tuple[ConsumerConfig, ...]:
     return (
-        ConsumerConfig(
-            stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY), replicas=replicas
-        ),
-        ConsumerConfig(
-            stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY), replicas=replicas
-        ),
+        ConsumerConfig(stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY)),
+        ConsumerConfig(stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY)),
         ConsumerConfig(
             stream=names.APPROVALS,
             durable=names.APPROVAL_REPLIES,
             filter=subjects.approval_reply(ANY, ANY),
-            replicas=replicas,
         ),
         ConsumerConfig(
             stream=names.TIMERS,
             durable=names.FIRED_TIMERS,
             filter=subjects.timer_fired(ANY, ANY, ANY),
-            replicas=replicas,
         ),
         # Served by gateways, which start runs for users.
         ConsumerConfig(
             stream=names.TIMERS,
             durable=names.SCHEDULES,
             filter=subjects.schedule_due(ANY, ANY),
-            replicas=replicas,
         ),
         ConsumerConfig(
             stream=names.WEBHOOK_QUEUE,
             durable=names.WEBHOOKS,
             filter=subjects.webhook_delivery(ANY, ANY),
-            replicas=replicas,
         ),
     )

@@ -99,12 +99,10 @@ class User:
 
     @property
     def inbox_prefix(self) -> str:
-        """Prefix of its inbox subjects."""
         return inbox_prefix(self.name)
 
 
 def inbox_prefix(user: str) -> str:
-    """Return the prefix of a user's inbox subjects."""
     return f"_INBOX_{user}"
 
 

@@ -49,16 +49,7 @@ class ConnectedBroker(NatsBroker):
         middlewares: Sequence[Any],
         stop_s: float,
     ) -> None:
-        """Create the broker.
-
-        Args:
-            nc: The connection.
-            urls: Its servers, for the AsyncAPI document.
-            subscribe: Makes the subscriptions of requests.
-            on_reconnect: Reports reconnects of the connection.
-            middlewares: The middlewares of each handler.
-            stop_s: Seconds that running handlers get at a stop.
-        """
+        """Create the broker on connection `nc`; running handlers get `stop_s` seconds to end at a stop."""
         self._nc = nc
         self._subscribe_with = subscribe
         self._on_reconnect = on_reconnect
@@ -83,7 +74,6 @@ class ConnectedBroker(NatsBroker):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Stop the handlers, and leave the connection open."""
         # FastStream would drain the connection stored here.
         self._connection = None
         await super().stop(exc_type, exc_val, exc_tb)
@@ -115,7 +105,6 @@ class _LastingPulls(JetStreamContext):
         self._on_reconnect = on_reconnect
 
     async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
-        """Subscribe as nats-py does."""
         inner = await super().pull_subscribe(*args, **options)
         return cast(JetStreamContext.PullSubscription, _PullSubscription(inner, self._on_reconnect))
 
@@ -127,11 +116,7 @@ class _PullSubscription:
         self._remove = on_reconnect(self._reconnected)
 
     async def fetch(self, batch: int, timeout: float | None) -> list[Msg]:  # noqa: ASYNC109  # called by name
-        """Return the next messages.
-
-        Raises:
-            NatsTimeout: None arrived in time, or the connection was lost.
-        """
+        """Return the next messages; raise `NatsTimeout` if none arrived or the connection was lost."""
         pull = self._pull = asyncio.create_task(self._inner.fetch(batch, timeout), name="pull")
         try:
             await asyncio.wait([pull])
@@ -170,8 +155,6 @@ class FromMessage(CustomField):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredHandler:
-    """A handler that a service declared."""
-
     subscriber: Any
     item: Any
 
@@ -182,7 +165,6 @@ class DeclaredHandler:
 
     @property
     def subject(self) -> str:
-        """The subject of its requests."""
         return self.subscriber.subject.broker_address
 
     @property
@@ -198,7 +180,6 @@ class DeclaredHandler:
 
     @property
     def reply(self) -> Any:
-        """The declared type of the reply."""
         return self.item.dependant.serializer.response_option["return"].field_type
 
     def decode_with(self, decoder: Decoder) -> None:
@@ -206,12 +187,10 @@ class DeclaredHandler:
         self.item.item_decoder = decoder
 
     async def call(self, *arguments: Any) -> Any:
-        """Call the declared function."""
         return await self.item.handler(*arguments)
 
 
 def declared_handlers(broker: NatsBroker) -> Iterator[DeclaredHandler]:
-    """Yield the handlers of a broker."""
     for subscriber in broker.subscribers:
         for item in subscriber.calls:
             yield DeclaredHandler(subscriber, item)

@@ -31,8 +31,6 @@ Receive = Callable[[str, bytes, str, Mapping[str, str]], None]
 
 
 class SafeClient(Client):
-    """A connection to NATS."""
-
     def __init__(self) -> None:
         super().__init__()
         self._receivers: dict[int, Receive] = {}
@@ -85,7 +83,6 @@ class SafeClient(Client):
 
 
 def _is_cancelled() -> bool:
-    """Return whether the current task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

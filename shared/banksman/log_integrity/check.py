@@ -18,8 +18,6 @@ from banksman.contracts.events import ConversationUpdated
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """A damaged log and its first problem."""
-
     tenant: str
     conversation_id: str
     problem: str
@@ -39,11 +37,7 @@ async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
 
 
 async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[LogProblem]:
-    """Read all commits and yield the first problem of each damaged log.
-
-    Args:
-        subject: Subject of one log to read; None reads all.
-    """
+    """Read all commits, or only the log on `subject`, and yield the first problem of each damaged log."""
     heads: dict[str, _Head] = {}
     damaged: set[str] = set()
     async for message in direct.read(bus, EVENTS, subject or subjects.all_of("conversation")):

@@ -30,27 +30,17 @@ class DamagedLogs:
     """The damaged logs. Within its context, the view follows changes by other processes."""
 
     def __init__(self, bus: Bus, *, on_found: OnFound | None = None) -> None:
-        """Create a view of the damaged logs.
-
-        Args:
-            bus: Connection that may read the bucket, and write it in order to report.
-            on_found: Called once for each log that becomes damaged.
-        """
+        """Create the view; `on_found` is called once for each log that becomes damaged."""
         self._bucket = Bucket(bus, DAMAGED, DamagedLog)
         self._view = BucketView(self._bucket, on_change=self._changed)
         self.on_found = on_found
 
     def problem(self, tenant: str, conversation_id: str) -> str | None:
-        """Return the known problem of a log, or None."""
         entry = self._view.get(key_of(tenant, conversation_id))
         return self.of_all if entry is None else entry.value.problem
 
     def check(self, tenant: str, conversation_id: str) -> None:
-        """Check that a log is not damaged.
-
-        Raises:
-            LogDamaged: the log, or all logs together, are damaged.
-        """
+        """Raise `LogDamaged` if the log, or all logs together, are damaged."""
         if problem := self.problem(tenant, conversation_id):
             raise LogDamaged(tenant, conversation_id, problem)
 
@@ -62,7 +52,6 @@ class DamagedLogs:
 
     @property
     def logs(self) -> list[DamagedLog]:
-        """All damaged logs."""
         return [entry.value for entry in self._view.entries() if entry.key != ALL]
 
     async def unready(self) -> str | None:
@@ -70,7 +59,6 @@ class DamagedLogs:
         return self.of_all
 
     async def warning(self) -> str | None:
-        """Return one sentence about the damaged logs, or None."""
         found = self.logs
         if not found:
             return None
@@ -115,5 +103,4 @@ def found_now(tenant: str, conversation_id: str, problem: str) -> DamagedLog:
 
 
 def key_of(tenant: str, conversation_id: str) -> str:
-    """Return the key of a log's report."""
     return f"{tenant}.{conversation_id}" if conversation_id else ALL

@@ -73,15 +73,13 @@ class KnownHeads:
 
 
 class LogHeads:
-    """The stored record."""
-
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self._marks = Bucket(bus, HEADS, HeadsMark)
         self.segments = Bucket(bus, HEADS, HeadsSegment)
 
     async def mark(self) -> Entry[HeadsMark] | None:
-        """Return the start of the record, or None."""
+        """Return the start of the record."""
         return await self._marks.get_or_drop(_MARK)
 
     async def read(self) -> KnownHeads:
@@ -98,11 +96,7 @@ class LogHeads:
         return known
 
     async def newest(self, generation: str) -> Entry[HeadsSegment] | None:
-        """Return the segment that was written last, or None.
-
-        Raises:
-            Poison: It cannot be decoded; it is dead-lettered.
-        """
+        """Return the segment that was written last, or None."""
         subject = kv_subject(HEADS, f"{generation}.>")
         message = await jetstream.last_message(self.bus, kv_stream(HEADS), subject)
         if message is None:
@@ -134,14 +128,11 @@ class LogHeads:
 
 
 def created_at(info: dict[str, Any]) -> datetime:
-    """Return the creation time of a stream from its `STREAM.INFO`."""
     return _TIMESTAMP.validate_python(info["created"])
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Result of the comparison."""
-
     known: KnownHeads
     damaged: tuple[DamagedLog, ...] = ()
     reuses_sequences: bool = False

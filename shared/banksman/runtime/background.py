@@ -68,7 +68,6 @@ class BackgroundTask:
         await asyncio.wait([self._task])
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the task has ended."""
         self._task.add_done_callback(lambda _: callback())
 
     async def _supervise(self) -> None:
@@ -134,30 +133,21 @@ class Background:
     """
 
     def __init__(self, *, steady_s: float = STEADY_S) -> None:
-        """Create an empty set of tasks.
-
-        Args:
-            steady_s: Seconds without an exception after which a task counts as working again.
-        """
+        """Create an empty set; a task works again after `steady_s` seconds without an exception."""
         self._steady_s = steady_s
         self._tasks: set[BackgroundTask] = set()
 
     def run(self, name: str, loop: Step) -> BackgroundTask:
-        """Run an endless loop, and run it again after each exception; the task ends when `loop` returns.
+        """Run an endless loop that is safe to start again, and run it again after each exception.
 
-        Args:
-            name: Names the task in the log, in the metric and in the readiness report.
-            loop: Safe to start again.
+        The task ends when `loop` returns. The log, the metric and the readiness report contain its `name`.
         """
         return self._start(BackgroundTask(name, loop, None, self._steady_s))
 
     def repeat(self, name: str, work: Step, *, wait: Step) -> BackgroundTask:
         """Repeat `wait` and `work` until the task is stopped; after an exception, repeat `work` soon.
 
-        Args:
-            name: Names the task in the log, in the metric and in the readiness report.
-            work: Safe to repeat.
-            wait: Returns when the work is due.
+        `wait` returns when the work is due. The log, the metric and the readiness report contain the `name`.
         """
         return self._start(BackgroundTask(name, work, wait, self._steady_s))
 

@@ -22,13 +22,7 @@ class Backoff:
     """Pauses between attempts: each is twice as long as the previous one, up to a maximum."""
 
     def __init__(self, first_s: float, longest_s: float, *, spread: float = SPREAD) -> None:
-        """Start with the first pause.
-
-        Args:
-            first_s: Seconds of the first pause.
-            longest_s: Maximum seconds of a pause, without jitter.
-            spread: Jitter as a share of a pause; 0 if no other process retries at the same time.
-        """
+        """Start with the first pause; `spread` is the jitter as a share of a pause."""
         self._first_s = first_s
         self._longest_s = longest_s
         self._spread = spread
@@ -40,11 +34,9 @@ class Backoff:
         return pause_s * random.uniform(1 - self._spread, 1 + self._spread)
 
     def reset(self) -> None:
-        """Start again from the first pause."""
         self._next_s = self._first_s
 
     async def pause(self) -> None:
-        """Sleep for the next pause."""
         await asyncio.sleep(self.next_s())
 
 
@@ -65,7 +57,6 @@ async def retry(
     Args:
         attempt: Safe to repeat.
         again: Returns True for an error after which the attempt is repeated.
-        backoff: The pauses between attempts.
         budget_s: Seconds for all attempts and pauses together.
         failure: Beginning of the error message when the budget is used up: "STREAM.INFO: no response".
         public: The message for clients instead.
@@ -101,7 +92,6 @@ async def overlapping(
     Args:
         attempt: Safe to run concurrently with itself.
         after_s: Seconds after which another attempt starts while the earlier ones still run.
-        most: Maximum number of attempts that run at the same time.
         on_repeat: Called before each attempt but the first.
     """
     running = {asyncio.create_task(attempt())}

@@ -72,11 +72,7 @@ async def reach(name: Failpoint) -> None:
 
 
 async def reach_task(task: str) -> None:
-    """Perform the action that is armed for a background task; called before each round of its work.
-
-    Raises:
-        Unavailable, InjectedFault: As `reach`.
-    """
+    """Perform the action that is armed for a background task; called before each round of its work."""
     # Costs one comparison without failpoints, because every process runs it.
     if _armed:
         await _perform(f"{_TASK}{task}")

@@ -122,11 +122,7 @@ class Health:
 
 @asynccontextmanager
 async def listening(config: uvicorn.Config) -> AsyncGenerator[int]:
-    """Serve an application while the context is open; yield the port on which it listens.
-
-    Raises:
-        OSError: The port is in use, or this user may not open it.
-    """
+    """Serve an application while the context is open; yield its port; raise `OSError` if it is taken."""
     listener = config.bind_socket()
     # asyncio sets TCP_NODELAY only on sockets that were created with the protocol number of TCP, which
     # uvicorn omits. Without it, the body of a response waits up to 40 ms after its head, until the client's

@@ -10,14 +10,11 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A complete response."""
-
     status: int
     body: bytes
 
     @property
     def ok(self) -> bool:
-        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
 

@@ -24,9 +24,7 @@ def read_keys(file: Path) -> list[Key]:
 def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
     """Replace the keys of the file, one process at a time. Only its owner can read it.
 
-    Args:
-        file: The file, which need not exist.
-        change: Returns the new keys, given the current ones. If it raises an error, the file does not change.
+    If `change` raises an error, the file does not change.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(file.with_suffix(".lock")):
@@ -40,7 +38,6 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """Let one process at a time enter the context."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -78,7 +78,6 @@ class Redaction:
         self._needles = _needles_of(secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS)
 
     def of(self, text: str) -> str:
-        """Return a text without the secrets."""
         return _without(text, self._needles)
 
     def of_content(self, value: JsonValue) -> JsonValue:

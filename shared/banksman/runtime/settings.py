@@ -87,8 +87,6 @@ class Section(BaseModel):
 
 
 class LogSettings(Section):
-    """Level and format of the logs."""
-
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
     """`auto` writes plain lines on a terminal, and JSON elsewhere."""
@@ -111,19 +109,11 @@ class ApprovalSettings(Section):
     """A file with the key; read if `signing_key` is not set."""
 
     def key_if_set(self) -> bytes:
-        """Return the key; empty if neither setting is set, for a process that only closes requests.
-
-        Raises:
-            BadInput: As `key`.
-        """
+        """Return the key; empty if neither setting is set, for a process that only closes requests."""
         return self.key() if self.signing_key or self.signing_key_file else b""
 
     def key(self) -> bytes:
-        """Return the key.
-
-        Raises:
-            BadInput: Neither setting is set, the file does not exist, or the key is too short.
-        """
+        """Return the key; raise `BadInput` if none is set, the file does not exist, or the key is short."""
         if self.signing_key is not None:
             key = self.signing_key.get_secret_value().encode()
         elif self.signing_key_file is not None and self.signing_key_file.is_file():
@@ -222,16 +212,11 @@ def invalid_setting(settings: type[ServiceSettings], mistake: ErrorDetails) -> B
 
 
 def variable_of(path: Sequence[str]) -> str:
-    """Return the environment variable of a field."""
     return PREFIX + "__".join(path).upper()
 
 
 def config_file() -> Path | None:
-    """Return the path of the configuration file; None if there is none.
-
-    Raises:
-        BadInput: `BANKSMAN_CONFIG` names a file that does not exist.
-    """
+    """Return the configuration file, or None; raise `BadInput` if `BANKSMAN_CONFIG` names no file."""
     named = os.environ.get(CONFIG_FILE_VARIABLE)
     if named:
         if not Path(named).is_file():

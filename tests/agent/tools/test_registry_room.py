@@ -18,7 +18,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.deployment.storage import LEAST
+from banksman.quotas.stored import LEAST
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 

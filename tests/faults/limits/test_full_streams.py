@@ -13,9 +13,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.deployment.declarations import StorageBudget
-from banksman.deployment.storage import RUN_STREAMS
 from banksman.deployment.topology import app_topology
 from banksman.model_server import Gate, ScriptedCall, ScriptedReply, ScriptedUsage
+from banksman.quotas.stored import RUN_STREAMS
 from tests.scenarios.conftest import Play, logged, model_requests, until
 from tests.support.client import Client
 from tests.support.polling import eventually

@@ -16,8 +16,8 @@ from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, usage_key
-from banksman.deployment.storage import StorageRoom
-from banksman.gateway.quotas.log_room import LogRoom
+from banksman.gateway.quotas.backlog import LogRoom
+from banksman.quotas.stored import StorageRoom
 
 
 @pytest.fixture

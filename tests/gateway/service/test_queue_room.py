@@ -15,8 +15,8 @@ from banksman.bus.names import RUNS, WORKFLOWS, api
 from banksman.contracts import subjects
 from banksman.contracts.registry import CheckWorkflow, WorkflowChecked, WorkflowDefinition
 from banksman.contracts.subjects import ANY
-from banksman.deployment.storage import LEAST, SIZE_CLASSES
-from banksman.runtime.shares import LENT
+from banksman.quotas.places import LENT
+from banksman.quotas.stored import LEAST, SIZE_CLASSES
 
 LARGE = "x" * 100_000
 FREE_BYTES = 4 * 1024**2

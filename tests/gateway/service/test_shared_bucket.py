@@ -13,8 +13,8 @@ from banksman.contracts.assistants import ConversationRecord, ConversationSettin
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
-from banksman.gateway.quotas.shared_bucket import SharedBucket
 from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
+from banksman.quotas.stored import SharedBucket
 
 FREE_BYTES = 64 * 1024
 MOST = 3 * FREE_BYTES // 1024

@@ -15,8 +15,8 @@ from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation
-from banksman.deployment.storage import LEAST
 from banksman.model_server import ScriptedCall, ScriptedReply
+from banksman.quotas.stored import LEAST
 from tests.bus.builders import make_approval_request
 from tests.runs.long.conftest import Agent
 from tests.support.model_server import ModelServer

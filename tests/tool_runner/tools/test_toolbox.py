@@ -12,9 +12,9 @@ from tests.tool_runner.conftest import Runner
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
+from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import RunnerCalls, RunnerSlots
 from banksman.runs.schema_checks.checker import check_schema
-from banksman.runtime.shares import Shares
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome, ToolRun
 

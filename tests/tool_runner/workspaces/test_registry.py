@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from banksman.contracts.workspaces import WorkspacePlacement, WorkspaceReport, WorkspaceReportReply
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.entry import Reports

@@ -25,7 +25,7 @@ from banksman.bus.storage.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.settings import SnapshotSettings, WorkspaceLimits
 from banksman.tool_runner.workspaces.entry import Reports, objects_of

@@ -28,9 +28,10 @@ from banksman.bus.queues.work import work
 from banksman.bus.secrets.call_tickets import CallTickets
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.deployment.durability import Durability
-from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.quotas.places import Shares
+from banksman.quotas.stored import StorageRoom
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.runners.placement import Placements
@@ -38,7 +39,6 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess
-from banksman.runtime.shares import Shares
 
 
 def run() -> int:

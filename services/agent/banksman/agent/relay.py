@@ -37,8 +37,8 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Overloaded, Refused, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
-from banksman.deployment.storage import StreamUse, TenantRoom
-from banksman.runtime.rate_limit import TooManyRequests
+from banksman.quotas.rates import TooManyRequests
+from banksman.quotas.stored import MessageRoom, StreamUse, fixed_share
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,6 @@ TENANT_RATE: Final = 2_000.0
 can drive need fewer."""
 STORE_S: Final = 4.0
 """Seconds to wait for JetStream; less than the publisher waits for the reply."""
-TENANT_SHARE: Final = 8
-"""One tenant's results fill about this fraction of their stream at most."""
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 320 * 1024
 """Results over `SMALL_BYTES` have a lower limit: the number that fits if each has `LARGE_BYTES`."""
@@ -182,7 +180,7 @@ class RelayRoom:
     """
 
     def __init__(self, bus: Bus, limits: RoomLimits) -> None:
-        self._room = TenantRoom(bus)
+        self._room = MessageRoom(bus)
         self._limits = limits
 
     async def take_lease(self, owner: str, *, of_tenant: bool) -> None:
@@ -197,11 +195,11 @@ class RelayRoom:
             await self._room.take(RESULTS, below, lambda _: self._limits.slots, "starts")
             return
         charged = SMALL_BYTES if size <= SMALL_BYTES else LARGE_BYTES
+        below = subjects.tool_result(tenant, ANY)
 
         def most(use: StreamUse) -> int:
-            return min(self._limits.slots, use.max_bytes // TENANT_SHARE // charged)
+            return min(self._limits.slots, fixed_share(use, charged))
 
-        below = subjects.tool_result(tenant, ANY)
         await self._room.take(RESULTS, below, most, "results", charged=charged)
 
 

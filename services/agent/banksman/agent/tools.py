@@ -22,7 +22,7 @@ from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, 
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.deployment.storage import TenantRoom
+from banksman.quotas.stored import MessageRoom
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -154,7 +154,7 @@ class ToolRegistry:
         self._schemas = schemas
         self._background = bus.background
         self._sweeping: BackgroundTask | None = None
-        self._room = TenantRoom(bus)
+        self._room = MessageRoom(bus)
 
     def list(self, tenant: str | None) -> ToolList:
         """Return the tools that a tenant's models may call; for None, the tools of every tenant's models.
@@ -298,7 +298,7 @@ class ToolRegistry:
 
     async def _take_room(self, tenant: str, size: int) -> None:
         below = f"{self._bucket.subject(tenant)}.{ANY}"
-        await self._room.take_part(self._bucket.stream, below, size, "tools")
+        await self._room.take_lent(self._bucket.stream, below, size, "tools")
 
     def _listed(self, one: ToolRegistration) -> ListedTool:
         server = one.definition.server

@@ -18,13 +18,13 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.subjects import ANY
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
+from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease
 from banksman.runtime import service
 from banksman.runtime.background import first_error
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
-from banksman.runtime.shares import Shares
 from banksman.tool_runner.execution import Admission, CallExecutor
 from banksman.tool_runner.identity import RunnerIdentity
 from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare

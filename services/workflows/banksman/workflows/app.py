@@ -29,6 +29,7 @@ from banksman.deployment.durability import Durability
 from banksman.deployment.streams import provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.quotas.places import Shares
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.runners.placement import Placements, WorkspaceSettings
@@ -37,7 +38,6 @@ from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
-from banksman.runtime.shares import Shares
 from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.builtin import BUILTIN

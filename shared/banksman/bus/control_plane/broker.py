@@ -44,8 +44,8 @@ from banksman.bus.queues.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.library_internals.faststream_nats import ConnectedBroker, OnMessage, handles_request
 from banksman.library_internals.nats_client import subscribe
+from banksman.quotas.places import Shares
 from banksman.runtime.background import BackgroundTask
-from banksman.runtime.shares import Shares
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,6 @@ class SharedConnectionBroker(ConnectedBroker):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Stop the handlers, and leave the connection open."""
         clock = asyncio.get_running_loop().time
         ends_at = clock() + HANDLERS_END_S
         await super().stop(exc_type, exc_val, exc_tb)
@@ -167,11 +166,7 @@ class _Rules(BaseMiddleware[Any, Any]):
 
 
 async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
-    """Return the encoded reply of a request's handler, or the envelope of its error.
-
-    Raises:
-        NoReply: The handler leaves the request without a reply.
-    """
+    """Return the encoded reply of a handler, or the envelope of its error; raises `NoReply` as it does."""
     try:
         reply = await handling
     except NoReply:
@@ -289,11 +284,7 @@ async def _stop(task: BackgroundTask, within_s: float) -> None:
 
 @asynccontextmanager
 async def held(bus: Bus, reply: Callable[[], str]) -> AsyncGenerator[None]:
-    """Keep the server from redelivering a message while the block runs.
-
-    Args:
-        reply: Returns the subject for the ack of the message's newest delivery.
-    """
+    """Keep the server from redelivering a message, whose newest delivery is acknowledged on `reply()`."""
 
     async def beat() -> None:
         while True:

@@ -20,7 +20,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from types import NoneType, TracebackType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Self, cast, get_args
 from urllib.parse import quote
 
@@ -84,10 +84,9 @@ Decode = Callable[[Message], Any]
 
 
 def json_body(body: Any) -> Decode:
-    """Return the decoder of a request's body: strict JSON of the declared type, nothing coerced.
+    """Return the decoder of a request's body: strict JSON of type `body`, nothing coerced.
 
-    Args:
-        body: The declared type; None for a handler that takes no body, whose requests may hold any bytes.
+    None is for a handler that takes no body, whose requests may hold any bytes.
     """
     if body is None:
         return lambda message: None
@@ -113,12 +112,8 @@ class ControlPlane:
         """Create the control plane of a router's handlers.
 
         Args:
-            bus: The connection, which stays open at the end.
             router: The handlers. Handlers of a durable consumer return an `Outcome` or `Continued`; other
                 handlers return a model, bytes or None.
-            title: The service's name in the AsyncAPI document.
-            version: The version in that document.
-            description: The text in that document.
             body: Returns the decoder for the declared type of a request's body.
             intake: Decides whether and when each request is handled. None limits concurrent requests to the
                 workers of their handler.
@@ -157,9 +152,7 @@ class ControlPlane:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def _replying(
@@ -243,7 +236,6 @@ def _reply_models(handler: DeclaredHandler) -> tuple[type[BaseModel], ...]:
 
 
 def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    """Add the schema of a reply model, and return the reference to it."""
     # The names of generic models have brackets, which AsyncAPI does not permit.
     name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
     if name not in schemas:

@@ -10,7 +10,7 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.bus.errors import error_envelope
 from banksman.contracts.errors import BanksmanError, Overloaded
-from banksman.runtime.rate_limit import Rates, TooManyRequests
+from banksman.quotas.rates import Rates, TooManyRequests
 
 CONCURRENCY = 64
 """Requests of one tenant that a process handles at a time."""
@@ -20,8 +20,6 @@ WAITING = 1_000
 
 @dataclass
 class _Queue:
-    """The admitted requests of one tenant."""
-
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENCY))
     size: int = 0
 
@@ -44,7 +42,6 @@ class Intake:
         """Create the intake.
 
         Args:
-            bus: The connection that receives the requests.
             rate: Requests per second of each tenant; None for no limit.
             tenant_token: Position of the tenant among the tokens of a subject.
             refusal: Returns the reply to a request that is refused.

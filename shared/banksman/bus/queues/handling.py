@@ -51,8 +51,6 @@ _VERSION = "v"
 
 @dataclass(frozen=True, slots=True)
 class WorkMessage:
-    """A message of a work queue."""
-
     subject: str
     data: bytes
     headers: Mapping[str, str]
@@ -109,7 +107,6 @@ class FailureCounts:
         """By stream sequence; the latest failure is last."""
 
     def add(self, stream_seq: int) -> int:
-        """Count a failure of a message, and return the number of its failures."""
         number = self._counts.pop(stream_seq, 0) + 1
         self._counts[stream_seq] = number
         if len(self._counts) > MAX_COUNTED:
@@ -124,11 +121,7 @@ class FailureCounts:
 async def handle(
     bus: Bus, stream: str, handler: Handler, message: WorkMessage, failures: FailureCounts
 ) -> Outcome:
-    """Run a handler and return the outcome of its message; raises only on cancellation.
-
-    Args:
-        failures: The failures of the consumer's messages in this process, which are counted here.
-    """
+    """Run a handler and return the outcome of its message; raises only on cancellation."""
     outcome = await _outcome(bus, stream, handler, message, failures)
     if isinstance(outcome, Done):
         failures.forget(message.stream_seq)
@@ -159,7 +152,6 @@ async def _outcome(
 
 
 async def settle(bus: Bus, message: WorkMessage, reply: str, outcome: Outcome) -> None:
-    """Send the outcome to the server."""
     match outcome:
         case Done():
             await _ack(bus, message, reply)
@@ -183,15 +175,7 @@ async def send_status(bus: Bus, reply: str, status: bytes) -> None:
 async def _dead_letter(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Outcome:
     logger.error("%s: message %d of %s is poison: %s", message.subject, message.stream_seq, stream, reason)
     try:
-        await dead.dead_letter(
-            bus,
-            subject=message.subject,
-            stream=stream,
-            stream_seq=message.stream_seq,
-            reason=reason,
-            payload=message.data,
-            headers=message.headers,
-        )
+        await dead.dead_letter_stored(bus, stream, message, reason)
     except BanksmanError as error:
         logger.error("%s: not dead-lettered yet: %s", message.subject, error)
         return Later(DEAD_LETTER_RETRY_S)
@@ -221,12 +205,7 @@ async def _ack(bus: Bus, message: WorkMessage, reply: str) -> None:
 
 
 def decoded(adapter: TypeAdapter[T], message: WorkMessage) -> T:
-    """Decode the body of a message.
-
-    Raises:
-        Poison: The body is invalid.
-        NewerVersion: The body has a version that this process does not know.
-    """
+    """Decode a body; raise `Poison` if it is invalid, and `NewerVersion` if only later processes know it."""
     try:
         return adapter.validate_json(message.data)
     except ValidationError as error:
@@ -239,10 +218,6 @@ def decoded(adapter: TypeAdapter[T], message: WorkMessage) -> T:
 
 
 def check_subject(message: WorkMessage, expected: str) -> None:
-    """Check that a message has the subject that its body implies: permissions only restrict subjects.
-
-    Raises:
-        Poison: The subject differs.
-    """
+    """Raise `Poison` unless the body implies this subject: permissions restrict only subjects."""
     if message.subject != expected:
         raise Poison(message.subject, f"the body belongs to subject {expected}")

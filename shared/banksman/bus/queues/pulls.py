@@ -37,11 +37,7 @@ class Pulls:
     """Pulls the messages of a durable consumer. The owner subscribes to `inbox` and reports messages."""
 
     def __init__(self, bus: Bus, stream: str, durable: str, wanted: Callable[[], int]) -> None:
-        """Create the pulls.
-
-        Args:
-            wanted: Returns how many messages the next pull requests; 0 or less for no pull.
-        """
+        """Create the pulls; `wanted` returns the number of messages of the next one, 0 or less for none."""
         self.inbox = bus.nc.new_inbox()
         """Prefix of the subjects on which the server reports about pulls."""
         self._bus = bus
@@ -60,7 +56,6 @@ class Pulls:
         """Seconds to wait before the next pull; 0 unless the last one failed."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Pull until `stop` is set or the connection is closed."""
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self.check())
         try:
@@ -89,13 +84,11 @@ class Pulls:
         self._changed.set()
 
     def message_arrived(self) -> None:
-        """Count a message as one of the current pull."""
         self._received_at = asyncio.get_running_loop().time()
         self._outstanding = max(0, self._outstanding - 1)
         self._succeeded()
 
     def status_arrived(self, msg: Msg) -> None:
-        """Handle a status message of the server about a pull."""
         # A status of an earlier pull says nothing about the current one.
         if msg.subject.rpartition(".")[2] != str(self._number):
             return

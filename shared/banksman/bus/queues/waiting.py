@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from banksman.bus.queues.handling import WorkMessage
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 
 MAX_HELD = 16
 """Maximum number of messages that wait in a process. Above it, the tenant with the most messages returns its
@@ -114,6 +114,5 @@ class WaitingMessages:
         return [self._held.pop(seq) for seq in late]
 
     def all(self) -> list[HeldDelivery]:
-        """Remove and return all deliveries."""
         held, self._held = list(self._held.values()), {}
         return held

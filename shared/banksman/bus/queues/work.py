@@ -39,7 +39,7 @@ from banksman.bus.queues.pulls import Pulls
 from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
-from banksman.runtime.shares import Shares
+from banksman.quotas.places import Shares
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 
@@ -87,8 +87,6 @@ async def work(
 
 @dataclass(slots=True)
 class _InWork:
-    """A message whose handler runs."""
-
     message: WorkMessage
     reply: str
     """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
@@ -154,7 +152,6 @@ class _Worker:
             raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
 
     def _wanted(self) -> int:
-        """Return the number of messages of the next pull."""
         if isinstance(self._slots, Shares):
             return max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)

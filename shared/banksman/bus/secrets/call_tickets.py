@@ -28,18 +28,12 @@ class _Secret(BaseModel):
 
 
 class CallTickets:
-    """Issues and checks call tickets."""
-
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     @classmethod
     async def load(cls, bus: Bus) -> Self:
-        """Return the tickets of this deployment.
-
-        Raises:
-            NotReady: The secret is missing.
-        """
+        """Return the tickets of this deployment; raise `NotReady` if the secret is missing."""
         entry = await Bucket(bus, SECRETS, _Secret).get(_KEY)
         if entry is None:
             raise NotReady("KV_secrets has no secret of tickets: `banksman streams provision` creates it")

@@ -57,7 +57,6 @@ class AccessMissing(Fault):
 
 
 def needs_sign_in(server_id: str) -> AccessMissing:
-    """Return the error of a server whose access is missing."""
     return AccessMissing(f"the server {server_id!r} needs a sign-in by an administrator")
 
 
@@ -105,26 +104,17 @@ class McpAccess:
         return self._box.seal(secrets.model_dump_json(), _name(tenant, server_id))
 
     def opened(self, tenant: str, server: McpServer, signed_in: SignedIn) -> Access:
-        """Return the tokens of a server.
-
-        Raises:
-            AccessMissing: The tokens were encrypted with another signing key.
-        """
+        """Return the tokens of a server; raise `AccessMissing` if another signing key encrypted them."""
         return self.unsealed(Access, tenant, server.id, signed_in.sealed)
 
     def unsealed(self, model: type[M], tenant: str, server_id: str, sealed: str) -> M:
-        """Return the decrypted secrets of a sign-in.
-
-        Raises:
-            AccessMissing: As `opened`.
-        """
+        """Return the decrypted secrets of a sign-in, or raise as `opened`."""
         text = self._box.open(sealed, _name(tenant, server_id))
         if text is None:
             raise needs_sign_in(server_id)
         return model.model_validate_json(text)
 
     def signed_in(self, tenant: str, server_id: str, user: str, access: Access) -> SignedIn:
-        """Return the stored record of a sign-in whose tokens were granted now."""
         now, expires_in_s = self._now(), access.token.expires_in_s
         return SignedIn(
             user=user,
@@ -230,8 +220,6 @@ def _name(tenant: str, server_id: str) -> str:
 
 
 class McpTargets:
-    """The configured servers of all tenants."""
-
     def __init__(self, bus: Bus, box: SecretBox, secrets: TenantSecrets, now: Callable[[], datetime]) -> None:
         self._bus = bus
         self._servers = Bucket(bus, MCP, McpServer)

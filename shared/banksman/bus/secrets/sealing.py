@@ -87,8 +87,6 @@ class ResolvedTransport:
 
 
 class TenantSecrets:
-    """Reads the secrets of tenants."""
-
     def __init__(self, bus: Bus, box: SecretBox) -> None:
         self._bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
         self._box = box

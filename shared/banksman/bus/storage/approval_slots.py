@@ -1,6 +1,7 @@
 """The two slots of an approval, for its request and its reply, and the timers of both.
 
-Writes raise what `durable` raises; reads raise `Unavailable` if the broker does not respond.
+Writes raise what `durable` raises. Reads raise `Unavailable` if the broker does not respond, and `Poison` for
+a stored message that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from datetime import datetime
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.dead import UnreadableMessages
+from banksman.bus.dead import UnreadableMessages, dead_letter_stored
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import APPROVALS
 from banksman.bus.publish import durable
 from banksman.bus.queues.handling import WorkMessage
-from banksman.bus.storage.slots import dead_letter_slot, decode_slot, store_slot
+from banksman.bus.storage.slots import decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import digest, new_id
@@ -38,8 +39,6 @@ ASIDE = "aside-"
 
 @dataclass(frozen=True, slots=True)
 class TimerName:
-    """The identity of a timer."""
-
     kind: str
     tenant: str
     timer_id: str
@@ -75,11 +74,7 @@ async def set_timer(
 
 
 def fired_timer(subject: str) -> TimerName:
-    """Parse the identity of a fired timer from the subject of its message.
-
-    Raises:
-        Poison: The subject is not that of a fired timer.
-    """
+    """Parse the subject of a fired timer; raise `Poison` if it is another subject."""
     match subject.split("."):
         case ["timer", "fired", kind, tenant, timer_id]:
             return TimerName(kind, tenant, timer_id)
@@ -88,8 +83,6 @@ def fired_timer(subject: str) -> TimerName:
 
 
 class ApprovalSlots:
-    """Approval requests and replies."""
-
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._unreadable = UnreadableMessages(bus, APPROVALS)
@@ -111,42 +104,26 @@ class ApprovalSlots:
         return written.stored or request
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store a reply unless the slot holds one; return the stored reply.
-
-        Raises:
-            Poison: The stored reply cannot be decoded.
-        """
+        """Store a reply unless the slot holds one; return the stored reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
         written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
         return written.stored or reply
 
     async def store_first(self, first: FirstApproval) -> FirstApproval:
-        """Store the first of two approvals unless one is stored; return the stored approval.
-
-        Raises:
-            Poison: The stored approval cannot be decoded.
-        """
+        """Store the first of two approvals unless one is stored; return the stored approval."""
         subject = subjects.approval_note(first.tenant, first.approval_id, FIRST)
         written = await store_slot(self._bus, APPROVALS, subject, first, new_id("first-"))
         return written.stored or first
 
     async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
-        """Return the first of two approvals; None if no user approved yet.
-
-        Raises:
-            Poison: The stored approval cannot be decoded.
-        """
+        """Return the first of two approvals; None if no user approved yet."""
         message = await self._last(subjects.approval_note(tenant, approval_id, FIRST))
         return message and decode_slot(FirstApproval, message.subject, message.data)
 
     async def read(
         self, tenant: str, approval_id: str
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-        """Return the stored request and the stored reply, as the leader of their stream has them.
-
-        Raises:
-            Poison: The request or the reply cannot be decoded.
-        """
+        """Return the stored request and the stored reply, as the leader of their stream has them."""
         request = await self._last(subjects.approval_request(tenant, approval_id))
         reply = await self._last(subjects.approval_reply(tenant, approval_id))
         return (
@@ -215,30 +192,21 @@ class ApprovalSlots:
         return found
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
-        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply.
-
-        Raises:
-            Overloaded: DEAD is full.
-        """
+        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
         message = await self._last(subject)
         if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
             return
         # Stored in DEAD before it is deleted, so that a crash cannot lose it.
-        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await dead_letter_stored(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
-        """Dead-letter a reply that cannot be decoded, and empty its slot.
-
-        Raises:
-            Overloaded: DEAD is full.
-        """
-        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        """Dead-letter a reply that cannot be decoded, and empty its slot."""
+        await dead_letter_stored(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
-        """Schedule the check whether an approval may be removed."""
         await set_timer(self._bus, REMOVAL_TIMER, tenant, approval_id, at=at, payload=payload)
 
     async def forget(self, tenant: str, approval_id: str) -> None:

@@ -26,8 +26,6 @@ MARKER_TTL = "1h"
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """A stored value."""
-
     key: str
     value: T
     revision: int
@@ -38,7 +36,8 @@ class Bucket(Generic[T]):
     """A bucket whose values have one model.
 
     Keys are tokens joined by dots; `{tenant}.{id}` for the data of a tenant. Writes raise what `durable`
-    raises, and reads raise `Unavailable` if the broker does not respond.
+    raises. Reads raise `Unavailable` if the broker does not respond, and `Poison` for a value that cannot be
+    decoded.
     """
 
     def __init__(self, bus: Bus, name: str, model: type[T]) -> None:
@@ -49,11 +48,7 @@ class Bucket(Generic[T]):
         self._model = model
 
     async def get(self, key: str) -> Entry[T] | None:
-        """Return the value, read from the leader; None if the key has no value.
-
-        Raises:
-            Poison: The value cannot be decoded.
-        """
+        """Return the value, read from the leader; None if the key has no value."""
         message = await self._last(key)
         return None if message is None else self.entry(message)
 
@@ -117,15 +112,10 @@ class Bucket(Generic[T]):
                 yield entry
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with the tokens of `prefix`."""
         return [self.key_of(message.subject) for message in await self._latest(prefix)]
 
     def subject(self, key: str) -> str:
-        """Return the subject of a key.
-
-        Raises:
-            BadInput: The key does not consist of tokens. A wildcard in it would match other keys.
-        """
+        """Return the subject of a key; raise `BadInput` if it is not made of tokens, as with a wildcard."""
         if not key:
             raise BadInput("key", key, "tokens joined by dots")
         for token in key.split("."):
@@ -133,15 +123,10 @@ class Bucket(Generic[T]):
         return kv_subject(self.name, key)
 
     def key_of(self, subject: str) -> str:
-        """Return the key of a subject of this bucket."""
         return subject.removeprefix(kv_subject(self.name, ""))
 
     def entry(self, message: StoredMessage) -> Entry[T]:
-        """Decode a value.
-
-        Raises:
-            Poison: The value does not match the model of this bucket.
-        """
+        """Decode a value; raise `Poison` if the value does not match the model of this bucket."""
         try:
             value = self._model.model_validate_json(message.data)
         except ValidationError as error:
@@ -150,7 +135,6 @@ class Bucket(Generic[T]):
         return Entry(self.key_of(message.subject), value, message.stream_seq)
 
     async def _last(self, key: str) -> StoredMessage | None:
-        """Return the last message of a key, read from the leader; None if the key has no value."""
         message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
         return None if message is None or is_marker(message) else message
 

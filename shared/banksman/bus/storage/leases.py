@@ -65,10 +65,6 @@ async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) ->
 
     Args:
         key: The key; None for the runner's id. Each process of a tool server has a key of its own.
-
-    Raises:
-        Unavailable: The lease could not be stored.
-        Forbidden: This user may not write the key.
     """
     revision = 0
     for _ in range(_TRIES):
@@ -95,7 +91,6 @@ async def renew_lease(
     Raises:
         WrongLastSequence: The lease ended, or another process of this runner took it: stop.
         Unavailable: Whether the renewal is stored is unknown.
-        Forbidden: This user may not write the key.
     """
     return await _write(bus, key or lease.runner, lease, revision, budget_s=budget_s)
 
@@ -106,7 +101,6 @@ async def end_lease(bus: Bus, key: str, revision: int, *, budget_s: float) -> No
     Raises:
         WrongLastSequence: It was renewed, taken or ended meanwhile.
         Unavailable: Whether the marker is stored is unknown.
-        Forbidden: This user may not write the key.
     """
     await durable(
         bus,

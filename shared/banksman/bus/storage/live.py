@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import BusSubscription
@@ -44,8 +43,6 @@ OnCommit = Callable[[StoredCommit], None]
 
 @dataclass(eq=False)
 class Following:
-    """One follower of one conversation."""
-
     on_commit: OnCommit
     position: int
     """Stream sequence of the last commit that it received."""
@@ -86,9 +83,7 @@ class LiveHub:
         self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for remove in self._removers:
             remove()
         if self._task:
@@ -106,8 +101,6 @@ class LiveHub:
 
         Raises:
             LogBroken: A commit is missing from the log.
-            Poison: A commit cannot be decoded.
-            Unavailable: The log could not be read.
         """
         subject = subjects.live(tenant, conversation_id)
         channel = self.channels.get(subject)
@@ -137,7 +130,6 @@ class LiveHub:
             await following.close()
 
     def forget(self, channel: _Channel) -> None:
-        """Remove a channel without followers."""
         if self.channels.get(channel.subject) is channel:
             del self.channels[channel.subject]
         self._suspects.discard(channel)
@@ -178,8 +170,6 @@ class LiveHub:
 
 
 class _Channel:
-    """One followed conversation."""
-
     def __init__(self, hub: LiveHub, subject: str, tenant: str, conversation_id: str) -> None:
         self.subject = subject
         self.due = asyncio.get_running_loop().time() + hub.first_check_s

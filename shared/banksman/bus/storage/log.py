@@ -34,8 +34,6 @@ def stored_size(payload_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A commit and its stream sequence."""
-
     stream_seq: int
     prev: int
     """Stream sequence of the previous commit of the log; 0 for the first."""
@@ -53,7 +51,10 @@ class AppendConflict:
 
 
 class EventLog:
-    """Access to the logs of all conversations. Reads raise `Unavailable` if the broker does not respond."""
+    """Access to the logs of all conversations.
+
+    Reads raise `Unavailable` if the broker does not respond, and `Poison` for an unreadable commit.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -74,7 +75,6 @@ class EventLog:
             The stream sequence of this commit, or an `AppendConflict`.
 
         Raises:
-            Overloaded: The stream is full.
             MessageTooLarge: The commit exceeds the size limit of a message.
             Unavailable: No acknowledgement arrived in 30 s; whether the commit is stored is unknown.
         """
@@ -105,7 +105,6 @@ class EventLog:
 
         Raises:
             LogBroken: The leader does not have one of the commits.
-            Poison: A commit cannot be decoded.
         """
         subject = subjects.conversation(tenant, conversation_id)
         commits: list[StoredCommit] = []
@@ -122,21 +121,13 @@ class EventLog:
         return commits + await self._from_leader(subject, commits[-1].stream_seq if commits else after)
 
     async def last(self, tenant: str, conversation_id: str) -> StoredCommit | None:
-        """Return the last commit, read from the leader; None for an empty log.
-
-        Raises:
-            Poison: The commit cannot be decoded.
-        """
+        """Return the last commit, read from the leader; None for an empty log."""
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.last_message(self.bus, EVENTS, subject)
         return None if message is None else stored_commit(message)
 
     async def at(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
-        """Return the commit at a stream sequence, read from the leader; None if it was removed.
-
-        Raises:
-            Poison: The commit cannot be decoded.
-        """
+        """Return the commit at a stream sequence, read from the leader; None if it was removed."""
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.next_message(self.bus, EVENTS, subject, after=stream_seq - 1)
         return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
@@ -202,20 +193,12 @@ def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
 
 
 def stored_commit(message: StoredMessage) -> StoredCommit:
-    """Decode a stored commit.
-
-    Raises:
-        Poison: The message is not a valid commit.
-    """
+    """Decode a stored commit; raise `Poison` if the message is not a valid commit."""
     return decode_commit(message.subject, message.stream_seq, message.headers, message.data)
 
 
 def decode_commit(subject: str, stream_seq: int, headers: Mapping[str, str], data: bytes) -> StoredCommit:
-    """Decode a commit from a message.
-
-    Raises:
-        Poison: The message is not a valid commit.
-    """
+    """Decode a commit from a message; raise `Poison` if the message is not a valid commit."""
     try:
         # Permissions allow only agents to write here, so the fast parser suffices. Input of clients goes
         # through the strict `wire.parse`.

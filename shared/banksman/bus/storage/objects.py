@@ -98,10 +98,8 @@ class _Meta(BaseModel):
 class Objects:
     """An object store.
 
-    Args:
-        store: The name of the store.
-        remove: Removes an object of an owner in place of a process that may not purge the stream; None: the
-            process purges it itself.
+    `remove` removes an object of an owner in place of a process that may not purge the stream; None: the
+    process purges it itself.
     """
 
     def __init__(self, bus: Bus, store: str, *, remove: Remove | None = None) -> None:
@@ -115,7 +113,6 @@ class Objects:
 
         Raises:
             MessageTooLarge: The object has more than 16 MB.
-            Overloaded: The store is full.
             Unavailable: The object was not stored by the deadline.
         """
         if len(data) > MAX_OBJECT_BYTES:
@@ -173,11 +170,7 @@ class Objects:
         return data
 
     async def delete(self, name: str) -> bool:
-        """Remove an object; return False if it does not exist.
-
-        Raises:
-            ObjectBroken: Its description is invalid.
-        """
+        """Remove an object; return False without one; raise `ObjectBroken` for an invalid description."""
         meta = await self._meta(name)
         if meta is None:
             return False
@@ -197,9 +190,7 @@ class Objects:
     async def list(self, prefix: str = "", *, owner: str | None = None) -> AsyncIterator[ObjectInfo]:
         """Yield the objects whose paths begin with `prefix`; log and skip undecodable descriptions.
 
-        Args:
-            prefix: The beginning of a name without its owner.
-            owner: The owner whose objects to list; None lists all, with and without owners.
+        `owner` None lists all, with and without owners.
         """
         below = ">" if owner is None else f"{check_token(owner, 'owner')}.>"
         async for message in direct.read(self._bus, self._stream, object_meta(self._store, below)):
@@ -257,11 +248,7 @@ class Objects:
         )
 
     def _decoded(self, message: StoredMessage) -> _Meta:
-        """Decode a description.
-
-        Raises:
-            ObjectBroken: It is invalid, or names another object than its subject does.
-        """
+        """Decode a description; raise `ObjectBroken` if it is invalid or belongs to another subject."""
         try:
             meta = _Meta.model_validate_json(message.data)
             if message.subject == self._meta_subject(meta.name):
@@ -279,20 +266,12 @@ class Objects:
 
 
 def owned_name(owner: str, *path: str) -> str:
-    """Return the name of an object of an owner: `owner:part/part`.
-
-    Raises:
-        BadInput: The owner, or a part of the path, is no token.
-    """
+    """Return the name `owner:part/part` of an object; raise `BadInput` if the owner or a part is no token."""
     return check_token(owner, "owner") + OWNER_END + "/".join(check_token(part, "path") for part in path)
 
 
 def subject_tokens(name: str) -> str:
-    """Return the subject tokens of a name.
-
-    Raises:
-        BadInput: The owner of a name, or a part of its path, is no token.
-    """
+    """Return the subject tokens of a name; raise `BadInput` if its owner or a part is no token."""
     owner, separator, path = name.partition(OWNER_END)
     if not separator:
         return base64.urlsafe_b64encode(name.encode()).decode()

@@ -21,7 +21,6 @@ from banksman.bus.errors import SlotTaken
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import RESULTS
 from banksman.bus.publish import durable
-from banksman.bus.queues.handling import WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import NotReady, Poison
@@ -68,20 +67,15 @@ class StoredSlot:
     data: bytes
 
     def decode(self) -> CallStarted | CallFinished:
-        """Return the start or the result.
-
-        Raises:
-            Poison: It cannot be decoded.
-        """
+        """Return the start or the result; raise `Poison` if it cannot be decoded."""
         model = CallStarted if self.kind == "started" else CallFinished
         return decode_slot(model, self.attempt, self.data)
 
 
 class CallSlots:
-    """The starts and results of calls.
+    """The starts and results of calls. `may_read` is False for a user that may only write slots (a runner).
 
-    Args:
-        may_read: False for a user that may write slots but not read them (a runner).
+    Reads raise `Poison` for a message that cannot be decoded.
     """
 
     def __init__(self, bus: Bus, *, may_read: bool = True) -> None:
@@ -104,22 +98,13 @@ class CallSlots:
     async def store_result(
         self, tenant: str, finished: CallFinished, *, runner_epoch: int = 0
     ) -> SlotWrite[CallFinished]:
-        """Store the one result of an attempt. The same writer may repeat it.
-
-        Args:
-            finished: The result.
-            runner_epoch: The epoch of the runner that executed the call.
-        """
+        """Store the one result of an attempt. The same writer may repeat it."""
         subject = subjects.tool_result(tenant, finished.attempt)
         writer = _writer(finished.result.runner, runner_epoch)
         return await store_slot(self._bus, RESULTS, subject, finished, writer, may_read=self._may_read)
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
-        """Return the contents of both slots, read from the leader of their stream.
-
-        Raises:
-            Poison: What is stored cannot be decoded; it is dead-lettered.
-        """
+        """Return the contents of both slots, read from the leader of their stream."""
         # The result is read first: otherwise a start and its result could both be stored between the two
         # reads, and the result would be returned without its start. (An idempotent call has no start.)
         result = await jetstream.last_message(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
@@ -167,7 +152,7 @@ class CallSlots:
         try:
             return decode_slot(model, message.subject, message.data)
         except Poison as poison:
-            await dead_letter_slot(self._bus, RESULTS, message, poison.reason)
+            await dead.dead_letter_stored(self._bus, RESULTS, message, poison.reason)
             raise
 
 
@@ -222,7 +207,6 @@ async def store_slot(
 
     Raises:
         NotReady: Another message took the slot and was removed.
-        Poison: The stored message cannot be decoded.
     """
     payload = value.model_dump_json(by_alias=True).encode()
     deadline = asyncio.get_running_loop().time() + SLOT_TIMEOUT_S
@@ -250,28 +234,11 @@ async def store_slot(
 
 
 def decode_slot(model: type[T], subject: str, data: bytes) -> T:
-    """Decode the message of a slot.
-
-    Raises:
-        Poison: It is not a `model`.
-    """
+    """Decode the message of a slot; raise `Poison` if it is not a `model`."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise Poison(subject, f"not a {model.__name__}: {error.error_count()} fields are wrong") from error
-
-
-async def dead_letter_slot(bus: Bus, stream: str, message: StoredMessage | WorkMessage, reason: str) -> None:
-    """Store the message of a slot in DEAD. The slot does not change."""
-    await dead.dead_letter(
-        bus,
-        subject=message.subject,
-        stream=stream,
-        stream_seq=message.stream_seq,
-        reason=reason,
-        payload=message.data,
-        headers=message.headers,
-    )
 
 
 def _writer(runner: str | None, epoch: int) -> str:

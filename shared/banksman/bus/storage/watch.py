@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from pydantic import BaseModel
@@ -80,7 +79,6 @@ class BucketView(Generic[T]):
         self._tasks: tuple[BackgroundTask, ...] = ()
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return the entry of a key; None if there is none."""
         return self._entries.get(key)
 
     def entries(self, prefix: str = "") -> list[Entry[T]]:
@@ -116,9 +114,7 @@ class BucketView(Generic[T]):
             self._tasks += (expiry,)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for remove in self._removers:
             remove()
         for task in self._tasks:
@@ -170,7 +166,6 @@ class BucketView(Generic[T]):
         await asyncio.sleep(next(iter(self._ends_at.values()), now + self._ttl_s) - now)
 
     async def _expire(self) -> None:
-        """End the entries that were not written again in time."""
         now = asyncio.get_running_loop().time()
         for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
             revision = self._revisions.get(key, 0)

@@ -16,8 +16,8 @@ from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
 from banksman.contracts.errors import BanksmanError, Refused, Unavailable
 from banksman.contracts.tools import ToolResult
+from banksman.quotas.places import Shares
 from banksman.runtime.failpoints import reach
-from banksman.runtime.shares import Shares
 
 logger = logging.getLogger(__name__)
 

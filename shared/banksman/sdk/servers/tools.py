@@ -28,11 +28,11 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
 from banksman.contracts.subjects import ANY
+from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime import event_loop
 from banksman.runtime.background import first_error
-from banksman.runtime.shares import Shares
 from banksman.sdk.local import nats_settings
 from banksman.sdk.servers.calls import ServedCalls, tool_router
 from banksman.sdk.servers.registry import RegistryClient

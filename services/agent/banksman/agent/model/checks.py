@@ -22,7 +22,7 @@ from banksman.contracts.messages import text_of
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
-from banksman.deployment.storage import TenantRoom
+from banksman.quotas.stored import MessageRoom
 from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
@@ -157,13 +157,13 @@ def _refused(call: ToolCall, kind: ErrorKind, text: str) -> CheckedCall:
 
 class ApprovalRoom:
     def __init__(self, bus: Bus) -> None:
-        self._room = TenantRoom(bus)
+        self._room = MessageRoom(bus)
 
     async def problem(self, tenant: str, size: int) -> str | None:
         """Count an approval request of `size` bytes; return why it must not be stored, None if it may be."""
         below = subjects.approval_request(tenant, ANY)
         try:
-            await self._room.take_part(APPROVALS, below, size, "approval requests")
+            await self._room.take_lent(APPROVALS, below, size, "approval requests")
         except Unavailable:
             # The reply of the model is already charged: an unavailable count must not fail its commit.
             return None

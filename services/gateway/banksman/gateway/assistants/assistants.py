@@ -21,10 +21,10 @@ from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.assistants.run_settings import model_name
+from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.quotas.shared_bucket import SharedBucket
-from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
 MAX_REVISIONS = 50

@@ -10,11 +10,11 @@ from banksman.contracts.messages import Message, ToolProtocol, UserMessage, text
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.gateway.assistants.run_settings import protocol
+from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.settings import OfferSettings
 from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
 from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables

@@ -22,6 +22,7 @@ from banksman.gateway.assistants.policies import operations as policy_operations
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.prompts import operations as prompt_operations
 from banksman.gateway.assistants.run_settings import ModelCatalog
+from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.assistants.tools import ToolCatalog, Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
 from banksman.gateway.conversations.conversations import Conversations
@@ -29,7 +30,6 @@ from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
-from banksman.gateway.quotas.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.runners.placement import Placements
 

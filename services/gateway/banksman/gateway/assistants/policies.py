@@ -15,11 +15,11 @@ from banksman.contracts.assistants import (
     ApprovalTerms,
     Assistant,
 )
+from banksman.gateway.assistants.tenant_store import PolicyStore, TenantStore
 from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
-from banksman.gateway.quotas.tenant_store import PolicyStore, TenantStore
 
 POLICY = ApprovalPolicy().id
 """The id of the one policy of each tenant."""

@@ -13,6 +13,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.messages import AssistantMessage, Content, UserMessage, text_of
 from banksman.contracts.work import DeleteConversation, RenameConversation
 from banksman.gateway.assistants.run_settings import model_name
+from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations.conversations import (
     Conversations,
     CreatedConversations,
@@ -22,7 +23,6 @@ from banksman.gateway.conversations.conversations import (
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.runs.idempotency import RequestIds, ids_once
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.runs.ports import Clock

@@ -21,7 +21,7 @@ from banksman.gateway.conversations.bodies import ConversationPage
 from banksman.gateway.conversations.listing import newest, position
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
 K = TypeVar("K")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from banksman.bus.publish import RunQueue
+from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations.changes import ConversationChanges, Titles
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.imports import Imports
@@ -14,7 +15,6 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.runs.http_starts import RunsOverHttp
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.one_request import OneRequest

@@ -24,11 +24,11 @@ from banksman.contracts.events import Outcome
 from banksman.contracts.ids import digest
 from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
 from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.conversations.bodies import ExportedConversation
 from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import DerivedIds, StoredRequests
 from banksman.runs.ports import Clock
 

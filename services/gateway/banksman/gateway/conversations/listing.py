@@ -13,7 +13,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.storage.kv import Entry, is_marker
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput, Poison
-from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.quotas.stored import SharedBucket
 
 FIRST_WINDOW = 1_000
 """Stream sequences that the first read of a page covers; each further read covers four times as many."""

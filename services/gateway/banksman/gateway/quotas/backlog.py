@@ -9,22 +9,26 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import Gauge
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.names import AGENTS, RUNS, WORKFLOWS, api
+from banksman.bus.names import AGENTS, EVENTS, RUNS, USAGE, WORKFLOWS, api
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.storage import TenantRoom
-from banksman.gateway.quotas.log_room import LogRoom
-from banksman.runtime.shares import LENT, within_share
+from banksman.contracts.usage import UsageTotals, usage_key
+from banksman.quotas.places import LENT, within_share
+from banksman.quotas.stored import MessageRoom, StorageRoom, is_crowded, lent_bytes_problem
 
 COUNT_VALID_S = 0.5
 """Seconds for which a count is used; other gateways may admit runs in this time."""
 MAX_RETRY_AFTER_S = 60.0
+FULL_RETRY_AFTER_S: Final = 60.0
+"""Seconds after which a tenant whose logs fill its part may try again."""
 RUNS_PER_S = 20.0
 """Assumed number of runs that agents start in a second, for the `retry_after_s` of a refusal."""
 
@@ -32,8 +36,6 @@ _WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parke
 
 
 class TooManyWaiting(Overloaded):
-    """A tenant has reached its limit of waiting runs."""
-
     code = ErrorCode.RATE_LIMITED
 
 
@@ -59,7 +61,7 @@ class Backlog:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._room = TenantRoom(self.bus)
+        self._room = MessageRoom(self.bus)
 
     async def check(self, tenant: str, size: int = 0) -> None:
         """Count one more run of a tenant, whose message has about `size` bytes, or refuse it.
@@ -70,7 +72,7 @@ class Backlog:
                 tenant.
         """
         await self.logs.check(tenant)
-        await self._room.take_part(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
+        await self._room.take_lent(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:
@@ -91,29 +93,17 @@ class Backlog:
                 self._by_tenant[tenant] += 1
 
     async def check_signal(self, tenant: str, size: int = 0) -> None:
-        """Count one more signal of a tenant, such as a cancellation or a message that steers a run.
-
-        Raises:
-            Overloaded: The signals of this tenant that wait for agents fill its part.
-        """
-        await self._room.take_part(RUNS, subjects.run_signal(tenant, ANY), size, "waiting signals")
+        """Count one more signal of a tenant, or raise `Overloaded` if its signals fill its part."""
+        await self._room.take_lent(RUNS, subjects.run_signal(tenant, ANY), size, "waiting signals")
 
     async def check_workflow(self, tenant: str, size: int) -> None:
-        """Count one more start of a workflow, whose message has about `size` bytes, or refuse it.
-
-        Raises:
-            Overloaded: Storage is full, for all or for this tenant.
-        """
+        """Count one more start of a workflow of about `size` bytes; raise `Overloaded` if storage is full."""
         await self.logs.check(tenant)
         waiting = subjects.workflow_run(ANY, tenant, ANY)
-        await self._room.take_part(WORKFLOWS, waiting, size, "waiting workflows")
+        await self._room.take_lent(WORKFLOWS, waiting, size, "waiting workflows")
 
     async def measure(self) -> None:
-        """Set the metric to the number of waiting runs, at most half a second old.
-
-        Raises:
-            Unavailable: The broker does not respond; the metric keeps its last value.
-        """
+        """Set the metric to the number of waiting runs, at most half a second old."""
         async with self._turn:
             await self._refresh()
 
@@ -138,3 +128,27 @@ def _too_many(waiting: int, reason: str, most: int) -> TooManyWaiting:
 def _retry_after(waiting: int, limit: int) -> float:
     """Return the seconds until there should be room for another run."""
     return min(MAX_RETRY_AFTER_S, 1.0 + (waiting - limit) / RUNS_PER_S)
+
+
+class LogRoom:
+    """Refuses new messages of a tenant whose logs exceed its part: three times the free space.
+
+    While the logs of all tenants fill less than three quarters of their stream, no tenant can exceed its
+    part, and the check costs nothing. Above that, it reads the sizes that agents counted a few seconds
+    before.
+    """
+
+    def __init__(self, bus: Bus, storage: StorageRoom) -> None:
+        self.storage = storage
+        self._totals = Bucket(bus, USAGE, UsageTotals)
+
+    async def check(self, tenant: str) -> None:
+        """Raise `Overloaded` if the logs of all tenants are full, or those of this tenant exceed its part."""
+        await self.storage.check()
+        use = await self.storage.use(EVENTS)
+        if use is None or not is_crowded(use):
+            return
+        entry = await self._totals.get(usage_key(tenant))
+        stored = 0 if entry is None else entry.value.stored_bytes
+        if problem := lent_bytes_problem(use, stored, "conversations", "conversations"):
+            raise Overloaded(problem, retry_after_s=FULL_RETRY_AFTER_S)

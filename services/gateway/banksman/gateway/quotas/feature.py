@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from banksman.deployment.storage import StorageRoom
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import Operations
-from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.log_room import LogRoom
+from banksman.gateway.quotas.backlog import Backlog, LogRoom
+from banksman.quotas.stored import StorageRoom
 
 
 async def build(base: Foundation) -> None:
-    """Build the check that refuses requests for which the queues have no room."""
     settings = base.settings
     logs = LogRoom(base.bus, StorageRoom(base.bus))
     limit = settings.gateway.max_waiting_runs

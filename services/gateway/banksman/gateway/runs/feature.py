@@ -6,18 +6,18 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.live import LiveHub
 from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.shared_bucket import SharedBucket
-from banksman.gateway.quotas.tenant_store import AssistantStore
 from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import operations
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunCancels, RunStarts
+from banksman.quotas.stored import SharedBucket
 from banksman.runs.runners.placement import Placements
 
 

@@ -10,10 +10,10 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.ports import Clock
 

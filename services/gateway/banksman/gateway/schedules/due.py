@@ -22,8 +22,8 @@ from banksman.gateway.schedules.models import Schedule, ScheduledRun, ScheduleEr
 from banksman.gateway.schedules.starting import start_run
 from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.schedules.times import next_time
+from banksman.quotas.places import Shares
 from banksman.runs.ports import Clock
-from banksman.runtime.shares import Shares
 
 logger = logging.getLogger(__name__)
 

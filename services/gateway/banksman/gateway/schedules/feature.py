@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.quotas.tenant_store import AssistantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.schedules.operations import operations

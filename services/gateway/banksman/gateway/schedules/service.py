@@ -12,10 +12,10 @@ from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import digest, new_id
+from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.quotas.tenant_store import AssistantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.schedules.coming import coming_starts

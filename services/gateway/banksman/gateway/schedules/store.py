@@ -13,8 +13,8 @@ from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
-from banksman.gateway.quotas.shared_bucket import SharedBucket
 from banksman.gateway.schedules.models import DueTime, Schedule
+from banksman.quotas.stored import SharedBucket
 
 CHECK_S = 600.0
 """Seconds between comparisons of the view with the bucket, which read all schedules. The view is only used to

@@ -19,8 +19,8 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
+from banksman.quotas.places import SharedPlaces, Shares
 from banksman.runtime.failpoints import reach
-from banksman.runtime.shares import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import (
     Reports,

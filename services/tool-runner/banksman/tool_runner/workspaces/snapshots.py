@@ -23,8 +23,7 @@ from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects
 from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
 from banksman.contracts.ids import digest, is_token, new_id
 from banksman.contracts.workspaces import OWN_SHARE, SnapshotManifest, SnapshotPart, SnapshotRef
-from banksman.deployment.streams import stream_info
-from banksman.runtime.shares import within_share
+from banksman.quotas.stored import StreamUse, is_crowded, lent_bytes_problem, stream_use
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
@@ -262,28 +261,22 @@ class SnapshotRoom:
         self._listed_at = float("-inf")
 
     async def check(self, tenant: str, size: int = 0) -> None:
-        info = await stream_info(self._bus, object_stream(WORKSPACES))
-        most, held = (int(info["config"]["max_bytes"]), int(info["state"]["bytes"])) if info else (0, 0)
-        free = max(0, most - held - size)
-        if most <= 0 or within_share(held + size, free):
+        use = await stream_use(self._bus, object_stream(WORKSPACES))
+        if use is None or not is_crowded(use, size):
             return
-        stored = await self._bytes_of(tenant, LISTED_S)
-        if self._own + size > OWN_SHARE * most:
-            stored = await self._bytes_of(tenant, REFUSED_S)
-        if self._own + size > OWN_SHARE * most:
-            raise Overloaded(
-                f"storage_full: the snapshots of runner {self._runner} have {self._own} of {most} bytes; one "
-                f"runner may have {OWN_SHARE:.0%}",
-                retry_after_s=RETRY_AFTER_S,
+        if await self._problem(tenant, use, size, LISTED_S) is None:
+            return
+        if problem := await self._problem(tenant, use, size, REFUSED_S):
+            raise Overloaded(problem, retry_after_s=RETRY_AFTER_S)
+
+    async def _problem(self, tenant: str, use: StreamUse, size: int, listed_s: float) -> str | None:
+        stored = await self._bytes_of(tenant, listed_s)
+        if self._own + size > OWN_SHARE * use.max_bytes:
+            return (
+                f"storage_full: the snapshots of runner {self._runner} have {self._own} of {use.max_bytes} "
+                f"bytes; one runner may have {OWN_SHARE:.0%}"
             )
-        if not within_share(stored + size, free):
-            stored = await self._bytes_of(tenant, REFUSED_S)
-        if not within_share(stored + size, free):
-            raise Overloaded(
-                f"storage_full: the snapshots of this tenant have {stored} bytes, {most - held} of {most} "
-                "are free for all tenants; delete conversations or files first",
-                retry_after_s=RETRY_AFTER_S,
-            )
+        return lent_bytes_problem(use, stored, "snapshots", "conversations or files", size=size)
 
     def add(self, tenant: str, size: int) -> None:
         """Count a stored snapshot until all are listed again."""

@@ -17,7 +17,7 @@ from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.settings import GatewaySettings
-from banksman.runtime.rate_limit import Rates
+from banksman.quotas.rates import Rates
 from banksman.runtime.tracing import HEADER, traced
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -27,7 +27,7 @@ from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.settings import GatewaySettings
-from banksman.runtime.rate_limit import TokenBucket
+from banksman.quotas.rates import TokenBucket
 
 logger = logging.getLogger(__name__)
 

@@ -67,11 +67,7 @@ class Rates:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def check(self, client: str) -> None:
-        """Count a request.
-
-        Raises:
-            TooManyRequests: The client exceeds its rate.
-        """
+        """Count a request; raise `TooManyRequests` if the client exceeds its rate."""
         if wait_s := self.take(client):
             raise TooManyRequests(wait_s)
 

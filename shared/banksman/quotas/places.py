@@ -36,7 +36,7 @@ class Shares:
     def __init__(
         self, places: int, limit_of: Callable[[str], int | None] = _unlimited, *, extra: int | None = None
     ) -> None:
-        """Create the shares of a number of places.
+        """Share a number of places.
 
         Args:
             limit_of: Returns the number of places that a tenant may use at most; None for no limit.
@@ -50,12 +50,10 @@ class Shares:
 
     @property
     def used(self) -> int:
-        """Number of used places."""
         return self._total
 
     @property
     def free(self) -> int:
-        """Number of unused places."""
         return max(0, self._places - self._total)
 
     def allows(self, tenant: str) -> bool:

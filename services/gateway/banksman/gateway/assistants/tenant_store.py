@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -12,11 +10,11 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANTS, POLICIES, PROMPTS
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts.assistants import ApprovalPolicy, Assistant, ToolSettings
-from banksman.contracts.errors import Conflict, NotFound, Overloaded
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.registry import SystemPrompt
-from banksman.deployment.streams import stream_info
 from banksman.gateway.assistants.recent_values import RecentValues
 from banksman.prompting.templates import DEFAULT_PROMPT
+from banksman.quotas.stored import ByteRoom
 
 DEFAULT_ASSISTANT = Assistant(
     id="default", name="Default", system_prompt=DEFAULT_PROMPT, tools=ToolSettings(enabled=True)
@@ -27,20 +25,6 @@ DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAU
 
 D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
 
-TENANT_SHARE: Final = 8
-"""The documents of one tenant fill at most about 1 / `TENANT_SHARE` of their bucket."""
-COUNTED_S: Final = 10.0
-"""Seconds for which the counted bytes of a tenant are cached; bytes that this process stores are added."""
-
-
-@dataclass
-class _Counted:
-    """The bytes of one tenant's documents."""
-
-    held: int
-    limit: int
-    until: float
-
 
 class TenantStore(Generic[D]):
     """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with a default document."""
@@ -49,7 +33,7 @@ class TenantStore(Generic[D]):
         self._bucket = Bucket(bus, bucket, model)
         self.recent = RecentValues(self._bucket)
         """The cache of the documents that runs use; the service opens it as a context manager."""
-        self._counted: dict[str, _Counted] = {}
+        self._room = ByteRoom(bus, self._bucket.stream, self._bytes_of, f"{noun}s")
         self._noun = noun
         self._default = default
 
@@ -89,7 +73,7 @@ class TenantStore(Generic[D]):
             Conflict: The id is taken.
             Overloaded: The tenant's documents fill its share of the bucket.
         """
-        await self._take(tenant, _size(document))
+        await self._room.take(tenant, _size(document))
         revision = await self._bucket.create(f"{tenant}.{document.id}", document)
         if revision is None:
             raise Conflict(f"{self._noun} {document.id!r} exists already")
@@ -120,7 +104,7 @@ class TenantStore(Generic[D]):
                 found = f"{self._noun} {document.id!r} is at revision {stored.revision}, not {revision}"
                 raise Conflict(f"{found}: read it again")
             if (growth := _size(document) - _size(stored)) > 0:
-                await self._take(tenant, growth)
+                await self._room.take(tenant, growth)
             # Compare-and-set: after a concurrent write, compare with the newly stored document.
             written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
             self.recent.forget(f"{tenant}.{document.id}")
@@ -137,25 +121,10 @@ class TenantStore(Generic[D]):
             raise NotFound(self._noun, document_id)
         await self._bucket.delete(f"{tenant}.{document_id}")
         self.recent.forget(f"{tenant}.{document_id}")
-        self._counted.pop(tenant, None)
+        self._room.forget(tenant)
 
-    async def _take(self, tenant: str, size: int) -> None:
-        """Count `size` bytes that a tenant is about to store, or refuse them if its share is full."""
-        now = asyncio.get_running_loop().time()
-        counted = self._counted.get(tenant)
-        if counted is None or counted.until <= now:
-            self._counted = {name: one for name, one in self._counted.items() if one.until > now}
-            held = sum([_size(entry.value) async for entry in self._bucket.entries(tenant)])
-            info = await stream_info(self._bucket.bus, self._bucket.stream)
-            limit = int(info["config"]["max_bytes"]) // TENANT_SHARE if info else 0
-            counted = self._counted[tenant] = _Counted(held, limit, now + COUNTED_S)
-        if counted.held + size > counted.limit:
-            raise Overloaded(
-                f"storage_full: the {self._noun}s of this tenant have {counted.held} of {counted.limit} "
-                "bytes; delete some first",
-                retry_after_s=COUNTED_S,
-            )
-        counted.held += size
+    async def _bytes_of(self, tenant: str) -> int:
+        return sum([_size(entry.value) async for entry in self._bucket.entries(tenant)])
 
 
 class AssistantStore(TenantStore[Assistant]):

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from banksman.runtime.shares import SharedPlaces, Shares
+from banksman.quotas.places import SharedPlaces, Shares
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
