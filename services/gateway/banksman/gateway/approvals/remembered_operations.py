@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from banksman.gateway.approvals.remembered import ListedRemembered, RememberedDecisions
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
-from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 
 Service = Annotated[RememberedDecisions, provided(RememberedDecisions)]
 

@@ -15,10 +15,9 @@ from banksman.contracts.assistants import (
     ApprovalTerms,
     Assistant,
 )
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import ADMIN, Caller
 from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, RequestBody, StrictBody, provided
 from banksman.gateway.quotas.tenant_store import TenantStore
 
 POLICY = ApprovalPolicy().id

@@ -13,9 +13,8 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
 from banksman.gateway.assistants.prompts import EnhancedPromptBody, NewPrompt, PromptBody, Prompts
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 
 Service = Annotated[Prompts, provided(Prompts)]
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)

@@ -12,8 +12,8 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.prompting.templates import render, variables_of

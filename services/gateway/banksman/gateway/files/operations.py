@@ -10,9 +10,8 @@ from pydantic import AfterValidator
 
 from banksman.contracts.calls import FileEntry
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import MISSING, Operations
-from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]

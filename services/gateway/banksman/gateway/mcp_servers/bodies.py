@@ -19,7 +19,7 @@ from banksman.contracts.mcp import (
 from banksman.contracts.mcp_sign_in import OAuthClient
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.mcp_servers.servers import LookedAt
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 
 
 class Approval(RequestBody):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import Approval, McpServerDescription, described
-from banksman.gateway.mcp_servers.server_bodies import (
+from banksman.gateway.mcp_servers.configuration import (
     McpServerChange,
     NewMcpServer,
     change_request,
     server_request,
 )
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
-from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.mcp_servers.sign_in_operations import operations as sign_ins
+from banksman.gateway.mcp_servers.sign_ins import McpSignIns
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
+from banksman.runs.runners.placement import Placements
 
 Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
 DETAILS = ("name",)
@@ -97,3 +100,12 @@ async def approve_mcp_server(
 ) -> McpServerDescription:
     """Approve the changes of a server: models are offered its tools as they are now."""
     return described(await servers.approve(caller, server_id, body.digest))
+
+
+async def build(base: Foundation) -> None:
+    """Build the servers and the sign-ins at them."""
+    servers = ConfiguredServers(base.bus, base.services[Placements], base.clock, base.box)
+    base.services.add(servers, McpSignIns(servers, base.clock))
+
+
+FEATURE = Feature((*operations, *sign_ins), build)

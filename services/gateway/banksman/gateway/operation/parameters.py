@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.validation_errors import expected
-from banksman.contracts.wire import Wire, parse
+from banksman.contracts.wire import Stored, Wire, parse
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 
@@ -147,6 +147,17 @@ class StrictJson:
 # creates a route, and our models build their validators later, on first use.
 warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 StrictBody = Annotated[M, StrictJson(), Body()]
+
+
+class RequestBody(Wire):
+    """The body of a request."""
+
+
+class Listing(Stored, Generic[T]):
+    """A list in one page."""
+
+    items: tuple[T, ...]
+    next: None = None
 
 
 @dataclass(frozen=True, slots=True)

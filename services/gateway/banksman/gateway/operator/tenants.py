@@ -11,7 +11,7 @@ from banksman.contracts.subjects import ANY, approval_reply, approval_request, r
 from banksman.contracts.usage import UsageReport, passthrough_key, usage_key
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.usage.reports import UsageReports
+from banksman.gateway.usage.operations import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50

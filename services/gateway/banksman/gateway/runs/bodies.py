@@ -13,7 +13,7 @@ from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.conversations.bodies import NewConversation, RunApproval
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.runs.runs import FoundRun
 
 

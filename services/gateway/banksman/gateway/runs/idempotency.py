@@ -8,13 +8,21 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from banksman.bus.storage.kv import Entry
-from banksman.contracts.errors import Conflict, NotReady
-from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
-from banksman.contracts.ids import digest, new_id, run_id_for
+from banksman.contracts.errors import BadInput, Conflict, NotReady
+from banksman.contracts.frames import (
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    Envelope,
+    InputReply,
+    RunCancel,
+    WorkflowStart,
+)
+from banksman.contracts.ids import conversation_of, conversation_of_approval, digest, new_id, run_id_for
+from banksman.contracts.messages import Content, TextPart
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import UNREPEATED
-from banksman.gateway.runs.checks import Request
 
 
 class RequestRecord(Stored):
@@ -185,3 +193,30 @@ def request_key(caller: Caller, request: Request) -> str:
         case _:
             scope = ""
     return digest(f"{caller.user}\n{scope}\n{request.id}".encode())
+
+
+Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+
+
+def check_conversation(request: Request) -> None:
+    """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
+    match request:
+        case RunCancel():
+            named = conversation_of(request.run_id)
+        case ApprovalDecision():
+            named = conversation_of_approval(request.approval_id)
+        case InputReply():
+            named = conversation_of_approval(request.request_id)
+        case _:
+            return
+    given = request.conversation_id
+    if named is not None and given not in (None, named):
+        raise BadInput("conversation_id", given, f"{named!r}, the conversation of the other id, or nothing")
+
+
+def check_content(content: Content) -> None:
+    """Check that a message is not empty, because models refuse empty messages."""
+    parts = (TextPart(text=content),) if isinstance(content, str) else content
+    if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
+        given = content if isinstance(content, str) else [part.model_dump() for part in content]
+        raise BadInput("content", given, "text, an image or a file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
@@ -16,17 +17,23 @@ from banksman.bus.names import RUNS, WORKFLOWS
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
-from banksman.contracts.approvals import ApprovalRequested, InputRequested
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import Event, RunFinished, ToolCallCompleted
+from banksman.contracts.events import (
+    Event,
+    IterationStarted,
+    RunFinished,
+    ToolCallCompleted,
+    ToolCallRequested,
+    TrackedCall,
+)
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.registry import StartWorkflow
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import PARKED, RunView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.runs.calls import RunCall, calls_of
 
 START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
     Annotated[StartRun | StartWorkflow, Field(discriminator="type")]
@@ -243,3 +250,42 @@ def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:
         if event.run_id == run_id and isinstance(event.data, RunFinished):
             return event.data
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """A call with its id."""
+
+    tool_call_id: str
+    tracked: TrackedCall
+
+
+def calls_of(events: Iterable[Event], run_id: str) -> list[RunCall]:
+    """Return the calls of a run in the order of their results, as its outcome lists them (R102)."""
+    requested: dict[str, ToolCall] = {}
+    found: list[RunCall] = []
+    iteration = 0
+    for event in events:
+        if event.run_id != run_id:
+            continue
+        match event.data:
+            case IterationStarted(n=n):
+                iteration = n - 1
+            case ToolCallRequested(call=call):
+                requested[call.id] = call
+            case ApprovalResolved(decisions=decisions):
+                edited = {one.tool_call_id: one.arguments for one in decisions if one.arguments is not None}
+                for call_id, arguments in edited.items():
+                    if call_id in requested:
+                        requested[call_id] = requested[call_id].model_copy(update={"arguments": arguments})
+            case ToolCallCompleted(result=result):
+                # A second result of the same call changes nothing.
+                call = requested.pop(result.tool_call_id, None)
+                if call is not None:
+                    tracked = TrackedCall(
+                        tool=call.name, params=call.arguments, result=result.content, iteration=iteration
+                    )
+                    found.append(RunCall(call.id, tracked))
+            case _:
+                pass
+    return found

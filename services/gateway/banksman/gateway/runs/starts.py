@@ -21,8 +21,13 @@ from banksman.gateway.conversations.conversations import Conversations, CreatedC
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.runs.checks import check_content, check_conversation
-from banksman.gateway.runs.idempotency import RequestIds, ids_once, request_key
+from banksman.gateway.runs.idempotency import (
+    RequestIds,
+    check_content,
+    check_conversation,
+    ids_once,
+    request_key,
+)
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.history import Paths
 from banksman.runtime.failpoints import reach

@@ -18,8 +18,7 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.quotas.tenant_store import AssistantStore
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules.coming import coming_starts
-from banksman.gateway.schedules.due import DueSchedules
+from banksman.gateway.schedules.due import DueSchedules, start_run
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -31,9 +30,8 @@ from banksman.gateway.schedules.models import (
     ScheduleFields,
     WorkflowRunStart,
 )
-from banksman.gateway.schedules.starting import start_run
 from banksman.gateway.schedules.store import ScheduleStore
-from banksman.gateway.schedules.times import first_time
+from banksman.gateway.schedules.times import coming_starts, first_time
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock

@@ -17,8 +17,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
-from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key
-from banksman.gateway.usage.reports import stored_totals
+from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key, usage_key
 from banksman.runs.ports import Clock
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -134,3 +133,15 @@ class PassthroughUsage:
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._write_every_s)
+
+
+async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:
+    """Return the usage of the tenant's runs and its passthrough.
+
+    Raises:
+        Unavailable: The broker did not respond.
+    """
+    # Agents count the runs. Only they may remove a total that cannot be decoded.
+    runs = await bucket.get_or_skip(usage_key(tenant))
+    passed = await bucket.get_or_drop(passthrough_key(tenant))
+    return (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())

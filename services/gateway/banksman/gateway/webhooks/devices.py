@@ -12,8 +12,8 @@ from banksman.contracts.events import Event
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.webhooks.models import Device, PushKeys, Webhook
 from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
 from banksman.gateway.webhooks.sending import Sender

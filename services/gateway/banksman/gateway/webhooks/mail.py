@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.mail_settings import SmtpSettings
+from banksman.gateway.settings import SmtpSettings
 from banksman.gateway.webhooks.models import QueuedDelivery
 
 TIMEOUT_S = 10.0

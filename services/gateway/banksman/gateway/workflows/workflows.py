@@ -1,10 +1,10 @@
-"""A client of the workflows service: list workflows and check the parameters of a start."""
+"""A client of the workflows service, and the bodies with which users store workflows without code."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
@@ -12,6 +12,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
+    STORED_SERVER,
     CheckWorkflow,
     DeleteWorkflow,
     ListWorkflows,
@@ -25,11 +26,45 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
+from banksman.contracts.wire import JsonObject, Token
+from banksman.contracts.workflows import Built
+from banksman.gateway.operation.parameters import RequestBody
 
 TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class WorkflowBody(RequestBody):
+    """A workflow without code as clients submit it."""
+
+    title: str = Field(default="", max_length=200)
+    description: str = Field(default="", max_length=4000)
+    category: Token = "general"
+    parameters_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema of its parameter form, with hints (`x-hint`) and `x-positional`."""
+    timeout_s: float = Field(default=3600.0, gt=0, le=86_400)
+    """Maximum seconds of work, without the time of waiting for users."""
+    built: Built
+    """Its steps and its result."""
+
+    def definition(self, name: str) -> WorkflowDefinition:
+        """Return the workflow to store."""
+        fields = {field: getattr(self, field) for field in WorkflowBody.model_fields}
+        return WorkflowDefinition(name=name, server=STORED_SERVER, **fields)
+
+
+class NewWorkflow(WorkflowBody):
+    """A workflow to create."""
+
+    name: Token
+
+
+class WorkflowUpdate(WorkflowBody):
+    """A workflow that replaces a stored one."""
+
+    revision: int | None = None
+    """The revision to replace; None replaces any."""
 
 
 class Workflows:
