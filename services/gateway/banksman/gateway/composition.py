@@ -69,18 +69,12 @@ FEATURES: Final = CORE + OPTIONAL
 
 
 async def compose(base: Foundation, features: Iterable[Feature]) -> None:
-    """Build the services of the features.
-
-    Raises:
-        Unavailable: NATS does not respond.
-    """
     for feature in features:
         await feature.build(base)
     base.dispatcher.check_complete()
 
 
 def operations_of(features: Iterable[Feature]) -> tuple[Operation, ...]:
-    """Return the operations of the features."""
     return unique(operation for feature in features for operation in feature.operations)
 
 

@@ -6,12 +6,7 @@ from typing import Annotated
 
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import Approval, McpServerDescription, described
-from banksman.gateway.mcp_servers.configuration import (
-    McpServerChange,
-    NewMcpServer,
-    change_request,
-    server_request,
-)
+from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.mcp_servers.sign_in_operations import operations as sign_ins
 from banksman.gateway.mcp_servers.sign_ins import McpSignIns
@@ -45,7 +40,7 @@ async def create_mcp_server(
     body: StrictBody[NewMcpServer], servers: Servers, caller: CallerDep
 ) -> McpServerDescription:
     """Configure a server and list its tools. Models are offered the tools after approval."""
-    return described(await servers.create(caller, body.id, server_request(body)))
+    return described(await servers.create(caller, body))
 
 
 @operations.add("mcp.read", "GET /context/mcp-servers/{server_id}", errors=(MISSING,))
@@ -68,7 +63,7 @@ async def replace_mcp_server(
 
     A secret that is null keeps its stored value; a secret that is omitted is removed.
     """
-    return described(await servers.replace(caller, server_id, change_request(body)))
+    return described(await servers.replace(caller, server_id, body))
 
 
 @operations.add(
@@ -103,7 +98,6 @@ async def approve_mcp_server(
 
 
 async def build(base: Foundation) -> None:
-    """Build the servers and the sign-ins at them."""
     servers = ConfiguredServers(base.bus, base.services[Placements], base.clock, base.box)
     base.services.add(servers, McpSignIns(servers, base.clock))
 

@@ -52,8 +52,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sign-in that a user may finish."""
-
     url: str = field(repr=False)
     """The page of the authorization server, with the state."""
     state: str = field(repr=False)
@@ -63,8 +61,6 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished sign-in."""
-
     tenant: str
     server_id: str
     user: str
@@ -90,16 +86,8 @@ class McpSignIns:
     ) -> Begun:
         """Begin a sign-in, which replaces an earlier one that has not been finished.
 
-        Args:
-            caller: Who signs in.
-            server_id: The server.
-            redirect_uri: The address to which the authorization server redirects the user.
-            client: The client that the authorization server knows; None uses the client of the last sign-in,
-                or registers one.
-
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: The server is a program, or offers no sign-in.
+        Without a `client` that the authorization server knows, it uses the client of the last sign-in, or
+        registers one. Raises `Conflict` if the server is a program, or offers no sign-in.
         """
         tenant = caller.tenant
         server = await self._servers.get(caller, server_id)
@@ -148,9 +136,7 @@ class McpSignIns:
     async def finish_for(self, caller: Caller, server_id: str, url: str) -> LookedAt:
         """Finish the sign-in of a user of the API with the address to which a browser was redirected.
 
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: As `finish_in_browser`, or the state belongs to another user or server.
+        Raises `Conflict` as `finish_in_browser`, or if the state belongs to another user or server.
         """
         await self._servers.get(caller, server_id)
         returned = Returned.at(url)
@@ -177,7 +163,6 @@ class McpSignIns:
     async def _granted(
         self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
     ) -> McpServer:
-        """Exchange the code and store the tokens."""
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
         try:
@@ -197,11 +182,7 @@ class McpSignIns:
         return await self._servers.update(tenant, server.id, changed)
 
     async def forget(self, caller: Caller, server_id: str) -> None:
-        """Delete the tokens of a server: its tools cannot be called before an administrator signs in again.
-
-        Raises:
-            NotFound: The tenant has no such server, or the server has no sign-in.
-        """
+        """Delete the tokens of a server: its tools cannot be called before the next sign-in."""
 
         def changed(server: McpServer) -> McpServer:
             if server.signed_in is None and server.pending is None:
@@ -251,11 +232,6 @@ class McpSignIns:
 
 
 def _known_part(part: T | None) -> T:
-    """Return a part of a runner's reply.
-
-    Raises:
-        Unavailable: The part is missing, because the runner does not know the request.
-    """
     if part is None:
         raise Unavailable("a runner of another version replied: upgrade it first")
     return part
@@ -288,7 +264,6 @@ class Returned:
 
     @classmethod
     def at(cls, url: str) -> Self:
-        """Return the parameters of the address to which the browser was redirected."""
         query = parse_qs(urlsplit(url).query)
 
         def value(name: str) -> str | None:
@@ -298,11 +273,7 @@ class Returned:
 
 
 def check_issuer(authorization: Authorization, issuer: str | None) -> None:
-    """Check that a code comes from the authorization server to which the user was sent (RFC 9207).
-
-    Raises:
-        Conflict: The redirect names another issuer, or none although the authorization server announced it.
-    """
+    """Raise `Conflict` if a code comes from another server than the user was sent to (RFC 9207)."""
     if issuer is None and not authorization.states_issuer:
         return
     if issuer != authorization.issuer:
@@ -310,7 +281,6 @@ def check_issuer(authorization: Authorization, issuer: str | None) -> None:
 
 
 def exchange(kept: PendingSecrets, code: str) -> RequestToken:
-    """Return the request for a token in exchange for a code."""
     return RequestToken(
         token_endpoint=kept.authorization.token_endpoint,
         client=kept.authorization.client,
@@ -325,7 +295,6 @@ def exchange(kept: PendingSecrets, code: str) -> RequestToken:
 
 
 def authorization_url(found: Authorization, redirect_uri: str, state: str, verifier: str) -> str:
-    """Return the address of the authorization server's page, with the parameters of this sign-in."""
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
     query = {
         "response_type": "code",

@@ -1,8 +1,8 @@
 """Sign-in of the web page through the identity provider, and the roles that its tokens grant.
 
 The page sends the user to the provider and brings back a code (with PKCE); the gateway exchanges it. So the
-page needs no permission to reach the provider, and a secret of the client never reaches a browser. The gateway
-keeps no state: the page holds `state` and `code_verifier`.
+page needs no permission to reach the provider, and a secret of the client never reaches a browser. The
+gateway keeps no state: the page holds `state` and `code_verifier`.
 """
 
 from __future__ import annotations
@@ -85,19 +85,12 @@ class IdentityProvider(Stored):
 
 @dataclass(frozen=True, slots=True)
 class ProviderSignIns:
-    """Signs users in, and describes the provider."""
-
     settings: OidcSettings | None
     tokens: OidcTokens | None
     """None without a provider."""
     dispatcher: Dispatcher
 
     async def where(self) -> SignIn:
-        """Return where users sign in.
-
-        Raises:
-            Unavailable: The provider does not respond.
-        """
         if self.tokens is None or self.settings is None or self.settings.client_id is None:
             return SignIn()
         return SignIn(
@@ -111,9 +104,8 @@ class ProviderSignIns:
 
         Raises:
             NotFound: There is no provider.
-            BadInput: The body has no code.
-            Unauthorized, Unavailable: As `OidcTokens.sign_in`.
-            Forbidden: The user may neither chat nor approve.
+            Unauthorized: The provider refuses the code, or its token is not for this gateway.
+            Forbidden: The token names no tenant, or the user may neither chat nor approve.
         """
         if self.tokens is None:
             raise NotFound("sign-in", "provider")

@@ -27,8 +27,6 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProviderEndpoints:
-    """The addresses that the provider's discovery document lists."""
-
     authorization: str
     token: str
     keys: str
@@ -46,21 +44,14 @@ class Code:
 
 
 class OidcProvider:
-    """Reads the provider's documents and exchanges codes.
-
-    https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE).
-    """
+    """https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE)."""
 
     def __init__(self, settings: OidcSettings, session: aiohttp.ClientSession) -> None:
         self._settings = settings
         self._session = session
 
     async def endpoints(self) -> ProviderEndpoints:
-        """Return the provider's endpoints.
-
-        Raises:
-            Unavailable: The provider does not respond, or its document names another issuer.
-        """
+        """Return the endpoints; raise `Unavailable` if the provider's document names another issuer."""
         issuer = self._settings.issuer
         found = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
@@ -72,20 +63,11 @@ class OidcProvider:
         return ProviderEndpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
 
     async def key_set(self, endpoints: ProviderEndpoints) -> Document:
-        """Return the provider's public keys, a JSON Web Key Set.
-
-        Raises:
-            Unavailable: The provider does not respond.
-        """
+        """Return the provider's public keys, a JSON Web Key Set."""
         return await self._get(endpoints.keys)
 
     async def exchange(self, endpoints: ProviderEndpoints, code: Code) -> str:
-        """Return the token that the provider gives for a code.
-
-        Raises:
-            Unauthorized: The provider refuses the code.
-            Unavailable: The provider does not respond.
-        """
+        """Return the token that the provider gives for a code; raise `Unauthorized` if it gives none."""
         client = self._settings.client_id or ""
         form = {
             "grant_type": "authorization_code",

@@ -49,7 +49,6 @@ class Services:
         self._by_type: dict[type[Any], Any] = {}
 
     def add(self, *services: object) -> None:
-        """Add services under their own types."""
         self._by_type.update({type(service): service for service in services})
 
     def provide(self, kind: type[T], service: T) -> None:
@@ -64,17 +63,12 @@ class Services:
         return cast(T | None, self._by_type.get(kind))
 
     def connected(self, kind: type[T]) -> T:
-        """Return a service for a request.
-
-        Raises:
-            Unavailable: The gateway has not connected to NATS yet.
-        """
+        """Return a service; raise `Unavailable` if the gateway has not connected to NATS yet."""
         if not self.has(kind):
             raise Unavailable(NOT_CONNECTED)
         return self[kind]
 
     def has(self, kind: type[Any]) -> bool:
-        """Return whether a service of this type was added."""
         return kind in self._by_type
 
 
@@ -85,13 +79,11 @@ class Provided(Generic[T]):
     kind: type[T]
 
     async def __call__(self, request: Request) -> T:
-        """Return the service for a request over HTTP."""
         services: Services = request.app.state.services
         return services.connected(self.kind)
 
 
 def provided(kind: type[Any]) -> Any:
-    """Return the FastAPI dependency on a service of this type."""
     return Depends(Provided(kind))
 
 
@@ -177,7 +169,6 @@ class Parameters:
 
 @cache
 def parameters_of(operation: Operation) -> Parameters:
-    """Return the parameters of the operation's function."""
     hints = get_type_hints(operation.handler, include_extras=True)
     services: dict[str, type[Any]] = {}
     fields: dict[str, tuple[Any, Any]] = {}
@@ -271,11 +262,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def path_value(operation: Operation, text: str) -> Any:
-    """Return the value of the parameter that the subject of a request over NATS names.
-
-    Raises:
-        BadInput: The text is no value of the parameter's type.
-    """
+    """Return the parameter that the subject of a NATS request names; raise `BadInput` for another type."""
     assert operation.named is not None
     annotation, _ = parameters_of(operation).fields[operation.named]
     try:

@@ -23,12 +23,7 @@ from banksman.gateway.operation.parameters import (
     StrictBody,
     provided,
 )
-from banksman.gateway.operator.dead_letters import (
-    MAX_LETTERS,
-    DeadLetterPage,
-    DeadLetters,
-    ShownDeadLetter,
-)
+from banksman.gateway.operator.dead_letters import MAX_LETTERS, DeadLetterPage, DeadLetters, ShownDeadLetter
 from banksman.gateway.operator.open_runs import MAX_RUNS, OpenRunPage, OpenRuns, OpenState
 from banksman.gateway.operator.overview import Overview, OverviewReader
 from banksman.gateway.operator.processes import Processes, Services
@@ -164,7 +159,6 @@ async def replay_dead_letter(letter_id: Letter, letters: Letters) -> None:
 
 
 async def build(base: Foundation) -> None:
-    """Build the views of streams, processes, tenants, open runs and dead letters."""
     bus, services = base.bus, base.services
     services.add(
         DeadLetters(bus),

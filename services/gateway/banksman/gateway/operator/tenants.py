@@ -60,11 +60,6 @@ class Tenants:
     settings: TenantSettings
 
     async def page(self, *, after: str, limit: int) -> TenantPage:
-        """Return the first tenants whose names follow `after`.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         keys = self.keys.by_tenant()
         known = {*await self._counted(), *keys, *self.settings.named}
         names = sorted(name for name in known if name > after)

@@ -58,7 +58,6 @@ class AcceptedRequest(Stored):
 
     @classmethod
     def of(cls, ack: Ack, **more: Any) -> Self:
-        """Return the body for an acknowledgement."""
         return cls(**ack.model_dump(include=set(cls.model_fields), exclude_none=True), **more)
 
 

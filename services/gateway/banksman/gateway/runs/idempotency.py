@@ -37,7 +37,6 @@ class RequestRecord(Stored):
     same digest, even if one of them has more fields. None in records of older gateways."""
 
     def matches(self, other: RequestRecord) -> bool:
-        """Return whether both records are of the same request."""
         if self.meaning_digest is None or other.meaning_digest is None:
             return self.body_digest == other.body_digest
         return self.meaning_digest == other.meaning_digest
@@ -50,21 +49,15 @@ class RequestBucket(Protocol):
         """Store a record; return None if the key has one."""
         ...
 
-    async def get(self, key: str) -> Entry[RequestRecord] | None:
-        """Return a record; None if the key has none."""
-        ...
+    async def get(self, key: str) -> Entry[RequestRecord] | None: ...
 
 
 class RequestIds(Protocol):
     """Assigns ids to requests: a repeated request gets the ids of the first one."""
 
-    def new(self, prefix: str) -> str:
-        """Return an id for a new request."""
-        ...
+    def new(self, prefix: str) -> str: ...
 
-    def new_run(self, conversation_id: str) -> str:
-        """Return the id of a run for a new request."""
-        ...
+    def new_run(self, conversation_id: str) -> str: ...
 
     async def once(
         self,
@@ -86,11 +79,9 @@ class DerivedIds:
         self._source = source
 
     def new(self, prefix: str) -> str:
-        """Return the id with this prefix."""
         return f"{prefix}{digest(f'{prefix}/{self._source}'.encode())[:21]}"
 
     def new_run(self, conversation_id: str) -> str:
-        """Return the id of the run in this conversation."""
         return f"{conversation_id}-{digest(f'{conversation_id}/{self._source}'.encode())[:12]}"
 
     async def once(
@@ -113,11 +104,9 @@ class StoredRequests:
         self._bucket = bucket
 
     def new(self, prefix: str) -> str:
-        """Return an id that no other request has."""
         return new_id(prefix)
 
     def new_run(self, conversation_id: str) -> str:
-        """Return the id of a run that no other request has."""
         return run_id_for(conversation_id)
 
     async def once(
@@ -129,11 +118,11 @@ class StoredRequests:
         *,
         exclude: set[str] | None = None,
     ) -> Mapping[str, str]:
-        """Return the ids of a request: `ids` for a new request, the stored ids for a repeated one.
+        """Return `ids` for a new request, and the ids of the first request for a repeated one.
 
         Args:
-            tenant: The tenant of the request.
-            request_id: The id of the request, unique within the tenant.
+            tenant: The tenant.
+            request_id: Unique within the tenant.
             body: The request's body.
             ids: The ids that a new request gets.
             exclude: Fields that may differ between a request and its repeat.
@@ -162,11 +151,7 @@ class StoredRequests:
 async def ids_once(
     requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return `ids` for a new request, and the ids of the first request for a repeated one.
-
-    Raises:
-        Conflict: The request's id was used with another body.
-    """
+    """Return `ids` for a new request, and the ids of the first request for a repeated one."""
     if request.id.startswith(UNREPEATED):
         # No client can repeat the request, so two durable writes are saved for a message in a new
         # conversation.

@@ -219,7 +219,6 @@ async def cancel_run(
 
 
 async def build_queue(base: Foundation) -> None:
-    """Build the queue of work for agents, the placements of runners, and the record of accepted requests."""
     placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
     bucket = SharedBucket(base.bus, IDEMPOTENCY, RequestRecord, "accepted requests")
     await base.stack.enter_async_context(placements)
@@ -227,7 +226,6 @@ async def build_queue(base: Foundation) -> None:
 
 
 async def build(base: Foundation) -> None:
-    """Build the services, once the assistants of runs are known."""
     services, default_model = base.services, base.settings.default_model
     index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
     runs = Runs(base.bus, services[LiveHub], services[Views], index)

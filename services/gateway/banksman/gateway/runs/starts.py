@@ -6,10 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import (
-    Branch,
-    RunSettings,
-)
+from banksman.contracts.assistants import Branch, RunSettings
 from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import Ack, ChatSend, RunCancel
 from banksman.contracts.ids import conversation_of
@@ -49,17 +46,7 @@ class RunStarts:
     default_model: str | None
 
     async def send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
-        """Store a message: it starts a run, or steers the open one.
-
-        Args:
-            caller: The sender.
-            request: The message.
-            requests: The ids of accepted requests.
-
-        Raises:
-            CallerMistake: The message is invalid, or the caller may not send it.
-            Refused: The message may be accepted later.
-        """
+        """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
         check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
@@ -112,12 +99,7 @@ class RunStarts:
         )
 
     async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
-        """Return the branch of a message if it is valid; None if the message names none.
-
-        Raises:
-            BadInput: The message steers a run.
-            NotFound: The conversation has no such message, or a compaction replaced it.
-        """
+        """Return the branch of a message; raise `NotFound` if a compaction replaced its beginning."""
         branch = request.branch
         if branch is not None and request.mode == "steer":
             raise BadInput("branch", branch.after, "nothing for a message that steers a run")
@@ -137,19 +119,12 @@ class RunStarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCancels:
-    """Stores the cancels of users as work for agents."""
-
     runs: Runs
     queue: RunQueue
     backlog: Backlog
 
     async def cancel(self, caller: Caller, request: RunCancel) -> Ack:
-        """Store a cancel. It has no effect on a run that has ended.
-
-        Raises:
-            BadInput: The run is of another conversation than the request names.
-            NotFound: This tenant has no such run.
-        """
+        """Store a cancel. It has no effect on a run that has ended."""
         check_conversation(request)
         conversation_id = conversation_of(request.run_id)
         # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.

@@ -141,15 +141,8 @@ async def start_run(
 ) -> Ack:
     """Start a run; a later call with the same source starts no second run.
 
-    Args:
-        dispatcher: Handles the requests of clients.
-        caller: The user as whom it runs.
-        start: The prompt or the workflow.
-        title: The title of a new conversation; empty for one from its message.
-        source: Identifies this run. All ids are derived from it.
-
-    Raises:
-        BanksmanError: The errors of a client's request.
+    All ids of the run are derived from `source`. An empty `title` is replaced by one from the message. Raises
+    the errors of a client's request.
     """
     ids = DerivedIds(source)
     match start:

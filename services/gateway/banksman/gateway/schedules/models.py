@@ -150,7 +150,6 @@ class Schedule(ScheduleFields):
     """The last runs, the newest first."""
 
     def with_run(self, run: ScheduledRun) -> Schedule:
-        """Return the schedule with one more run."""
         return self.model_copy(update={"runs": (run, *self.runs)[:LISTED_RUNS]})
 
 

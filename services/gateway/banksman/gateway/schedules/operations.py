@@ -98,7 +98,6 @@ async def run_schedule(
 
 
 async def build(base: Foundation) -> None:
-    """Build the schedules, which start due runs until the gateway stops."""
     services = base.services
     schedules = Schedules(
         base.bus,

@@ -39,11 +39,7 @@ def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> dateti
 
 
 def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | None:
-    """Return the next due time of a schedule after a time, in UTC; None if there is none.
-
-    Raises:
-        BadInput: The expression is invalid, or the time zone is unknown.
-    """
+    """Return the next due time of a schedule after a time, in UTC; None if there is none."""
     return None if cron is None else next(_times(cron, timezone, after), None)
 
 
@@ -53,9 +49,6 @@ def coming_times(
     """Return the due times of a schedule from its stored time until another time, in UTC.
 
     Of past times, only the stored one is returned, because several missed times start one run.
-
-    Raises:
-        BadInput: The expression is invalid, or the time zone is unknown.
     """
     later = iter(()) if cron is None else _times(cron, timezone, max(first, now))
     return takewhile(lambda time: time < until, chain((first,), later))
@@ -92,11 +85,7 @@ MAX_STARTS_EACH = 340
 
 
 async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[ComingStarts, ...]:
-    """Return the coming starts by schedule, in the order of `schedules`; schedules without any are omitted.
-
-    Raises:
-        BadInput: An expression is invalid, or a time zone is unknown.
-    """
+    """Return the coming starts by schedule, in the order of `schedules`, without schedules that have none."""
     waiting = [schedule for schedule in schedules if schedule.next_at is not None]
     each = min(MAX_STARTS_EACH, max(1, MAX_STARTS // max(1, len(waiting))))
     found: list[ComingStarts] = []

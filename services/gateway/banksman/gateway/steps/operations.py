@@ -58,19 +58,9 @@ class StepDetails:
     prompts: EnhancedPrompts
 
     async def list(self, caller: Caller, run_id: str) -> list[RunStep]:
-        """Return the steps of a run in the order in which they began.
-
-        Raises:
-            NotFound: This tenant has no such run.
-        """
         return steps_of(await self.runs.events(caller.tenant, run_id), run_id)
 
     async def get(self, caller: Caller, run_id: str, step_id: str) -> StepDetail:
-        """Return one step with its request and its result.
-
-        Raises:
-            NotFound: This tenant has no such run, or the run no such step.
-        """
         events = await self.runs.events(caller.tenant, run_id)
         step = next((one for one in steps_of(events, run_id) if one.step_id == step_id), None)
         if step is None:
@@ -247,7 +237,6 @@ async def read_step(run_id: str, step_id: str, details: Service, caller: CallerD
 
 
 async def build(base: Foundation) -> None:
-    """Build what reads the steps from the logs."""
     services = base.services
     services.add(StepDetails(services[Runs], services[Views], services[EnhancedPrompts]))
 

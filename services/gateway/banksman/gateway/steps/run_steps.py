@@ -88,7 +88,6 @@ class _Fold:
         return sorted(self._steps.values(), key=lambda step: step.began_at)
 
     def apply(self, event: Event) -> None:
-        """Fold one event of the run."""
         at = event.ts
         match event.data:
             case RunQueued():

@@ -8,14 +8,7 @@ from typing import Annotated
 from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.usage import (
-    WINDOWS,
-    UsageReport,
-    UsageTotals,
-    UsageWindow,
-    Window,
-    ends_at,
-)
+from banksman.contracts.usage import WINDOWS, UsageReport, UsageTotals, UsageWindow, Window, ends_at
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
@@ -34,15 +27,9 @@ class UsageReports:
         self._settings = settings
 
     async def of(self, caller: Caller) -> UsageReport:
-        """Return the usage of the caller's tenant today and this month (UTC), with its limits."""
         return self.report(caller.tenant, await self.totals(caller.tenant))
 
     async def totals(self, tenant: str) -> UsageTotals:
-        """Return the stored usage of a tenant.
-
-        Raises:
-            Unavailable: The broker did not respond.
-        """
         return await stored_totals(self._bucket, tenant)
 
     def report(self, tenant: str, totals: UsageTotals) -> UsageReport:
@@ -80,7 +67,6 @@ async def read_usage(
 
 
 async def build(base: Foundation) -> None:
-    """Build the reports, and the count of passthrough."""
     tenants = base.settings.tenants
     passthrough = PassthroughUsage(base.bus, base.clock, tenants)
     base.services.add(

@@ -49,7 +49,7 @@ class PushOffer(Stored):
 @webhook_operations.add("webhook.list", "GET /context/webhooks")
 async def list_webhooks(webhooks: Service, caller: CallerDep) -> Listing[WebhookDescription]:
     """List the tenant's webhooks, oldest first."""
-    return Listing[WebhookDescription](items=tuple(await webhooks.list(caller)))
+    return Listing[WebhookDescription](items=tuple(await webhooks.store.list(caller.tenant)))
 
 
 @webhook_operations.add(
@@ -71,7 +71,7 @@ async def create_webhook(
 @webhook_operations.add("webhook.read", "GET /context/webhooks/{webhook_id}", errors=(MISSING,))
 async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> WebhookDescription:
     """Read a webhook."""
-    return await webhooks.get(caller, webhook_id)
+    return await webhooks.store.get(caller.tenant, webhook_id)
 
 
 @webhook_operations.add(
@@ -97,7 +97,7 @@ async def replace_webhook(
 )
 async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> None:
     """Delete a webhook; pending messages to it are dropped."""
-    await webhooks.delete(caller, webhook_id)
+    await webhooks.store.delete(caller.tenant, webhook_id)
 
 
 @webhook_operations.add(
@@ -113,7 +113,7 @@ async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) ->
 )
 async def list_deliveries(webhook_id: str, webhooks: Service, caller: CallerDep) -> Listing[Delivery]:
     """List the newest deliveries of the last three days."""
-    return Listing[Delivery](items=tuple(await webhooks.deliveries(caller, webhook_id)))
+    return Listing[Delivery](items=tuple(await webhooks.store.deliveries(caller.tenant, webhook_id)))
 
 
 @push_operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
@@ -194,7 +194,6 @@ async def delete_receiver(
 
 
 async def build(base: Foundation) -> None:
-    """Build the webhooks, which deliver events until the gateway stops."""
     key = base.settings.approvals.key()
     views = base.services[Views]
     webhooks = Webhooks(base.bus, base.clock, key, base.keys, views, base.settings.gateway)

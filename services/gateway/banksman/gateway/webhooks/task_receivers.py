@@ -79,16 +79,10 @@ class TaskReceivers:
         return receiver
 
     async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
-        """Return the receivers of a task, oldest first."""
         found = await self._of_tenant(caller.tenant)
         return tuple(_described(one, task) for one, task in found if task.run_id == run_id)
 
     async def get(self, caller: Caller, run_id: str, config_id: str) -> TaskReceiver:
-        """Return a receiver.
-
-        Raises:
-            NotFound: The task has none with this id.
-        """
         found = [one for one in await self.list(caller, run_id) if one.config_id == config_id]
         if not found:
             raise NotFound("push notification configuration", config_id)

@@ -166,7 +166,6 @@ async def start_workflow(
 
 
 async def build(base: Foundation) -> None:
-    """Build the registry's client, the starts, and the parser of texts."""
     services = base.services
     workflows = Workflows(base.bus)
     starts = WorkflowStarts(

@@ -49,7 +49,6 @@ class WorkflowBody(RequestBody):
     """Its steps and its result."""
 
     def definition(self, name: str) -> WorkflowDefinition:
-        """Return the workflow to store."""
         fields = {field: getattr(self, field) for field in WorkflowBody.model_fields}
         return WorkflowDefinition(name=name, server=STORED_SERVER, **fields)
 
@@ -68,35 +67,23 @@ class WorkflowUpdate(WorkflowBody):
 
 
 class Workflows:
-    """The registered workflows. Every method raises `Unavailable` if their service does not respond."""
+    """The registered workflows. Methods raise `RemoteError` with the service's code, such as `not_found`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def list(self, tenant: str) -> tuple[WorkflowDefinition, ...]:
-        """Return the workflows that a tenant's users may start, sorted by name."""
         return (await self._request("list", ListWorkflows(tenant=tenant), WorkflowList)).workflows
 
     async def categories(self, tenant: str) -> tuple[WorkflowCategory, ...]:
-        """Return the workflows that a tenant's users may start, grouped by category."""
         request = ListWorkflows(tenant=tenant)
         return (await self._request("categories", request, WorkflowCategories)).categories
 
     async def get(self, tenant: str, name: str) -> WorkflowDefinition:
-        """Return one workflow.
-
-        Raises:
-            RemoteError: With code `not_found` if no workflow has that name.
-        """
         return await self._request("get", WorkflowName(name=name, tenant=tenant), WorkflowDefinition)
 
     async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
-        """Check the parameters of a start against the workflow's form, and return them with its defaults.
-
-        Raises:
-            BadInput: A parameter is invalid; the error names it.
-            RemoteError: With code `not_found` if no workflow has that name.
-        """
+        """Return the parameters with defaults; raise `BadInput`, which names the field, if one is invalid."""
         check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
         try:
             return await self._request("start", check, WorkflowChecked)
@@ -104,32 +91,17 @@ class Workflows:
             raise _of_field(error, "parameters.") from error
 
     async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
-        """Store a new workflow without code; a repeated request returns the workflow of the first one.
-
-        Raises:
-            BadInput: A step, a reference or the form is invalid; the error names the field.
-            RemoteError: With code `conflict` if the name is taken.
-        """
+        """Store a new workflow; a repeated request returns the workflow of the first one."""
         store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
         return await self._store(store)
 
     async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
-        """Replace a workflow without code. Its open runs continue with the version that they started with.
-
-        Raises:
-            BadInput: As `create`.
-            RemoteError: With code `not_found` if there is no such workflow, `conflict` if its revision
-                differs.
-        """
+        """Replace a workflow. Its open runs continue with the version that they started with."""
         store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
         return await self._store(store)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a workflow without code. Its open runs continue.
-
-        Raises:
-            RemoteError: With code `not_found` if there is no such workflow.
-        """
+        """Delete a workflow without code. Its open runs continue."""
         await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
 
     async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
@@ -139,12 +111,7 @@ class Workflows:
             raise _of_field(error, "") from error
 
     async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
-        """Return the form that a command or parameters fill, with its missing and invalid fields.
-
-        Raises:
-            RemoteError: With code `not_found` if no workflow has that name, `bad_request` if the text is no
-                command.
-        """
+        """Return the form that a command or parameters fill, with its missing and invalid fields."""
         return await self._request("parse", request, ParsedWorkflow)
 
     async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:

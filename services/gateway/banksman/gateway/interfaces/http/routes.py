@@ -11,7 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from banksman.contracts.wire import JsonValue
-from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key_of
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.operation.caller import PUBLIC, Caller, key_of
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
@@ -80,7 +81,7 @@ def _caller(request: Request, operation: Operation) -> Caller:
         Unauthorized: The key is missing, unknown or expired.
         Forbidden: The key does not open these endpoints, or lacks the right.
     """
-    keys: Authenticator = request.app.state.keys
+    keys: Keys = request.app.state.keys
     caller = request.state.caller = keys.caller(key_of(request.headers))
     operation.check(caller)
     return caller
