@@ -161,5 +161,4 @@ def _with_kept(given: McpTransport, stored: McpTransport, asked: GivenTransport)
 
 
 def place_of(transport: McpTransport) -> object:
-    """Return the address or the command of a server, without its secrets."""
     return transport.url if isinstance(transport, HttpServer) else transport.command

@@ -46,15 +46,12 @@ OFFER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """A server after its tools were listed."""
-
     server: McpServer
     refused: tuple[RefusedTool, ...] = ()
     """Approved tools that cannot be offered."""
 
     @property
     def changes_digest(self) -> str | None:
-        """Digest of the changes that wait for approval; None if there are none."""
         digests = "".join(tool.digest for tool in self.server.changes)
         return hashlib.sha256(digests.encode()).hexdigest() if digests else None
 
@@ -175,7 +172,6 @@ class ConfiguredServers:
         await self._bucket.delete(entry.key)
 
     async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
-        """Return the tools of a server. A program lists them in an empty workspace."""
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
@@ -217,7 +213,6 @@ class ConfiguredServers:
                 return server
 
     async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
-        """Offer exactly the approved tools of a server; return those that agents refuse."""
         definitions = tuple(definition_of(server, tool) for tool in server.tools)
         request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
         subject = subjects.tenant_registry("tool", "offer", tenant)

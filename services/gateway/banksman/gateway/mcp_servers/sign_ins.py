@@ -44,7 +44,6 @@ from banksman.runs.ports import Clock
 CALLBACK: Final = "/context/mcp-sign-in"
 """Where authorization servers redirect users. Not below `mcp-servers`, where it could equal a server's id."""
 SIGN_IN_TIME: Final = timedelta(minutes=10)
-"""Time within which a sign-in must be finished."""
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
 
 T = TypeVar("T")
@@ -193,7 +192,6 @@ class McpSignIns:
         await self._servers.update(caller.tenant, server_id, changed)
 
     def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
-        """Return the client of the last sign-in at a server; None if it is missing or cannot be decrypted."""
         if server.signed_in is None:
             return None
         try:
@@ -238,7 +236,6 @@ def _known_part(part: T | None) -> T:
 
 
 def _named_by(state: str) -> tuple[str, str]:
-    """Return the tenant and the server that a state names, unchecked."""
     tenant, _, rest = state.partition(".")
     return tenant, rest.partition(".")[0]
 
@@ -255,8 +252,6 @@ def _digest(proof: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The parameters with which the authorization server redirected a user."""
-
     state: str = field(repr=False)
     code: str | None = field(repr=False)
     issuer: str | None

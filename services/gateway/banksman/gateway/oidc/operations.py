@@ -12,14 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import Request
-from pydantic import Field
 
 from banksman.contracts.api import Right
 from banksman.contracts.errors import Forbidden, NotFound
-from banksman.contracts.wire import Stored, Wire, parse
+from banksman.contracts.wire import Stored, parse
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity_settings import OidcSettings
-from banksman.gateway.oidc.provider import Code
+from banksman.gateway.oidc.provider import SignInCode
 from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ, Caller
 from banksman.gateway.operation.declaration import Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 SIGNED_IN: Final = Audit("user.signed_in")
 """Recorded here, because the caller is known only after the operation."""
-FIELD_CHARS = 4096
 
 
 class SignIn(Stored):
@@ -39,14 +37,6 @@ class SignIn(Stored):
     authorization_endpoint: str | None = None
     client_id: str | None = None
     scope: str | None = None
-
-
-class SignInCode(Wire):
-    """The code that a user brought back from the provider."""
-
-    code: str = Field(min_length=1, max_length=FIELD_CHARS)
-    code_verifier: str = Field(min_length=1, max_length=FIELD_CHARS)
-    redirect_uri: str = Field(min_length=1, max_length=FIELD_CHARS)
 
 
 class SignedIn(Stored):
@@ -109,8 +99,7 @@ class ProviderSignIns:
         """
         if self.tokens is None:
             raise NotFound("sign-in", "provider")
-        given = parse(SignInCode, body)
-        token, caller = await self.tokens.sign_in(Code(given.code, given.code_verifier, given.redirect_uri))
+        token, caller = await self.tokens.sign_in(parse(SignInCode, body))
         if caller.rights.isdisjoint(READ):
             # Refused here and not at the websocket, whose close reason would name rights and no remedy.
             raise Forbidden(

@@ -10,8 +10,10 @@ from typing import Any, cast
 from urllib.parse import quote_plus
 
 import aiohttp
+from pydantic import Field
 
 from banksman.contracts.errors import Unauthorized, Unavailable
+from banksman.contracts.wire import Wire
 from banksman.gateway.identity_settings import OidcSettings, is_secure_url
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 512 * 1024
 """Maximum bytes of a document of the provider."""
 RETRY_AFTER_S = 5.0
+FIELD_CHARS = 4096
 
 Document = Mapping[str, Any]
 
@@ -34,13 +37,12 @@ class ProviderEndpoints:
     """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The code with which the provider redirected a user, and its PKCE verifier."""
+class SignInCode(Wire):
+    """The code that a user brought back from the provider."""
 
-    code: str
-    code_verifier: str
-    redirect_uri: str
+    code: str = Field(min_length=1, max_length=FIELD_CHARS)
+    code_verifier: str = Field(min_length=1, max_length=FIELD_CHARS)
+    redirect_uri: str = Field(min_length=1, max_length=FIELD_CHARS)
 
 
 class OidcProvider:
@@ -63,10 +65,9 @@ class OidcProvider:
         return ProviderEndpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
 
     async def key_set(self, endpoints: ProviderEndpoints) -> Document:
-        """Return the provider's public keys, a JSON Web Key Set."""
         return await self._get(endpoints.keys)
 
-    async def exchange(self, endpoints: ProviderEndpoints, code: Code) -> str:
+    async def exchange(self, endpoints: ProviderEndpoints, code: SignInCode) -> str:
         """Return the token that the provider gives for a code; raise `Unauthorized` if it gives none."""
         client = self._settings.client_id or ""
         form = {

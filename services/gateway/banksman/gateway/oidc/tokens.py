@@ -19,7 +19,7 @@ import jwt
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
 from banksman.gateway.identity_settings import OidcSettings, Right
-from banksman.gateway.oidc.provider import RETRY_AFTER_S, Code, OidcProvider, ProviderEndpoints
+from banksman.gateway.oidc.provider import RETRY_AFTER_S, OidcProvider, ProviderEndpoints, SignInCode
 from banksman.gateway.operation.caller import Caller
 from banksman.runtime.background import Background
 
@@ -107,7 +107,7 @@ class OidcTokens:
     async def authorization_endpoint(self) -> str:
         return (await self._known_endpoints()).authorization
 
-    async def sign_in(self, code: Code) -> tuple[str, Caller]:
+    async def sign_in(self, code: SignInCode) -> tuple[str, Caller]:
         """Exchange a code for a token; return the token and its caller. Raises as `caller`."""
         token = await self._provider.exchange(await self._known_endpoints(), code)
         await self.prepare(token)

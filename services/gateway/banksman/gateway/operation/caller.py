@@ -47,12 +47,10 @@ class Caller:
         return "approve" in self.rights
 
     def check(self, mode: Mode) -> None:
-        """Raise `Forbidden` if the key may not use the endpoints of a mode."""
         if mode not in self.modes:
             raise Forbidden(f"this key may not use {mode} endpoints")
 
     def need(self, *rights: Right) -> None:
-        """Raise `Forbidden` if the caller has none of the rights."""
         if self.rights.isdisjoint(rights):
             raise Forbidden(f"this needs the right {' or '.join(rights)}")
 

@@ -32,8 +32,6 @@ class AuditTrail(Protocol):
 
 @dataclass
 class Dispatcher:
-    """Executes the operations of a gateway for every interface."""
-
     operations: tuple[Operation, ...]
     services: Services
     trail: AuditTrail | None = None
@@ -153,7 +151,6 @@ def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def _as_declared(reply: Any, kinds: tuple[type[Any], ...]) -> Any:
-    """Return a reply without the fields of a subclass of its declared types."""
     if not isinstance(reply, BaseModel) or type(reply) in kinds:
         return reply
     kind = next(kind for kind in kinds if isinstance(reply, kind))

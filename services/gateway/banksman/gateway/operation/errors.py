@@ -110,7 +110,6 @@ def errors_as(model: type[Stored]) -> dict[int | str, dict[str, Any]]:
 
 
 ERRORS = errors_as(ErrorBody)
-"""The error responses of endpoints in Banksman's own format."""
 
 UNKNOWN_URL, METHOD_NOT_ALLOWED = "unknown_url", "method_not_allowed"
 """The codes that only HTTP has."""

@@ -52,7 +52,6 @@ class Services:
         self._by_type.update({type(service): service for service in services})
 
     def provide(self, kind: type[T], service: T) -> None:
-        """Add a service under the type that others know: a protocol."""
         self._by_type[kind] = service
 
     def __getitem__(self, kind: type[T]) -> T:
@@ -74,8 +73,6 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Provided(Generic[T]):
-    """The dependency of an operation on a service."""
-
     kind: type[T]
 
     async def __call__(self, request: Request) -> T:
@@ -127,8 +124,6 @@ class StrictJson:
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Wrap the schema of the model; OpenAPI shows the model's own schema."""
-
         def validate(value: Any, _: core_schema.ValidatorFunctionWrapHandler) -> BaseModel:
             return value if isinstance(value, source) else parse(source, value)
 
@@ -207,7 +202,6 @@ def parameters_of(operation: Operation) -> Parameters:
 
 @cache
 def reply_types(operation: Operation) -> tuple[type[Any], ...]:
-    """Return the type of the operation's reply, or the types of a union."""
     returned = get_type_hints(operation.handler)["return"]
     return get_args(returned) or (returned,)
 

@@ -13,9 +13,7 @@ from banksman.contracts.wire import Stored, Timestamp
 from banksman.contracts.work import DeadLetter
 
 MAX_LETTERS = 200
-"""Dead letters in one page."""
 SHOWN_BYTES = 16 * 1024
-"""Bytes of a dead letter's payload that are shown."""
 _REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
 """Streams on whose subjects a gateway may publish. Only the operator's NATS user may publish on others."""
 

@@ -171,13 +171,5 @@ class OverviewReader:
 
 
 def _runner(lease: RunnerLease) -> RunnerState:
-    return RunnerState(
-        name=lease.runner,
-        load=lease.load,
-        workspaces=lease.workspaces,
-        serving=lease.serving,
-        problem=lease.problem,
-        places=lease.places,
-        version=lease.version,
-        started_at=lease.started_at,
-    )
+    shown = lease.model_dump(include=RunnerState.model_fields.keys() - {"name"})
+    return RunnerState(name=lease.runner, **shown)

@@ -97,5 +97,4 @@ class Tenants:
         )
 
     async def _ids(self, below: str) -> set[str]:
-        """Return the last tokens of the subjects in APPROVALS that match `below`."""
         return {subject.rpartition(".")[2] async for subject, _ in subjects_in(self.bus, APPROVALS, below)}

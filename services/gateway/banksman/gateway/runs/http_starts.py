@@ -30,7 +30,6 @@ class RunsOverHttp:
     runs: Runs
 
     async def first_message(self, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
-        """Create a conversation, and return the message that starts a run in it."""
         frame = creation(creation_id(request_id), body)
         created = await self.changes.create(caller, frame, self.requests, title_from=body.content)
         return message(request_id, created.conversation_id or "", body)

@@ -1,4 +1,7 @@
-"""Idempotency of requests: a request id identifies one body and the ids that were returned for it."""
+"""Requests of clients: checks without stored state, and idempotency.
+
+A request id identifies one body and the ids that were returned for it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,32 @@ from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import UNREPEATED
 
+Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+
+
+def check_conversation(request: Request) -> None:
+    """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
+    match request:
+        case RunCancel():
+            named = conversation_of(request.run_id)
+        case ApprovalDecision():
+            named = conversation_of_approval(request.approval_id)
+        case InputReply():
+            named = conversation_of_approval(request.request_id)
+        case _:
+            return
+    given = request.conversation_id
+    if named is not None and given not in (None, named):
+        raise BadInput("conversation_id", given, f"{named!r}, the conversation of the other id, or nothing")
+
+
+def check_content(content: Content) -> None:
+    """Check that a message is not empty, because models refuse empty messages."""
+    parts = (TextPart(text=content),) if isinstance(content, str) else content
+    if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
+        given = content if isinstance(content, str) else [part.model_dump() for part in content]
+        raise BadInput("content", given, "text, an image or a file")
+
 
 class RequestRecord(Stored):
     """A request that was accepted."""
@@ -43,33 +72,11 @@ class RequestRecord(Stored):
 
 
 class RequestBucket(Protocol):
-    """Stores request records for 24 hours."""
-
     async def create(self, key: str, value: RequestRecord) -> int | None:
         """Store a record; return None if the key has one."""
         ...
 
     async def get(self, key: str) -> Entry[RequestRecord] | None: ...
-
-
-class RequestIds(Protocol):
-    """Assigns ids to requests: a repeated request gets the ids of the first one."""
-
-    def new(self, prefix: str) -> str: ...
-
-    def new_run(self, conversation_id: str) -> str: ...
-
-    async def once(
-        self,
-        tenant: str,
-        request_id: str,
-        body: BaseModel,
-        ids: Mapping[str, str],
-        *,
-        exclude: set[str] | None = None,
-    ) -> Mapping[str, str]:
-        """Return the ids of a request, as `StoredRequests.once`."""
-        ...
 
 
 class DerivedIds:
@@ -148,10 +155,13 @@ class StoredRequests:
         return stored.ids
 
 
+RequestIds = StoredRequests | DerivedIds
+"""Assigns ids to requests: a repeated request gets the ids of the first one."""
+
+
 async def ids_once(
     requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return `ids` for a new request, and the ids of the first request for a repeated one."""
     if request.id.startswith(UNREPEATED):
         # No client can repeat the request, so two durable writes are saved for a message in a new
         # conversation.
@@ -178,30 +188,3 @@ def request_key(caller: Caller, request: Request) -> str:
         case _:
             scope = ""
     return digest(f"{caller.user}\n{scope}\n{request.id}".encode())
-
-
-Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
-
-
-def check_conversation(request: Request) -> None:
-    """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
-    match request:
-        case RunCancel():
-            named = conversation_of(request.run_id)
-        case ApprovalDecision():
-            named = conversation_of_approval(request.approval_id)
-        case InputReply():
-            named = conversation_of_approval(request.request_id)
-        case _:
-            return
-    given = request.conversation_id
-    if named is not None and given not in (None, named):
-        raise BadInput("conversation_id", given, f"{named!r}, the conversation of the other id, or nothing")
-
-
-def check_content(content: Content) -> None:
-    """Check that a message is not empty, because models refuse empty messages."""
-    parts = (TextPart(text=content),) if isinstance(content, str) else content
-    if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
-        given = content if isinstance(content, str) else [part.model_dump() for part in content]
-        raise BadInput("content", given, "text, an image or a file")

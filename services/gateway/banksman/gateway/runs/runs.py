@@ -155,7 +155,6 @@ class Runs:
         raise NotFound("result of a tool call", tool_call_id)
 
     async def conversation(self, tenant: str, run_id: str) -> str:
-        """Return the conversation of a run id; raise `NotFound` if the tenant has no such conversation."""
         conversation_id = conversation_of(run_id)
         try:
             await self._conversations.get(tenant, conversation_id)
@@ -191,7 +190,6 @@ class Runs:
 
 
 def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
-    """Return the run that a queued message starts; None if it has another id."""
     try:
         start = START.validate_json(message.data)
     except ValidationError:

@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarts:
-    """Stores the messages of users as work for agents."""
-
     views: Views
     conversations: Conversations
     created: CreatedConversations
@@ -143,7 +141,6 @@ class RunCancels:
 
 
 def _size(content: Content, settings: RunSettings) -> int:
-    """Return the approximate size of a start, in characters."""
     return len(str(content)) + len(settings.system_prompt or "") + len(str(settings.variables))
 
 
@@ -159,7 +156,6 @@ def _steer(start: StartRun, caller: Caller) -> SteerRun:
 
 
 def _with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
-    """Return a message with the workspace files at `paths` attached."""
     if not paths:
         return content
     parts: tuple[Part, ...] = (TextPart(text=content),) if isinstance(content, str) else content

@@ -86,7 +86,6 @@ class Schedules:
         return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
 
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
-        """Return a schedule with the states of its last runs."""
         schedule = (await self._store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
         return _read(schedule.model_copy(update={"runs": runs}))

@@ -13,6 +13,11 @@ from banksman.gateway.schedules.models import ComingStarts, Schedule, ScheduleBo
 
 CHECKED_TIMES = 100
 """Number of due times whose intervals are checked: more than there are minutes in an hour."""
+PERIOD = timedelta(days=14)
+MAX_STARTS = 4_000
+"""Maximum listed starts of all schedules together. Computing one start takes 10 to 90 microseconds."""
+MAX_STARTS_EACH = 340
+"""Maximum listed starts of one schedule: every hour of the period, including hours that clocks repeat."""
 
 
 def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> datetime:
@@ -39,7 +44,6 @@ def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> dateti
 
 
 def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | None:
-    """Return the next due time of a schedule after a time, in UTC; None if there is none."""
     return None if cron is None else next(_times(cron, timezone, after), None)
 
 
@@ -75,13 +79,6 @@ def _zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         # A name may be the path of a directory, or a path outside the database.
         raise BadInput("timezone", name, "an IANA time zone such as Europe/Berlin") from error
-
-
-PERIOD = timedelta(days=14)
-MAX_STARTS = 4_000
-"""Maximum listed starts of all schedules together. Computing one start takes 10 to 90 microseconds."""
-MAX_STARTS_EACH = 340
-"""Maximum listed starts of one schedule: every hour of the period, including hours that clocks repeat."""
 
 
 async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[ComingStarts, ...]:

@@ -20,6 +20,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
+from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.conversations.views import Views
@@ -132,28 +133,18 @@ def _model_request(run: Run, state: Conversation) -> JsonObject:
 
 
 def _call(events: Sequence[Event], call_id: str) -> JsonObject | None:
-    requested = next(
-        (
-            one.data.call
-            for one in events
-            if isinstance(one.data, ToolCallRequested) and one.data.call.id == call_id
-        ),
-        None,
-    )
-    if requested is None:
-        return None
-    edited = next(
-        (
-            decision.arguments
-            for one in events
-            if isinstance(one.data, ApprovalResolved)
-            for decision in one.data.decisions
-            if decision.tool_call_id == call_id and decision.arguments is not None
-        ),
-        None,
-    )
-    more: JsonObject = {} if edited is None else {"requested": requested.arguments}
-    return {"name": requested.name, "arguments": requested.arguments if edited is None else edited, **more}
+    call: ToolCall | None = None
+    for event in events:
+        match event.data:
+            case ToolCallRequested(call=requested) if requested.id == call_id:
+                call = requested
+            case ApprovalResolved(decisions=decisions) if call is not None:
+                for one in decisions:
+                    if one.tool_call_id == call_id and one.arguments is not None:
+                        return {"name": call.name, "arguments": one.arguments, "requested": call.arguments}
+            case _:
+                pass
+    return None if call is None else {"name": call.name, "arguments": call.arguments}
 
 
 _BEGINS = (ApprovalRequested, InputRequested)

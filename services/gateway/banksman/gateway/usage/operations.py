@@ -19,8 +19,6 @@ from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 
 class UsageReports:
-    """Reads the totals that agents store in KV `usage`."""
-
     def __init__(self, bus: Bus, clock: Clock, settings: TenantSettings) -> None:
         self._clock = clock
         self._bucket = Bucket(bus, USAGE, UsageTotals)

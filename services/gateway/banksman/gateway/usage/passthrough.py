@@ -122,7 +122,6 @@ class PassthroughUsage:
 
 
 async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:
-    """Return the usage of the tenant's runs and its passthrough."""
     # Agents count the runs. Only they may remove a total that cannot be decoded.
     runs = await bucket.get_or_skip(usage_key(tenant))
     passed = await bucket.get_or_drop(passthrough_key(tenant))

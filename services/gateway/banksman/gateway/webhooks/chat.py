@@ -70,7 +70,6 @@ def _content(
     call: Callable[[dict[str, Any]], str],
     shown: Callable[[str], str],
 ) -> tuple[list[str], str, str]:
-    """Return the lines of a message, and the text and the path of its link."""
     match kind:
         case "approval.requested":
             items: list[dict[str, Any]] = data["items"]

@@ -16,7 +16,6 @@ from banksman.gateway.webhooks.models import QueuedDelivery
 TIMEOUT_S = 10.0
 """Seconds for each step of the protocol."""
 ACCEPTED = 250
-"""The status of a message that the mail server accepted."""
 _MAILTO = re.compile(r"mailto:([A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63})")
 
 
@@ -33,7 +32,6 @@ class Mailer:
     settings: SmtpSettings | None
 
     def check(self, url: str) -> None:
-        """Raise `BadInput` if the URL has no address, or no mail server is configured."""
         recipient(url)
         if self.settings is None:
             raise BadInput(

@@ -199,7 +199,6 @@ def _queued(
 
 
 def _link(webhook: Webhook, event: Event, key: bytes) -> str:
-    """Return the signed part of the link to an approval request; empty for other events."""
     if not isinstance(event.data, ApprovalRequested):
         return ""
     link = ApprovalLink(

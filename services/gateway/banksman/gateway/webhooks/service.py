@@ -75,7 +75,6 @@ class Webhooks:
         return device
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
-        """Queue a test message; return its id."""
         message = test_message(await self.store.get(caller.tenant, webhook_id), self._clock.now())
         await self._queue.put(message)
         return message.id

@@ -19,14 +19,11 @@ logger = logging.getLogger(__name__)
 MAX_WEBHOOKS = 20
 """Maximum webhooks of one tenant."""
 DEVICE_PREFIX = "push-"
-"""Prefix of the ids of devices, which are stored with the webhooks."""
 LISTED = 100
 """Maximum listed deliveries of a webhook, newest first."""
 
 
 class WebhookStore:
-    """Webhooks by tenant, and the states of their deliveries."""
-
     def __init__(self, bus: Bus) -> None:
         self.bucket = Bucket(bus, WEBHOOKS, Webhook)
         self.view = BucketView(self.bucket)
@@ -47,14 +44,12 @@ class WebhookStore:
         return [one for one in await self.receivers(tenant) if one.device is not None]
 
     async def receiver(self, tenant: str, receiver_id: str) -> Webhook:
-        """Return a webhook, device or task receiver; raise `NotFound` if the tenant has none with this id."""
         entry = await self.bucket.get(f"{tenant}.{check_token(receiver_id, 'webhook_id')}")
         if entry is None:
             raise NotFound("webhook", receiver_id)
         return entry.value
 
     async def get(self, tenant: str, webhook_id: str) -> Webhook:
-        """Return a webhook; raise `NotFound` if the tenant has none with this id."""
         found = await self.receiver(tenant, webhook_id)
         if found.device is not None or found.task is not None:
             raise NotFound("webhook", webhook_id)

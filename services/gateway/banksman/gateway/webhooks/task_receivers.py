@@ -44,7 +44,6 @@ class TaskReceivers:
         self._clock = clock
 
     async def add(self, caller: Caller, asked: TaskReceiver, conversation_id: str, *, after_seq: int) -> str:
-        """Store a receiver, and return the secret of its signatures."""
         receiver = await self._put(caller, asked)
         await self._queue.follow()
         events = await self._views.events(caller.tenant, conversation_id, after_seq=after_seq)

@@ -14,7 +14,6 @@ from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.workflows.workflows import Workflows
 
 MAX_WORKFLOWS = 100
-"""Maximum workflows that the prompt lists."""
 MAX_PROMPT_CHARS = 60_000
 
 INSTRUCTIONS = """\
@@ -70,7 +69,6 @@ def _prompt(listed: tuple[WorkflowDefinition, ...]) -> str:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a reply, which may have text around it; empty if there is none."""
     try:
         found = json.loads(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:

@@ -124,7 +124,6 @@ class Workflows:
 
 
 def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:
-    """Return an error about a field as `BadInput`, any other error unchanged."""
     details = error.frame.details or {}
     if "field" not in details:
         return error
