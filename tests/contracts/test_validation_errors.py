@@ -13,7 +13,7 @@ from banksman.contracts.frames import CLIENT_FRAME, ClientFrame
 from banksman.contracts.wire import parse, parse_as
 from banksman.gateway.identity.operations import SecretBody
 from banksman.gateway.mcp_servers.bodies import McpClientBody
-from banksman.gateway.mcp_servers.server_bodies import NewMcpServer
+from banksman.gateway.mcp_servers.configuration import NewMcpServer
 
 SEND: dict[str, Any] = {"type": "chat.send", "id": "1", "conversation_id": "c1", "content": "hi"}
 CREATE: dict[str, Any] = {"type": "conversation.create", "id": "1"}

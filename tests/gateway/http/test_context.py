@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.conftest import TOKENS, Agent, Served
+from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
@@ -380,6 +380,14 @@ async def test_a_body_that_is_too_large_is_refused(gateway: Served) -> None:
     async with gateway.http as http:
         response = await http.post("/context/conversations", content=b" " * (10 * 1024 * 1024 + 1))
     assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_only_a_declared_upload_may_be_larger_than_a_body(start_gateway: GatewayFactory) -> None:
+    async with start_gateway(max_body_bytes=100, max_upload_bytes=1000) as gateway, gateway.http as http:
+        upload = await http.put("/context/conversations/c1/files/a.txt", content=b" " * 1000)
+        larger = await http.put("/context/conversations/c1/files/a.txt", content=b" " * 1001)
+        other = await http.put("/context/schedules/files/a.txt", content=b" " * 101)
+    assert (upload.status_code, larger.status_code, other.status_code) == (404, 413, 413)
 
 
 async def test_an_api_key_is_valid_for_its_own_tenant_only(guarded: Served) -> None:

@@ -23,10 +23,9 @@ from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.interfaces.http.routes import OperationRoute
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.declaration import MISSING, Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import CallerDep, Services, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, RequestBody, Services, StrictBody, provided
 from banksman.runtime.health import Health
 from banksman.sdk import RemoteError, connect
 

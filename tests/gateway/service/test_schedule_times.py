@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.schedules.coming import MAX_STARTS, coming_starts
 from banksman.gateway.schedules.models import Schedule, ScheduleBody
-from banksman.gateway.schedules.times import first_time, next_time
+from banksman.gateway.schedules.times import MAX_STARTS, coming_starts, first_time, next_time
 
 NOW = datetime(2026, 11, 23, 12, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -50,8 +50,6 @@ DEMO_NOTICE = (
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running gateway."""
-
     port: int
     connections: Connections
     """Its open websockets."""
@@ -59,11 +57,7 @@ class Running:
 
 @asynccontextmanager
 async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
-    """Serve everything until the context ends, then make clients reconnect elsewhere and finish the requests.
-
-    Raises:
-        Unavailable: NATS does not respond.
-    """
+    """Serve everything until the context ends, then make clients reconnect elsewhere and finish requests."""
     health = front.health
     async with contextlib.AsyncExitStack() as stack:
         base = await _foundation(front, bus, stack)
@@ -107,12 +101,7 @@ async def _foundation(front: Front, bus: Bus, stack: contextlib.AsyncExitStack) 
 async def serving(
     settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
 ) -> AsyncGenerator[Running]:
-    """Listen, connect and serve everything until the context ends.
-
-    Raises:
-        Unavailable: NATS cannot be reached.
-        BadInput, OSError: As `listening_front`.
-    """
+    """Listen, connect and serve everything until the context ends; raises as `listening_front`."""
     async with listening_front(settings, health, features) as front, _new_bus(settings, health) as bus:
         await bus.open()
         async with joined(front, bus) as running:
@@ -218,5 +207,4 @@ async def _serve(front: Front, process: ServiceProcess) -> None:
 
 
 def run() -> int:
-    """Run the process; return its exit code."""
     return run_service("gateway", GatewayServiceSettings, main)

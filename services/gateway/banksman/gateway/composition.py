@@ -26,19 +26,19 @@ from banksman.gateway.interfaces.nats.replays import FEATURE as REPLAYS
 from banksman.gateway.interfaces.page.routes import FEATURE as PAGE
 from banksman.gateway.interfaces.passthrough.routes import FEATURE as PASSTHROUGH
 from banksman.gateway.live.feeds import FEATURE as LIVE
-from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
-from banksman.gateway.oidc.feature import FEATURE as OIDC
+from banksman.gateway.mcp_servers.operations import FEATURE as MCP_SERVERS
+from banksman.gateway.oidc.operations import FEATURE as OIDC
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import unique
-from banksman.gateway.operator.feature import FEATURE as OPERATOR
+from banksman.gateway.operator.operations import FEATURE as OPERATOR
 from banksman.gateway.quotas.feature import FEATURE as QUOTAS
-from banksman.gateway.runs.feature import FEATURE as RUNS
-from banksman.gateway.runs.feature import QUEUE
-from banksman.gateway.schedules.feature import FEATURE as SCHEDULES
-from banksman.gateway.steps.feature import FEATURE as STEPS
-from banksman.gateway.usage.feature import FEATURE as USAGE
-from banksman.gateway.webhooks.feature import FEATURE as WEBHOOKS
-from banksman.gateway.workflows.feature import FEATURE as WORKFLOWS
+from banksman.gateway.runs.operations import FEATURE as RUNS
+from banksman.gateway.runs.operations import QUEUE
+from banksman.gateway.schedules.operations import FEATURE as SCHEDULES
+from banksman.gateway.steps.operations import FEATURE as STEPS
+from banksman.gateway.usage.operations import FEATURE as USAGE
+from banksman.gateway.webhooks.operations import FEATURE as WEBHOOKS
+from banksman.gateway.workflows.operations import FEATURE as WORKFLOWS
 
 CORE: Final = (
     QUOTAS,
@@ -69,18 +69,12 @@ FEATURES: Final = CORE + OPTIONAL
 
 
 async def compose(base: Foundation, features: Iterable[Feature]) -> None:
-    """Build the services of the features.
-
-    Raises:
-        Unavailable: NATS does not respond.
-    """
     for feature in features:
         await feature.build(base)
     base.dispatcher.check_complete()
 
 
 def operations_of(features: Iterable[Feature]) -> tuple[Operation, ...]:
-    """Return the operations of the features."""
     return unique(operation for feature in features for operation in feature.operations)
 
 

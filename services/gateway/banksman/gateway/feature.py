@@ -34,7 +34,6 @@ class Groundwork:
 
     @property
     def services(self) -> Services:
-        """The services that are built already, to which a feature adds its own."""
         return self.dispatcher.services
 
 
@@ -53,7 +52,6 @@ class Foundation(Groundwork):
 
     @property
     def box(self) -> SecretBox:
-        """Encrypts stored secrets."""
         return SecretBox(self.settings.approvals.key())
 
 

@@ -77,8 +77,10 @@ async def listening_front(
         app = application(health, dispatcher, routes_of(features))
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
-        perimeter = with_cors(Perimeter(with_websocket(app), settings.gateway, keys), settings.gateway)
-        port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
+        perimeter = Perimeter(with_websocket(app), settings.gateway, keys, dispatcher.operations)
+        port = await http.enter_async_context(
+            listening(_http_config(with_cors(perimeter, settings.gateway), settings))
+        )
         http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
         yield Front(settings, health, app, keys, features, dispatcher, port, http)

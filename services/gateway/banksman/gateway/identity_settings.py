@@ -65,7 +65,6 @@ class OidcSettings(Section):
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """The audiences of accepted tokens."""
         return tuple(one for one in (self.audience, self.client_id) if one is not None)
 
     @property
@@ -90,7 +89,6 @@ def is_secure_url(url: str) -> bool:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Return whether only this machine can reach a host."""
     try:
         return ipaddress.ip_address(host or "").is_loopback
     except ValueError:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
 from banksman.gateway.identity_settings import ApiKey, OidcSettings, is_loopback
-from banksman.gateway.mail_settings import SmtpSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price
 from banksman.runs.runners.placement import WorkspaceSettings
@@ -107,6 +106,20 @@ class OfferSettings(BaseModel):
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
     max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])
+
+
+class SmtpSettings(Section):
+    """The mail server that sends the e-mails of webhooks."""
+
+    host: str = Field(min_length=1)
+    port: int = Field(default=587, ge=1, le=65535)
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """`none` is for a mail server on the same machine."""
+    user: str | None = None
+    """None for a mail server without sign-in."""
+    password: SecretStr | None = None
+    sender: str = Field(pattern=r"^[^\s<>@]+@[^\s<>@]+$")
+    """The sender's address."""
 
 
 class GatewaySettings(HealthSettings):

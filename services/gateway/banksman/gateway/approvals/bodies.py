@@ -11,8 +11,8 @@ from banksman.contracts.assistants import ApprovalTerms
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.conversations.bodies import ConversationApproval
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.errors import ErrorDetail
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.runs.bodies import AcceptedRequest
 
 

@@ -28,8 +28,7 @@ from banksman.gateway.approvals.stored_replies import (
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.runs.checks import check_conversation
-from banksman.gateway.runs.idempotency import StoredRequests, ids_once
+from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.approval.requests import sign
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker

@@ -14,8 +14,7 @@ from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.stored_replies import ReplySlots, open_again, readable, valid_reply
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.runs.checks import check_conversation
-from banksman.gateway.runs.idempotency import StoredRequests, ids_once
+from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.approval.requests import input_digests, sign
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock

@@ -23,10 +23,9 @@ from banksman.contracts.work import ForgetDecision
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import APPROVE, Caller
 from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
-from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.quotas.backlog import Backlog
 
 MAX_REMEMBERED = 500

@@ -16,10 +16,9 @@ from banksman.contracts.assistants import (
     Assistant,
 )
 from banksman.gateway.assistants.tenant_store import PolicyStore, TenantStore
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, RequestBody, StrictBody, provided
 
 POLICY = ApprovalPolicy().id
 """The id of the one policy of each tenant."""

@@ -15,10 +15,16 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
 from banksman.gateway.assistants.tenant_store import TenantStore
-from banksman.gateway.operation.bodies import Listing, RequestBody
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import (
+    CallerDep,
+    Listing,
+    RequestBody,
+    RequestId,
+    StrictBody,
+    provided,
+)
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.prompting.templates import render, variables_of
 

@@ -8,7 +8,7 @@ from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings
 from banksman.contracts.events import RunStatus
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 
 
 class NewConversation(RequestBody):

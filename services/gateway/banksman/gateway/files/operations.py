@@ -17,9 +17,8 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
 from banksman.gateway.files.slice_operations import operations as slice_operations
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import MISSING, Operations
-from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements

@@ -18,10 +18,9 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys, KeyDescription, NewKey
 from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import TICKET_S, Tickets
-from banksman.gateway.operation.bodies import Listing, RequestBody
 from banksman.gateway.operation.caller import ADMIN, READ
 from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 
 CreatedKeys = Annotated[ApiKeys, provided(ApiKeys)]
 Secrets = Annotated[SecretStore, provided(SecretStore)]

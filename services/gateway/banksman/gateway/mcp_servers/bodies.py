@@ -19,7 +19,7 @@ from banksman.contracts.mcp import (
 )
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.mcp_servers.servers import LookedAt
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 
 
 class Approval(RequestBody):
@@ -114,7 +114,6 @@ class McpClientBody(RequestBody):
 
     @property
     def client(self) -> OAuthClient | None:
-        """The client that the authorization server knows; None without one."""
         if self.client_id is None:
             return None
         method = "none" if self.client_secret is None else "client_secret_basic"
@@ -145,7 +144,6 @@ class McpSignInReturned(RequestBody):
 
 
 def described(looked_at: LookedAt) -> McpServerDescription:
-    """Return the description of a server, without its secrets."""
     server, signed_in = looked_at.server, looked_at.server.signed_in
     return McpServerDescription(
         id=server.id,

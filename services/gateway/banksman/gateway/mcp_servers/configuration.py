@@ -1,34 +1,117 @@
-"""The configuration of a server of the Model Context Protocol, and its replacement."""
+"""The configuration of a server of the Model Context Protocol as clients send it, and its replacement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
 
 from banksman.contracts.errors import NULL, BadInput, Conflict
-from banksman.contracts.mcp import HttpServer, McpServer, McpTransport
+from banksman.contracts.mcp import (
+    Argument,
+    HeaderName,
+    HttpServer,
+    McpServer,
+    McpServerId,
+    McpTransport,
+    SecretValue,
+    StdioServer,
+    VariableName,
+)
+from banksman.contracts.wire import Stored
+from banksman.gateway.operation.parameters import RequestBody
+
+NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
+"""A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""
+
+ServerUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s#@]*)?$", max_length=2_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerRequest:
+class Program(StdioServer):
+    """A program in the sandbox."""
+
+    env: dict[VariableName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Environment variables; their values are secrets."""
+
+
+class RemoteServer(HttpServer):
+    """A server at an address."""
+
+    headers: dict[HeaderName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Headers of each request; their values are secrets."""
+
+    url: ServerUrl
+    """An address that the rules of `web_fetch` allow, without a user name or password."""
+
+
+class ChangedProgram(Stored):
+    """A program in the sandbox, some of whose values may be kept."""
+
+    type: Literal["stdio"] = "stdio"
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
+    """The program and its arguments."""
+    env: dict[VariableName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
+    """All environment variables; null keeps the stored value of a variable, if the command is unchanged."""
+
+
+class ChangedRemoteServer(Stored):
+    """A server at an address, some of whose values may be kept."""
+
+    type: Literal["http"] = "http"
+    url: ServerUrl
+    """An address that the rules of `web_fetch` allow, without a user name or password."""
+    headers: dict[HeaderName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
+    """All headers; null keeps the stored value of a header, if the address is unchanged."""
+
+
+class McpServerFields(RequestBody):
+    """How the tools of a server are treated."""
+
+    description: str = Field(default="", max_length=200)
+    trusted: bool = False
+    """Whether tools that the server marks as read-only run without approval."""
+    timeout_s: float = Field(default=60.0, gt=0, le=600)
+    """Maximum seconds of a call, including the start of the server."""
+
+
+class McpServerBody(McpServerFields):
+    """How to reach a server, and how its tools are treated."""
+
+    transport: Annotated[Program | RemoteServer, Field(discriminator="type")]
+
+
+class McpServerChange(McpServerFields):
+    """The configuration that replaces the stored one."""
+
+    transport: Annotated[ChangedProgram | ChangedRemoteServer, Field(discriminator="type")]
+    revision: int | None = Field(default=None, ge=1)
+    """The revision to replace; another stored revision is a conflict. None replaces any."""
+
+
+class NewMcpServer(McpServerBody):
     """A server to configure."""
 
-    transport: McpTransport
-    description: str
-    trusted: bool
-    timeout_s: float
+    id: McpServerId
+    """Models see its tools as `{id}__{tool}`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerChangeRequest(McpServerRequest):
-    """A configuration that replaces the stored one."""
-
-    kept: tuple[str, ...]
-    """Names of headers or variables that keep their stored values."""
-    revision: int | None
-    """The revision that it replaces; None for any."""
+GivenTransport = Program | RemoteServer | ChangedProgram | ChangedRemoteServer
 
 
-def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTransport) -> McpServer:
+def given_transport(asked: GivenTransport) -> McpTransport:
+    """Return a transport with the values that a client gives, without those to keep."""
+    values = {name: value for name, value in _values(asked).items() if value is not None}
+    if isinstance(asked, Program | ChangedProgram):
+        return StdioServer(command=asked.command, env=values)
+    return HttpServer(url=asked.url, headers=values)
+
+
+def _values(asked: GivenTransport) -> Mapping[str, str | None]:
+    return asked.env if isinstance(asked, Program | ChangedProgram) else asked.headers
+
+
+def replaced(server: McpServer, asked: McpServerChange, given: McpTransport) -> McpServer:
     """Return the next revision of a server. A different address or program removes its approvals and sign-in.
 
     Args:
@@ -43,14 +126,16 @@ def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTranspo
     if asked.revision not in (None, server.revision):
         found = f"server {server.id!r} is at revision {server.revision}, not {asked.revision}"
         raise Conflict(f"{found}: read it again")
-    transport = _with_kept(given, server.transport, asked.kept)
+    transport = _with_kept(given, server.transport, asked.transport)
     same = place_of(server.transport) == place_of(transport)
-    approved = {"tools": server.tools, "replaced": server.replaced} if same else _NONE_APPROVED
+    approved = {"tools": server.tools, "replaced": server.replaced} if same else {"tools": (), "replaced": ()}
     # A token is for one address: another server must never receive it.
     access = {} if same else {"signed_in": None, "pending": None}
     return server.model_copy(
         update={
-            **{name: getattr(asked, name) for name in _ASKED},
+            "description": asked.description,
+            "trusted": asked.trusted,
+            "timeout_s": asked.timeout_s,
             **approved,
             **access,
             "changes": (),
@@ -61,16 +146,9 @@ def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTranspo
     )
 
 
-_ASKED = ("description", "trusted", "timeout_s")
-_NONE_APPROVED = {"tools": (), "replaced": ()}
-
-
-def _with_kept(given: McpTransport, stored: McpTransport, kept: tuple[str, ...]) -> McpTransport:
-    """Return a transport with the stored values of `kept`, which only the same address or program may get.
-
-    Raises:
-        BadInput: The address or the program changes, or a value is not stored.
-    """
+def _with_kept(given: McpTransport, stored: McpTransport, asked: GivenTransport) -> McpTransport:
+    """Return a transport with the stored values to keep, which only the same address or program may get."""
+    kept = [name for name, value in _values(asked).items() if value is None]
     field, place = ("headers", "address") if isinstance(given, HttpServer) else ("env", "program")
     for name in kept:
         # Otherwise an administrator could read a secret, which no API returns, by sending it to their own
@@ -83,5 +161,4 @@ def _with_kept(given: McpTransport, stored: McpTransport, kept: tuple[str, ...])
 
 
 def place_of(transport: McpTransport) -> object:
-    """Return the address or the command of a server, without its secrets."""
     return transport.url if isinstance(transport, HttpServer) else transport.command

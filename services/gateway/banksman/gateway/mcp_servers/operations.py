@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import Approval, McpServerDescription, described
-from banksman.gateway.mcp_servers.server_bodies import (
-    McpServerChange,
-    NewMcpServer,
-    change_request,
-    server_request,
-)
+from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
-from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.mcp_servers.sign_in_operations import operations as sign_ins
+from banksman.gateway.mcp_servers.sign_ins import McpSignIns
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
+from banksman.runs.runners.placement import Placements
 
 Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
 DETAILS = ("name",)
@@ -42,7 +40,7 @@ async def create_mcp_server(
     body: StrictBody[NewMcpServer], servers: Servers, caller: CallerDep
 ) -> McpServerDescription:
     """Configure a server and list its tools. Models are offered the tools after approval."""
-    return described(await servers.create(caller, body.id, server_request(body)))
+    return described(await servers.create(caller, body))
 
 
 @operations.add("mcp.read", "GET /context/mcp-servers/{server_id}", errors=(MISSING,))
@@ -65,7 +63,7 @@ async def replace_mcp_server(
 
     A secret that is null keeps its stored value; a secret that is omitted is removed.
     """
-    return described(await servers.replace(caller, server_id, change_request(body)))
+    return described(await servers.replace(caller, server_id, body))
 
 
 @operations.add(
@@ -97,3 +95,11 @@ async def approve_mcp_server(
 ) -> McpServerDescription:
     """Approve the changes of a server: models are offered its tools as they are now."""
     return described(await servers.approve(caller, server_id, body.digest))
+
+
+async def build(base: Foundation) -> None:
+    servers = ConfiguredServers(base.bus, base.services[Placements], base.clock, base.box)
+    base.services.add(servers, McpSignIns(servers, base.clock))
+
+
+FEATURE = Feature((*operations, *sign_ins), build)

@@ -33,7 +33,12 @@ from banksman.contracts.mcp import (
     RequestToken,
     definition_of,
 )
-from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest, replaced
+from banksman.gateway.mcp_servers.configuration import (
+    McpServerChange,
+    NewMcpServer,
+    given_transport,
+    replaced,
+)
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
@@ -49,15 +54,12 @@ OFFER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """A server after its tools were listed."""
-
     server: McpServer
     refused: tuple[RefusedTool, ...] = ()
     """Approved tools that cannot be offered."""
 
     @property
     def changes_digest(self) -> str | None:
-        """Digest of the changes that wait for approval; None if there are none."""
         digests = "".join(tool.digest for tool in self.server.changes)
         return hashlib.sha256(digests.encode()).hexdigest() if digests else None
 
@@ -75,30 +77,20 @@ class ConfiguredServers:
         self.access = McpAccess(bus, box, clock.now)
 
     async def list(self, caller: Caller) -> list[McpServer]:
-        """Return the servers of the caller's tenant, sorted by id."""
         found = [entry.value async for entry in self._bucket.entries(caller.tenant)]
         return sorted(found, key=lambda server: server.id)
 
     async def get(self, caller: Caller, server_id: str) -> McpServer:
-        """Return a server.
-
-        Raises:
-            NotFound: The tenant has no such server.
-        """
         return (await self.entry(caller.tenant, server_id)).value
 
-    async def create(self, caller: Caller, server_id: str, asked: McpServerRequest) -> LookedAt:
-        """Configure a server and list its tools, which wait for approval.
-
-        Raises:
-            Conflict: The id is taken, or the tenant has `MAX_SERVERS` servers.
-        """
-        tenant = caller.tenant
+    async def create(self, caller: Caller, asked: NewMcpServer) -> LookedAt:
+        """List the tools of a new server, which wait for approval; raise `Conflict` if the id is taken."""
+        tenant, server_id = caller.tenant, asked.id
         if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
             raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
         server = McpServer(
             id=server_id,
-            transport=sealed_transport(tenant, server_id, asked.transport, self._box),
+            transport=sealed_transport(tenant, server_id, given_transport(asked.transport), self._box),
             description=asked.description,
             trusted=asked.trusted,
             timeout_s=asked.timeout_s,
@@ -109,16 +101,10 @@ class ConfiguredServers:
             raise Conflict(f"server {server_id!r} exists already")
         return await self.try_look(tenant, server)
 
-    async def replace(self, caller: Caller, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
-        """Replace the configuration. The approvals remain if the address or program is unchanged.
-
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: The stored configuration has another revision than the one named.
-            BadInput: A value to keep is not stored, or is for another address or program.
-        """
+    async def replace(self, caller: Caller, server_id: str, asked: McpServerChange) -> LookedAt:
+        """Replace the configuration; raises as `replaced`. The same address or program keeps approvals."""
         tenant = caller.tenant
-        given = sealed_transport(tenant, server_id, asked.transport, self._box)
+        given = sealed_transport(tenant, server_id, given_transport(asked.transport), self._box)
 
         def changed(server: McpServer) -> McpServer:
             return replaced(server, asked, given)
@@ -135,14 +121,7 @@ class ConfiguredServers:
             )
 
     async def look(self, caller: Caller, server_id: str) -> LookedAt:
-        """List the tools of a server.
-
-        Models are no longer offered a tool that the server has changed or removed. A changed or new tool
-        waits for approval.
-
-        Raises:
-            NotFound: The tenant has no such server.
-        """
+        """List the tools of a server, and withdraw those that it has changed or removed."""
         return await self._look(caller.tenant, server_id)
 
     async def _look(self, tenant: str, server_id: str) -> LookedAt:
@@ -175,8 +154,6 @@ class ConfiguredServers:
     async def failed(
         self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
     ) -> McpServer:
-        """Store the problem of a server; raises the errors of `get`."""
-
         def changed(server: McpServer) -> McpServer:
             needs = server.needs_sign_in or needs_sign_in
             stored = {"problem": problem[:MAX_PROBLEM_CHARS], "problem_code": code}
@@ -185,12 +162,7 @@ class ConfiguredServers:
         return await self.update(tenant, server_id, changed)
 
     async def approve(self, caller: Caller, server_id: str, digest: str) -> LookedAt:
-        """Approve the changes that an administrator has seen, and offer the tools.
-
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: The changes have another digest.
-        """
+        """Offer the changes that an administrator has seen; raise `Conflict` if they have another digest."""
 
         def changed(server: McpServer) -> McpServer:
             if LookedAt(server).changes_digest != digest:
@@ -202,18 +174,12 @@ class ConfiguredServers:
         return LookedAt(server, refused=await self._offer(caller.tenant, server))
 
     async def delete(self, caller: Caller, server_id: str) -> None:
-        """Delete a server and withdraw its tools.
-
-        Raises:
-            NotFound: The tenant has no such server.
-        """
         entry = await self.entry(caller.tenant, server_id)
         # Withdrawn before the entry is deleted, so that a repeat after a failure finds the server again.
         await self._offer(caller.tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
     async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
-        """Return the tools of a server. A program lists them in an empty workspace."""
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
@@ -239,7 +205,6 @@ class ConfiguredServers:
                 logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
     async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
-        """Return the stored entry of a server; raises the errors of `get`."""
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
         if entry is None:
             raise NotFound("server", server_id)
@@ -248,7 +213,7 @@ class ConfiguredServers:
     async def update(
         self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
     ) -> McpServer:
-        """Apply a change to the current entry of a server; raises the errors of `get` and of `change`."""
+        """Apply a change to the current entry of a server; raises the errors of `change`."""
         while True:
             entry = await self.entry(tenant, server_id)
             server = change(entry.value)
@@ -256,7 +221,6 @@ class ConfiguredServers:
                 return server
 
     async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
-        """Offer exactly the approved tools of a server; return those that agents refuse."""
         definitions = tuple(definition_of(server, tool) for tool in server.tools)
         request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
         subject = subjects.tenant_registry("tool", "offer", tenant)

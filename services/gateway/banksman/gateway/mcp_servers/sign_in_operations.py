@@ -181,7 +181,6 @@ async def finish_mcp_sign_in(
 
 
 def _page(state: str, note: str = "") -> Response:
-    """Return the redirect to the page's view of the server that a state names."""
     # Relative, because a proxy may serve the gateway below a path.
     view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}{note}"
     return RedirectResponse(view, 303, headers=HEADERS)

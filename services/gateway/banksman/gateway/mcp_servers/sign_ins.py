@@ -12,13 +12,15 @@ redirected.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from banksman.bus.secrets.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
@@ -26,6 +28,7 @@ from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.mcp import (
     Access,
+    Authorization,
     DiscoverSignIn,
     HttpServer,
     McpServer,
@@ -34,7 +37,6 @@ from banksman.contracts.mcp import (
     PendingSignIn,
     RequestToken,
 )
-from banksman.gateway.mcp_servers.authorization import Returned, authorization_url, check_issuer, exchange
 from banksman.gateway.mcp_servers.configuration import place_of
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import Caller
@@ -43,7 +45,6 @@ from banksman.runs.ports import Clock
 CALLBACK: Final = "/context/mcp-sign-in"
 """Where authorization servers redirect users. Not below `mcp-servers`, where it could equal a server's id."""
 SIGN_IN_TIME: Final = timedelta(minutes=10)
-"""Time within which a sign-in must be finished."""
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
 
 T = TypeVar("T")
@@ -51,8 +52,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sign-in that a user may finish."""
-
     url: str = field(repr=False)
     """The page of the authorization server, with the state."""
     state: str = field(repr=False)
@@ -62,8 +61,6 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished sign-in."""
-
     tenant: str
     server_id: str
     user: str
@@ -89,16 +86,8 @@ class McpSignIns:
     ) -> Begun:
         """Begin a sign-in, which replaces an earlier one that has not been finished.
 
-        Args:
-            caller: Who signs in.
-            server_id: The server.
-            redirect_uri: The address to which the authorization server redirects the user.
-            client: The client that the authorization server knows; None uses the client of the last sign-in,
-                or registers one.
-
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: The server is a program, or offers no sign-in.
+        Without a `client` that the authorization server knows, it uses the client of the last sign-in, or
+        registers one. Raises `Conflict` if the server is a program, or offers no sign-in.
         """
         tenant = caller.tenant
         server = await self._servers.get(caller, server_id)
@@ -147,9 +136,7 @@ class McpSignIns:
     async def finish_for(self, caller: Caller, server_id: str, url: str) -> LookedAt:
         """Finish the sign-in of a user of the API with the address to which a browser was redirected.
 
-        Raises:
-            NotFound: The tenant has no such server.
-            Conflict: As `finish_in_browser`, or the state belongs to another user or server.
+        Raises `Conflict` as `finish_in_browser`, or if the state belongs to another user or server.
         """
         await self._servers.get(caller, server_id)
         returned = Returned.at(url)
@@ -176,7 +163,6 @@ class McpSignIns:
     async def _granted(
         self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
     ) -> McpServer:
-        """Exchange the code and store the tokens."""
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
         try:
@@ -196,11 +182,7 @@ class McpSignIns:
         return await self._servers.update(tenant, server.id, changed)
 
     async def forget(self, caller: Caller, server_id: str) -> None:
-        """Delete the tokens of a server: its tools cannot be called before an administrator signs in again.
-
-        Raises:
-            NotFound: The tenant has no such server, or the server has no sign-in.
-        """
+        """Delete the tokens of a server: its tools cannot be called before the next sign-in."""
 
         def changed(server: McpServer) -> McpServer:
             if server.signed_in is None and server.pending is None:
@@ -211,7 +193,6 @@ class McpSignIns:
         await self._servers.update(caller.tenant, server_id, changed)
 
     def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
-        """Return the client of the last sign-in at a server; None if it is missing or cannot be decrypted."""
         if server.signed_in is None:
             return None
         try:
@@ -250,18 +231,12 @@ class McpSignIns:
 
 
 def _known_part(part: T | None) -> T:
-    """Return a part of a runner's reply.
-
-    Raises:
-        Unavailable: The part is missing, because the runner does not know the request.
-    """
     if part is None:
         raise Unavailable("a runner of another version replied: upgrade it first")
     return part
 
 
 def _named_by(state: str) -> tuple[str, str]:
-    """Return the tenant and the server that a state names, unchecked."""
     tenant, _, rest = state.partition(".")
     return tenant, rest.partition(".")[0]
 
@@ -274,3 +249,58 @@ def _is_replaced(server: McpServer, current: McpServer) -> bool:
 
 def _digest(proof: str) -> str:
     return hashlib.sha256(proof.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    state: str = field(repr=False)
+    code: str | None = field(repr=False)
+    issuer: str | None
+    error: str | None
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        query = parse_qs(urlsplit(url).query)
+
+        def value(name: str) -> str | None:
+            return query.get(name, [None])[0]
+
+        return cls(value("state") or "", value("code"), value("iss"), value("error"))
+
+
+def check_issuer(authorization: Authorization, issuer: str | None) -> None:
+    """Raise `Conflict` if a code comes from another server than the user was sent to (RFC 9207)."""
+    if issuer is None and not authorization.states_issuer:
+        return
+    if issuer != authorization.issuer:
+        raise Conflict("the code comes from another authorization server")
+
+
+def exchange(kept: PendingSecrets, code: str) -> RequestToken:
+    return RequestToken(
+        token_endpoint=kept.authorization.token_endpoint,
+        client=kept.authorization.client,
+        form={
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": kept.redirect_uri,
+            "code_verifier": kept.code_verifier,
+            "resource": kept.authorization.resource,
+        },
+    )
+
+
+def authorization_url(found: Authorization, redirect_uri: str, state: str, verifier: str) -> str:
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    query = {
+        "response_type": "code",
+        "client_id": found.client.client_id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": challenge,
+        "code_challenge_method": "S256",
+        "resource": found.resource,
+        **({"scope": found.scope} if found.scope else {}),
+    }
+    separator = "&" if "?" in found.authorization_endpoint else "?"
+    return f"{found.authorization_endpoint}{separator}{urlencode(query)}"

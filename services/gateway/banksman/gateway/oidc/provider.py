@@ -10,8 +10,10 @@ from typing import Any, cast
 from urllib.parse import quote_plus
 
 import aiohttp
+from pydantic import Field
 
 from banksman.contracts.errors import Unauthorized, Unavailable
+from banksman.contracts.wire import Wire
 from banksman.gateway.identity_settings import OidcSettings, is_secure_url
 
 logger = logging.getLogger(__name__)
@@ -21,14 +23,13 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 512 * 1024
 """Maximum bytes of a document of the provider."""
 RETRY_AFTER_S = 5.0
+FIELD_CHARS = 4096
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderEndpoints:
-    """The addresses that the provider's discovery document lists."""
-
     authorization: str
     token: str
     keys: str
@@ -36,31 +37,23 @@ class ProviderEndpoints:
     """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The code with which the provider redirected a user, and its PKCE verifier."""
+class SignInCode(Wire):
+    """The code that a user brought back from the provider."""
 
-    code: str
-    code_verifier: str
-    redirect_uri: str
+    code: str = Field(min_length=1, max_length=FIELD_CHARS)
+    code_verifier: str = Field(min_length=1, max_length=FIELD_CHARS)
+    redirect_uri: str = Field(min_length=1, max_length=FIELD_CHARS)
 
 
 class OidcProvider:
-    """Reads the provider's documents and exchanges codes.
-
-    https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE).
-    """
+    """https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE)."""
 
     def __init__(self, settings: OidcSettings, session: aiohttp.ClientSession) -> None:
         self._settings = settings
         self._session = session
 
     async def endpoints(self) -> ProviderEndpoints:
-        """Return the provider's endpoints.
-
-        Raises:
-            Unavailable: The provider does not respond, or its document names another issuer.
-        """
+        """Return the endpoints; raise `Unavailable` if the provider's document names another issuer."""
         issuer = self._settings.issuer
         found = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
@@ -72,20 +65,10 @@ class OidcProvider:
         return ProviderEndpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
 
     async def key_set(self, endpoints: ProviderEndpoints) -> Document:
-        """Return the provider's public keys, a JSON Web Key Set.
-
-        Raises:
-            Unavailable: The provider does not respond.
-        """
         return await self._get(endpoints.keys)
 
-    async def exchange(self, endpoints: ProviderEndpoints, code: Code) -> str:
-        """Return the token that the provider gives for a code.
-
-        Raises:
-            Unauthorized: The provider refuses the code.
-            Unavailable: The provider does not respond.
-        """
+    async def exchange(self, endpoints: ProviderEndpoints, code: SignInCode) -> str:
+        """Return the token that the provider gives for a code; raise `Unauthorized` if it gives none."""
         client = self._settings.client_id or ""
         form = {
             "grant_type": "authorization_code",

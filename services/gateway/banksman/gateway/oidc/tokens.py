@@ -19,7 +19,7 @@ import jwt
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
 from banksman.gateway.identity_settings import OidcSettings, Right
-from banksman.gateway.oidc.provider import RETRY_AFTER_S, Code, OidcProvider, ProviderEndpoints
+from banksman.gateway.oidc.provider import RETRY_AFTER_S, OidcProvider, ProviderEndpoints, SignInCode
 from banksman.gateway.operation.caller import Caller
 from banksman.runtime.background import Background
 
@@ -55,11 +55,7 @@ class OidcTokens:
         self._refreshed_at = float("-inf")
 
     async def refresh(self) -> None:
-        """Fetch the provider's documents.
-
-        Raises:
-            Unavailable: The provider does not respond; the earlier keys remain valid.
-        """
+        """Fetch the provider's documents; after `Unavailable`, the earlier keys remain valid."""
         self._refreshed_at = asyncio.get_running_loop().time()
         self._endpoints = await self._provider.endpoints()
         found = await self._provider.key_set(self._endpoints)
@@ -83,7 +79,6 @@ class OidcTokens:
             logger.warning("the keys of the OIDC provider were not read: %s", error)
 
     def known(self, token: str) -> bool:
-        """Return whether a token is valid."""
         try:
             self.caller(token)
         except BanksmanError:
@@ -110,20 +105,10 @@ class OidcTokens:
         return caller.unexpired()
 
     async def authorization_endpoint(self) -> str:
-        """Return where users sign in.
-
-        Raises:
-            Unavailable: The provider does not respond.
-        """
         return (await self._known_endpoints()).authorization
 
-    async def sign_in(self, code: Code) -> tuple[str, Caller]:
-        """Exchange a code for a token; return the token and its caller.
-
-        Raises:
-            Unauthorized: The provider refuses the code, or its token is not for this gateway.
-            Forbidden, Unavailable: As `caller`.
-        """
+    async def sign_in(self, code: SignInCode) -> tuple[str, Caller]:
+        """Exchange a code for a token; return the token and its caller. Raises as `caller`."""
         token = await self._provider.exchange(await self._known_endpoints(), code)
         await self.prepare(token)
         caller = self.caller(token)

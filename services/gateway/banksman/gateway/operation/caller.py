@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from banksman.contracts.api import Right
 from banksman.contracts.errors import Forbidden, Unauthorized
@@ -32,8 +32,6 @@ PUBLIC: Final[Rights] = ()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated client."""
-
     tenant: str
     user: str
     modes: frozenset[Mode] = ALL_MODES
@@ -46,16 +44,13 @@ class Caller:
 
     @property
     def may_approve(self) -> bool:
-        """Whether the caller may decide approval requests."""
         return "approve" in self.rights
 
     def check(self, mode: Mode) -> None:
-        """Raise `Forbidden` if the key may not use the endpoints of a mode."""
         if mode not in self.modes:
             raise Forbidden(f"this key may not use {mode} endpoints")
 
     def need(self, *rights: Right) -> None:
-        """Raise `Forbidden` if the caller has none of the rights."""
         if self.rights.isdisjoint(rights):
             raise Forbidden(f"this needs the right {' or '.join(rights)}")
 
@@ -66,7 +61,6 @@ class Caller:
 
     @property
     def expired(self) -> bool:
-        """Whether the key has expired."""
         return self.remaining_s is not None and self.remaining_s <= 0
 
     def unexpired(self) -> Caller:
@@ -74,20 +68,6 @@ class Caller:
         if self.expired:
             raise Unauthorized(f"the {'token' if self.key is None else 'API key'} has expired")
         return self
-
-
-class Authenticator(Protocol):
-    """Identifies callers by their keys and tokens."""
-
-    def caller(self, token: str | None) -> Caller:
-        """Return the caller that a key or token belongs to.
-
-        Raises:
-            Unauthorized: The token is missing, unknown or expired.
-            Forbidden: A token of an OIDC provider names no tenant.
-            Unavailable: The keys of the OIDC provider have not been read yet.
-        """
-        ...
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:

@@ -33,8 +33,6 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operation:
-    """One thing that clients may do."""
-
     name: str
     """`assistant.create`: the words of the NATS subject, and the name in the SDKs."""
     handler: Callable[..., Awaitable[Any]]
@@ -70,7 +68,6 @@ class Operation:
             caller.need(*self.right)
 
     def opens_to(self, caller: Caller) -> bool:
-        """Return whether a caller may request the operation."""
         try:
             self.check(caller)
         except Forbidden:
@@ -139,7 +136,7 @@ class Operations:
         Args:
             name: `assistant.create`.
             http: Method and path.
-            right: The right that the operation needs.
+            right: The right that the operation needs; None for the one of the feature.
             status: The HTTP status of success.
             errors: The error codes that are particular to the operation.
             audit: The entry in the audit trail; None for an operation that is not recorded there.
@@ -150,28 +147,20 @@ class Operations:
         """
         method, _, path = http.partition(" ")
         default = self._right or (READ if method == "GET" else CHAT)
-
-        def declare(handler: Handler) -> Handler:
-            operation = Operation(
-                name=name,
-                handler=handler,
-                tag=self._tag,
-                right=default if right is None else right,
-                errors=errors,
-                audit=audit,
-                method=method,
-                path=path,
-                status=status,
-                options=options,
-                named=next(iter(_PARAMETER.findall(path)), None),
-                not_over_nats=not_over_nats,
-                confidential=confidential,
-                uploads=uploads,
-            )
-            self._declared.append(operation)
-            return handler
-
-        return declare
+        return self._declare(
+            name=name,
+            right=default if right is None else right,
+            errors=errors,
+            audit=audit,
+            method=method,
+            path=path,
+            status=status,
+            options=options,
+            named=next(iter(_PARAMETER.findall(path)), None),
+            not_over_nats=not_over_nats,
+            confidential=confidential,
+            uploads=uploads,
+        )
 
     def over_nats(
         self,
@@ -181,59 +170,32 @@ class Operations:
         not_over_http: str,
         right: Rights = READ,
         errors: tuple[ErrorCode, ...] = (),
-        audit: Audit | None = None,
         confidential: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over NATS alone, and state why.
 
         The subject is `api.{tenant}.` with the name and the parameter `named`.
         """
-
-        def declare(handler: Handler) -> Handler:
-            operation = Operation(
-                name=name,
-                handler=handler,
-                tag=self._tag,
-                right=right,
-                errors=errors,
-                audit=audit,
-                named=named,
-                not_over_http=not_over_http,
-                confidential=confidential,
-            )
-            self._declared.append(operation)
-            return handler
-
-        return declare
+        return self._declare(
+            name=name,
+            named=named,
+            not_over_http=not_over_http,
+            right=right,
+            errors=errors,
+            confidential=confidential,
+        )
 
     def between_features(
         self, name: str, *, right: Rights, errors: tuple[ErrorCode, ...] = (), reason: str
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation that protocols such as A2A request by its name.
 
-        With it, a protocol uses an optional feature without importing it.
-
-        Args:
-            name: `task_receiver.create`.
-            right: The right that the operation needs.
-            errors: The error codes that are particular to the operation.
-            reason: Why neither HTTP nor NATS has the operation.
+        With it, a protocol uses an optional feature without importing it. `reason` states why neither HTTP
+        nor NATS has the operation.
         """
-
-        def declare(handler: Handler) -> Handler:
-            operation = Operation(
-                name=name,
-                handler=handler,
-                tag=self._tag,
-                right=right,
-                errors=errors,
-                not_over_http=reason,
-                not_over_nats=reason,
-            )
-            self._declared.append(operation)
-            return handler
-
-        return declare
+        return self._declare(
+            name=name, right=right, errors=errors, not_over_http=reason, not_over_nats=reason
+        )
 
     def on_frame(
         self,
@@ -247,19 +209,18 @@ class Operations:
 
         The type of the frame is the name of the operation. Over NATS the subject ends with the field `named`.
         """
+        return self._declare(
+            name=get_args(frame.model_fields["type"].annotation)[0],
+            right=right,
+            errors=errors,
+            frame=frame,
+            named=named,
+            not_over_http="declared beside it, with the reply that HTTP clients expect",
+        )
 
+    def _declare(self, **fields: Any) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            operation = Operation(
-                name=get_args(frame.model_fields["type"].annotation)[0],
-                handler=handler,
-                tag=self._tag,
-                right=right,
-                errors=errors,
-                frame=frame,
-                named=named,
-                not_over_http="declared beside it, with the reply that HTTP clients expect",
-            )
-            self._declared.append(operation)
+            self._declared.append(Operation(handler=handler, tag=self._tag, **fields))
             return handler
 
         return declare

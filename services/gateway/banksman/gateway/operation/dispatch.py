@@ -15,8 +15,6 @@ from banksman.gateway.operation.parameters import Services, parameters_of, reply
 
 
 class AuditTrail(Protocol):
-    """Stores the entries of the audit trail."""
-
     async def record(
         self,
         caller: Caller,
@@ -28,18 +26,12 @@ class AuditTrail(Protocol):
         reply: Mapping[str, Any],
         request_id: str | None = None,
     ) -> None:
-        """Store the entry of a successful request. A repeat with the same request id stores no second entry.
-
-        Raises:
-            Overloaded, Unavailable: The entry was not stored, although the request succeeded.
-        """
+        """Store the entry of a successful request; a repeat with the same request id stores none."""
         ...
 
 
 @dataclass
 class Dispatcher:
-    """Executes the operations of a gateway for every interface."""
-
     operations: tuple[Operation, ...]
     services: Services
     trail: AuditTrail | None = None
@@ -62,10 +54,7 @@ class Dispatcher:
     async def handle(self, caller: Caller, frame: BaseModel, **known: Any) -> Any:
         """Handle a client's frame, and return its acknowledgement.
 
-        Args:
-            caller: Who sent it.
-            frame: The frame.
-            known: Arguments of the function that handles it which no client sends, such as derived ids.
+        `known` are arguments of the handling function that no client sends, such as derived ids.
 
         Raises:
             CallerMistake: The frame is invalid, or the caller may not send it.
@@ -76,25 +65,17 @@ class Dispatcher:
         return await operation.handler(frame, **self._context(operation, caller, "") | known)
 
     async def request(self, name: str, caller: Caller, /, **arguments: Any) -> Any:
-        """Perform the operation with a name, for a protocol that has its own formats.
+        """Perform the operation with a name, for a protocol that has its own formats; raises as `handle`.
 
-        Args:
-            name: `run.read`. Operations that only HTTP has cannot be requested by name.
-            caller: Who requests it.
-            arguments: The arguments of its function, already valid. The dispatcher adds services and caller.
-
-        Raises:
-            CallerMistake: The arguments do not fit the stored state, or the caller may not request it.
-            Refused: The request may succeed later.
+        Operations that only HTTP has cannot be requested by name. `arguments` are those of the function,
+        already valid; the dispatcher adds services and caller.
         """
         return await self.call(self._named[name], caller, unrepeated_id(), arguments)
 
     def has(self, name: str) -> bool:
-        """Return whether a feature of this gateway declares the operation with a name."""
         return name in self._named
 
     def allows(self, caller: Caller, operation: str | type[BaseModel]) -> bool:
-        """Return whether a caller may request the operation of a name or of a frame."""
         found = self._named[operation] if isinstance(operation, str) else self._frames[operation]
         return found.opens_to(caller)
 
@@ -157,11 +138,7 @@ class Dispatcher:
 
 
 def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return the operations.
-
-    Raises:
-        ValueError: Two operations have the same name on one interface.
-    """
+    """Return the operations; raise `ValueError` if two have the same name on one interface."""
     found = tuple(operations)
     for interface, named in (
         ("HTTP", [one.name for one in found if one.path]),
@@ -174,7 +151,6 @@ def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def _as_declared(reply: Any, kinds: tuple[type[Any], ...]) -> Any:
-    """Return a reply without the fields of a subclass of its declared types."""
     if not isinstance(reply, BaseModel) or type(reply) in kinds:
         return reply
     kind = next(kind for kind in kinds if isinstance(reply, kind))

@@ -110,7 +110,6 @@ def errors_as(model: type[Stored]) -> dict[int | str, dict[str, Any]]:
 
 
 ERRORS = errors_as(ErrorBody)
-"""The error responses of endpoints in Banksman's own format."""
 
 UNKNOWN_URL, METHOD_NOT_ALLOWED = "unknown_url", "method_not_allowed"
 """The codes that only HTTP has."""
@@ -141,7 +140,6 @@ PATHS_WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses
 def error_body(
     path: str, status: int, code: str, message: str, *, field: str | None = None
 ) -> dict[str, Any]:
-    """Return the body of an error response."""
     if path.startswith(PATHS_WITHOUT_PREFIX):
         path = f"/v1{path}"
     if path.startswith(ANTHROPIC_PATHS):
@@ -161,7 +159,6 @@ def error_body(
 
 
 def error_response(path: str, error: BanksmanError) -> Response:
-    """Return the response to a request that failed with a `BanksmanError`."""
     if error.code is ErrorCode.INTERNAL:
         # The client is not told what failed inside.
         logger.error("%s failed: %s", path, error)
@@ -180,13 +177,11 @@ def error_response(path: str, error: BanksmanError) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Respond to every error of an application with `respond`."""
     for kind in (BanksmanError, HTTPException, RequestValidationError, ValidationError, Exception):
         app.add_exception_handler(kind, respond)
 
 
 async def respond(request: Request, error: Exception) -> Response:
-    """Return the response to a request that failed."""
     path = request.url.path
     match error:
         case BanksmanError():

@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.validation_errors import expected
-from banksman.contracts.wire import Wire, parse
+from banksman.contracts.wire import Stored, Wire, parse
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operation
 
@@ -49,11 +49,9 @@ class Services:
         self._by_type: dict[type[Any], Any] = {}
 
     def add(self, *services: object) -> None:
-        """Add services under their own types."""
         self._by_type.update({type(service): service for service in services})
 
     def provide(self, kind: type[T], service: T) -> None:
-        """Add a service under the type that others know: a protocol."""
         self._by_type[kind] = service
 
     def __getitem__(self, kind: type[T]) -> T:
@@ -64,34 +62,25 @@ class Services:
         return cast(T | None, self._by_type.get(kind))
 
     def connected(self, kind: type[T]) -> T:
-        """Return a service for a request.
-
-        Raises:
-            Unavailable: The gateway has not connected to NATS yet.
-        """
+        """Return a service; raise `Unavailable` if the gateway has not connected to NATS yet."""
         if not self.has(kind):
             raise Unavailable(NOT_CONNECTED)
         return self[kind]
 
     def has(self, kind: type[Any]) -> bool:
-        """Return whether a service of this type was added."""
         return kind in self._by_type
 
 
 @dataclass(frozen=True, slots=True)
 class Provided(Generic[T]):
-    """The dependency of an operation on a service."""
-
     kind: type[T]
 
     async def __call__(self, request: Request) -> T:
-        """Return the service for a request over HTTP."""
         services: Services = request.app.state.services
         return services.connected(self.kind)
 
 
 def provided(kind: type[Any]) -> Any:
-    """Return the FastAPI dependency on a service of this type."""
     return Depends(Provided(kind))
 
 
@@ -135,8 +124,6 @@ class StrictJson:
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Wrap the schema of the model; OpenAPI shows the model's own schema."""
-
         def validate(value: Any, _: core_schema.ValidatorFunctionWrapHandler) -> BaseModel:
             return value if isinstance(value, source) else parse(source, value)
 
@@ -147,6 +134,17 @@ class StrictJson:
 # creates a route, and our models build their validators later, on first use.
 warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 StrictBody = Annotated[M, StrictJson(), Body()]
+
+
+class RequestBody(Wire):
+    """The body of a request."""
+
+
+class Listing(Stored, Generic[T]):
+    """A list in one page."""
+
+    items: tuple[T, ...]
+    next: None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,6 @@ class Parameters:
 
 @cache
 def parameters_of(operation: Operation) -> Parameters:
-    """Return the parameters of the operation's function."""
     hints = get_type_hints(operation.handler, include_extras=True)
     services: dict[str, type[Any]] = {}
     fields: dict[str, tuple[Any, Any]] = {}
@@ -205,7 +202,6 @@ def parameters_of(operation: Operation) -> Parameters:
 
 @cache
 def reply_types(operation: Operation) -> tuple[type[Any], ...]:
-    """Return the type of the operation's reply, or the types of a union."""
     returned = get_type_hints(operation.handler)["return"]
     return get_args(returned) or (returned,)
 
@@ -260,11 +256,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def path_value(operation: Operation, text: str) -> Any:
-    """Return the value of the parameter that the subject of a request over NATS names.
-
-    Raises:
-        BadInput: The text is no value of the parameter's type.
-    """
+    """Return the parameter that the subject of a NATS request names; raise `BadInput` for another type."""
     assert operation.named is not None
     annotation, _ = parameters_of(operation).fields[operation.named]
     try:

@@ -27,7 +27,6 @@ SSE_HEADERS = {
 
 
 def sse_event(value: Mapping[str, Any]) -> bytes:
-    """Return a value as one server-sent event without a name."""
     return b"data: " + to_json(value) + b"\n\n"
 
 
@@ -54,12 +53,8 @@ class StreamedResponse(Response):
     ) -> None:
         """Describe the response.
 
-        Args:
-            pieces: The body.
-            status: The HTTP status.
-            headers: Headers, including the content type.
-            on_disconnect: Called if the client disconnects before the end of the body.
-            on_end: Called at the end of every response, even if no piece was sent.
+        `on_disconnect` is called if the client disconnects before the end of the body, `on_end` at the end of
+        every response, even if no piece was sent.
         """
         self.status_code = status
         self.background = None
@@ -72,7 +67,6 @@ class StreamedResponse(Response):
             del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
         sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(disconnected(receive))
         try:

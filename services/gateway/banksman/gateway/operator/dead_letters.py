@@ -13,9 +13,7 @@ from banksman.contracts.wire import Stored, Timestamp
 from banksman.contracts.work import DeadLetter
 
 MAX_LETTERS = 200
-"""Dead letters in one page."""
 SHOWN_BYTES = 16 * 1024
-"""Bytes of a dead letter's payload that are shown."""
 _REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
 """Streams on whose subjects a gateway may publish. Only the operator's NATS user may publish on others."""
 
@@ -51,12 +49,9 @@ class DeadLetterPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Lists, reads, discards and replays dead letters."""
-
     bus: Bus
 
     async def page(self, *, after: int, limit: int) -> DeadLetterPage:
-        """Return a page of the dead letters."""
         found: list[ListedDeadLetter] = []
         async for stored in dead.dead_letters(self.bus, after=after):
             letter = stored.letter
@@ -66,11 +61,6 @@ class DeadLetters:
         return DeadLetterPage(items=tuple(found), next=None)
 
     async def read(self, letter_id: int) -> ShownDeadLetter:
-        """Return a dead letter with its content.
-
-        Raises:
-            NotFound: There is no such dead letter.
-        """
         letter = await dead.read_dead_letter(self.bus, letter_id)
         payload = base64.b64decode(letter.payload_base64)
         return ShownDeadLetter(
@@ -81,21 +71,10 @@ class DeadLetters:
         )
 
     async def discard(self, letter_id: int) -> None:
-        """Delete a dead letter permanently.
-
-        Raises:
-            NotFound: There is no such dead letter.
-        """
         await dead.remove(self.bus, letter_id)
 
     async def replay(self, letter_id: int) -> None:
-        """Publish a dead letter on its subject again, and remove it from the dead letters.
-
-        Raises:
-            NotFound: There is no such dead letter.
-            Conflict: A gateway may not publish it.
-            Overloaded, Unavailable: It could not be published, and remains a dead letter.
-        """
+        """Publish a dead letter again and remove it. If that fails, it remains a dead letter."""
         letter = await dead.read_dead_letter(self.bus, letter_id)
         if letter.stream not in _REPLAYED:
             raise Conflict(

@@ -55,17 +55,10 @@ class OpenRunPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
-    """Lists the runs that have not ended, by state."""
-
     bus: Bus
     approvals: ApprovalSlots
 
     async def page(self, state: OpenState, *, after: int, limit: int, tenant: str = ANY) -> OpenRunPage:
-        """Return a page of the runs in a state, of one tenant or of all.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         match state:
             case "queued":
                 return await self._queued(RUNS, subjects.run_work(tenant, ANY), after, limit)

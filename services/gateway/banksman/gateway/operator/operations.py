@@ -8,24 +8,28 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import Field
 
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.frames import RunCancel
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import OPERATE
 from banksman.gateway.operation.declaration import Audit, Operations
-from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, RequestId, StrictBody, provided
-from banksman.gateway.operator.dead_letters import (
-    MAX_LETTERS,
-    DeadLetterPage,
-    DeadLetters,
-    ShownDeadLetter,
+from banksman.gateway.operation.parameters import (
+    MAX_POSITION,
+    CallerDep,
+    RequestBody,
+    RequestId,
+    StrictBody,
+    provided,
 )
+from banksman.gateway.operator.dead_letters import MAX_LETTERS, DeadLetterPage, DeadLetters, ShownDeadLetter
 from banksman.gateway.operator.open_runs import MAX_RUNS, OpenRunPage, OpenRuns, OpenState
 from banksman.gateway.operator.overview import Overview, OverviewReader
 from banksman.gateway.operator.processes import Processes, Services
 from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage, Tenants
 from banksman.gateway.runs.starts import RunCancels
+from banksman.gateway.usage.operations import UsageReports
 
 Letters = Annotated[DeadLetters, provided(DeadLetters)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
@@ -152,3 +156,17 @@ async def cancel_open_run(
 async def replay_dead_letter(letter_id: Letter, letters: Letters) -> None:
     """Publish a dead letter on its subject again, and remove it from the dead letters."""
     await letters.replay(letter_id)
+
+
+async def build(base: Foundation) -> None:
+    bus, services = base.bus, base.services
+    services.add(
+        DeadLetters(bus),
+        OpenRuns(bus, services[ApprovalSlots]),
+        OverviewReader(bus),
+        Processes(bus),
+        Tenants(bus, base.keys, services[UsageReports], base.settings.tenants),
+    )
+
+
+FEATURE = Feature(operations, build)

@@ -10,45 +10,36 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from banksman.bus import jetstream
+from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
-from banksman.bus.names import (
-    AGENTS,
-    APPROVAL_REPLIES,
-    APPROVALS,
-    DEAD,
-    EVENTS,
-    FIRED_TIMERS,
-    RESULTS,
-    RUNNERS,
-    RUNS,
-    SCHEDULES,
-    SIGNALS,
-    TIMERS,
-    WEBHOOK_QUEUE,
-    WEBHOOKS,
-    WORKFLOWS,
-    api,
-)
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Timestamp, Token
 
-_READ = frozenset((RUNS, APPROVALS, WORKFLOWS))
+_READ = frozenset((names.RUNS, names.APPROVALS, names.WORKFLOWS))
 """Queues whose messages a gateway may read, to show the age of the oldest one."""
 MAX_TENANTS = 50
-_STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
+_STREAMS = (
+    names.EVENTS,
+    names.RUNS,
+    names.APPROVALS,
+    names.RESULTS,
+    names.WORKFLOWS,
+    names.WEBHOOK_QUEUE,
+    names.TIMERS,
+    names.DEAD,
+)
 _QUEUES = (
-    (RUNS, AGENTS),
-    (RUNS, SIGNALS),
-    (WORKFLOWS, f"workflow-{subjects.SERVED}"),
-    (APPROVALS, APPROVAL_REPLIES),
-    (TIMERS, FIRED_TIMERS),
-    (TIMERS, SCHEDULES),
-    (EVENTS, WEBHOOKS),
-    (WEBHOOK_QUEUE, WEBHOOKS),
+    (names.RUNS, names.AGENTS),
+    (names.RUNS, names.SIGNALS),
+    (names.WORKFLOWS, f"workflow-{subjects.SERVED}"),
+    (names.APPROVALS, names.APPROVAL_REPLIES),
+    (names.TIMERS, names.FIRED_TIMERS),
+    (names.TIMERS, names.SCHEDULES),
+    (names.EVENTS, names.WEBHOOKS),
+    (names.WEBHOOK_QUEUE, names.WEBHOOKS),
 )
 _TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
@@ -116,17 +107,10 @@ class Overview(Stored):
 
 @dataclass(frozen=True, slots=True)
 class OverviewReader:
-    """Reads the state of the broker."""
-
     bus: Bus
 
     async def overview(self) -> Overview:
-        """Return the state of the system.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        runners = Bucket(self.bus, RUNNERS, RunnerLease)
+        runners = Bucket(self.bus, names.RUNNERS, RunnerLease)
         return Overview(
             streams=tuple([await self._stream(name) for name in _STREAMS]),
             queues=await self._queues(),
@@ -135,7 +119,7 @@ class OverviewReader:
         )
 
     async def _stream(self, name: str) -> StreamState:
-        info = await self._info(api("STREAM.INFO", name), name)
+        info = await self._info(names.api("STREAM.INFO", name), name)
         return StreamState(
             name=name,
             messages=info["state"]["messages"],
@@ -152,7 +136,7 @@ class OverviewReader:
         return tuple(found)
 
     async def _queue(self, stream: str, name: str) -> QueueState:
-        info = await self._info(api("CONSUMER.INFO", stream, name), name)
+        info = await self._info(names.api("CONSUMER.INFO", stream, name), name)
         return QueueState(
             stream=stream,
             name=name,
@@ -173,7 +157,7 @@ class OverviewReader:
     async def _waiting(self) -> tuple[TenantQueue, ...]:
         counts: Counter[str] = Counter()
         below = subjects.run_work(subjects.ANY, subjects.ANY)
-        async for subject, count in jetstream.subjects_in(self.bus, RUNS, below):
+        async for subject, count in jetstream.subjects_in(self.bus, names.RUNS, below):
             counts[subject.split(".")[2]] += count
         return tuple(
             TenantQueue(tenant=tenant, runs=runs) for tenant, runs in counts.most_common(MAX_TENANTS)
@@ -187,13 +171,5 @@ class OverviewReader:
 
 
 def _runner(lease: RunnerLease) -> RunnerState:
-    return RunnerState(
-        name=lease.runner,
-        load=lease.load,
-        workspaces=lease.workspaces,
-        serving=lease.serving,
-        problem=lease.problem,
-        places=lease.places,
-        version=lease.version,
-        started_at=lease.started_at,
-    )
+    shown = lease.model_dump(include=RunnerState.model_fields.keys() - {"name"})
+    return RunnerState(name=lease.runner, **shown)

@@ -81,11 +81,6 @@ class Processes:
     )
 
     async def read(self) -> Services:
-        """Return the state of all processes, and of the NATS servers.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         # The servers are read first, because this fails at once without a broker; reports take seconds.
         nats = await _nats(self.bus)
         return Services(processes=await self._processes(), nats=nats)

@@ -11,7 +11,7 @@ from banksman.contracts.subjects import ANY, approval_reply, approval_request, r
 from banksman.contracts.usage import UsageReport, passthrough_key, usage_key
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.usage.reports import UsageReports
+from banksman.gateway.usage.operations import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50
@@ -60,11 +60,6 @@ class Tenants:
     settings: TenantSettings
 
     async def page(self, *, after: str, limit: int) -> TenantPage:
-        """Return the first tenants whose names follow `after`.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
         keys = self.keys.by_tenant()
         known = {*await self._counted(), *keys, *self.settings.named}
         names = sorted(name for name in known if name > after)
@@ -102,5 +97,4 @@ class Tenants:
         )
 
     async def _ids(self, below: str) -> set[str]:
-        """Return the last tokens of the subjects in APPROVALS that match `below`."""
         return {subject.rpartition(".")[2] async for subject, _ in subjects_in(self.bus, APPROVALS, below)}

@@ -13,7 +13,7 @@ from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.conversations.bodies import NewConversation, RunApproval
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.runs.runs import FoundRun
 
 
@@ -58,7 +58,6 @@ class AcceptedRequest(Stored):
 
     @classmethod
     def of(cls, ack: Ack, **more: Any) -> Self:
-        """Return the body for an acknowledgement."""
         return cls(**ack.model_dump(include=set(cls.model_fields), exclude_none=True), **more)
 
 

@@ -23,8 +23,6 @@ from banksman.gateway.runs.starts import RunStarts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsOverHttp:
-    """Starts runs in the form that a request asks for."""
-
     changes: ConversationChanges
     starts: RunStarts
     requests: StoredRequests
@@ -32,7 +30,6 @@ class RunsOverHttp:
     runs: Runs
 
     async def first_message(self, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
-        """Create a conversation, and return the message that starts a run in it."""
         frame = creation(creation_id(request_id), body)
         created = await self.changes.create(caller, frame, self.requests, title_from=body.content)
         return message(request_id, created.conversation_id or "", body)
@@ -48,10 +45,7 @@ class RunsOverHttp:
         *,
         or_parked: bool = False,
     ) -> AcceptedRun | Run | StreamedResponse:
-        """Start a run.
-
-        Return its events if the request accepts a stream, else its ids, or its outcome after up to `wait_s`.
-        """
+        """Start a run; return its events if the request accepts a stream, else its ids, or its outcome."""
         if "text/event-stream" in request.headers.get("accept", ""):
             run = await self.followed.start(caller, frame, detail)
             return run.stream(_events(run))
@@ -81,7 +75,6 @@ class RunsOverHttp:
 
 
 def message(request_id: str, conversation_id: str, body: NewChat) -> ChatSend:
-    """Return the frame that sends a message."""
     return ChatSend(
         type="chat.send",
         id=request_id,
@@ -93,7 +86,6 @@ def message(request_id: str, conversation_id: str, body: NewChat) -> ChatSend:
 
 
 async def _events(run: FollowedRun) -> AsyncIterator[bytes]:
-    """Yield the frames of the websocket as server-sent events."""
     async for frame in run.frames():
         head = json.loads(frame)
         number = f"id: {head['seq']}\n" if "seq" in head else ""

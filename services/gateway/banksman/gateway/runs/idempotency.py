@@ -1,4 +1,7 @@
-"""Idempotency of requests: a request id identifies one body and the ids that were returned for it."""
+"""Requests of clients: checks without stored state, and idempotency.
+
+A request id identifies one body and the ids that were returned for it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,47 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from banksman.bus.storage.kv import Entry
-from banksman.contracts.errors import Conflict, NotReady
-from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
-from banksman.contracts.ids import digest, new_id, run_id_for
+from banksman.contracts.errors import BadInput, Conflict, NotReady
+from banksman.contracts.frames import (
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    Envelope,
+    InputReply,
+    RunCancel,
+    WorkflowStart,
+)
+from banksman.contracts.ids import conversation_of, conversation_of_approval, digest, new_id, run_id_for
+from banksman.contracts.messages import Content, TextPart
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import UNREPEATED
-from banksman.gateway.runs.checks import Request
+
+Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+
+
+def check_conversation(request: Request) -> None:
+    """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
+    match request:
+        case RunCancel():
+            named = conversation_of(request.run_id)
+        case ApprovalDecision():
+            named = conversation_of_approval(request.approval_id)
+        case InputReply():
+            named = conversation_of_approval(request.request_id)
+        case _:
+            return
+    given = request.conversation_id
+    if named is not None and given not in (None, named):
+        raise BadInput("conversation_id", given, f"{named!r}, the conversation of the other id, or nothing")
+
+
+def check_content(content: Content) -> None:
+    """Check that a message is not empty, because models refuse empty messages."""
+    parts = (TextPart(text=content),) if isinstance(content, str) else content
+    if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
+        given = content if isinstance(content, str) else [part.model_dump() for part in content]
+        raise BadInput("content", given, "text, an image or a file")
 
 
 class RequestRecord(Stored):
@@ -29,46 +66,17 @@ class RequestRecord(Stored):
     same digest, even if one of them has more fields. None in records of older gateways."""
 
     def matches(self, other: RequestRecord) -> bool:
-        """Return whether both records are of the same request."""
         if self.meaning_digest is None or other.meaning_digest is None:
             return self.body_digest == other.body_digest
         return self.meaning_digest == other.meaning_digest
 
 
 class RequestBucket(Protocol):
-    """Stores request records for 24 hours."""
-
     async def create(self, key: str, value: RequestRecord) -> int | None:
         """Store a record; return None if the key has one."""
         ...
 
-    async def get(self, key: str) -> Entry[RequestRecord] | None:
-        """Return a record; None if the key has none."""
-        ...
-
-
-class RequestIds(Protocol):
-    """Assigns ids to requests: a repeated request gets the ids of the first one."""
-
-    def new(self, prefix: str) -> str:
-        """Return an id for a new request."""
-        ...
-
-    def new_run(self, conversation_id: str) -> str:
-        """Return the id of a run for a new request."""
-        ...
-
-    async def once(
-        self,
-        tenant: str,
-        request_id: str,
-        body: BaseModel,
-        ids: Mapping[str, str],
-        *,
-        exclude: set[str] | None = None,
-    ) -> Mapping[str, str]:
-        """Return the ids of a request, as `StoredRequests.once`."""
-        ...
+    async def get(self, key: str) -> Entry[RequestRecord] | None: ...
 
 
 class DerivedIds:
@@ -78,11 +86,9 @@ class DerivedIds:
         self._source = source
 
     def new(self, prefix: str) -> str:
-        """Return the id with this prefix."""
         return f"{prefix}{digest(f'{prefix}/{self._source}'.encode())[:21]}"
 
     def new_run(self, conversation_id: str) -> str:
-        """Return the id of the run in this conversation."""
         return f"{conversation_id}-{digest(f'{conversation_id}/{self._source}'.encode())[:12]}"
 
     async def once(
@@ -105,11 +111,9 @@ class StoredRequests:
         self._bucket = bucket
 
     def new(self, prefix: str) -> str:
-        """Return an id that no other request has."""
         return new_id(prefix)
 
     def new_run(self, conversation_id: str) -> str:
-        """Return the id of a run that no other request has."""
         return run_id_for(conversation_id)
 
     async def once(
@@ -121,11 +125,11 @@ class StoredRequests:
         *,
         exclude: set[str] | None = None,
     ) -> Mapping[str, str]:
-        """Return the ids of a request: `ids` for a new request, the stored ids for a repeated one.
+        """Return `ids` for a new request, and the ids of the first request for a repeated one.
 
         Args:
-            tenant: The tenant of the request.
-            request_id: The id of the request, unique within the tenant.
+            tenant: The tenant.
+            request_id: Unique within the tenant.
             body: The request's body.
             ids: The ids that a new request gets.
             exclude: Fields that may differ between a request and its repeat.
@@ -151,14 +155,13 @@ class StoredRequests:
         return stored.ids
 
 
+RequestIds = StoredRequests | DerivedIds
+"""Assigns ids to requests: a repeated request gets the ids of the first one."""
+
+
 async def ids_once(
     requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return `ids` for a new request, and the ids of the first request for a repeated one.
-
-    Raises:
-        Conflict: The request's id was used with another body.
-    """
     if request.id.startswith(UNREPEATED):
         # No client can repeat the request, so two durable writes are saved for a message in a new
         # conversation.

@@ -38,17 +38,9 @@ class OneRequest:
     ) -> str:
         """Return the reply to a text. No tool is offered, and the run's conversation is deleted afterwards.
 
-        Args:
-            caller: The caller on whose behalf the reply is requested.
-            text: The user's message.
-            prompt: The system prompt.
-            title: Title of the run's conversation, which operators see in lists.
-            model: `provider:model`; None for the model of the default assistant.
-
-        Raises:
-            BadInput: No such model.
-            Overloaded: The tenant has too many runs.
-            Unavailable: The model did not reply within `REPLY_S` seconds, or its run failed.
+        `title` is that of the run's conversation, which operators see in lists. `model` is `provider:model`;
+        None stands for the model of the default assistant. Raises `Unavailable` if the model did not reply
+        within `REPLY_S` seconds, or its run failed.
         """
         await self.backlog.check(caller.tenant)
         assistant = await self.assistants.get(caller.tenant, "default")

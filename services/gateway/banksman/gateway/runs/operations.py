@@ -6,13 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
+from banksman.bus.names import IDEMPOTENCY
+from banksman.bus.publish import RunQueue
+from banksman.bus.storage.live import LiveHub
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.registry import CallPage, ListedCall
-from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.tenant_store import AssistantStore
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.operation.streaming import StreamedResponse
+from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.bodies import (
     AcceptedRequest,
     AcceptedRun,
@@ -25,9 +33,12 @@ from banksman.gateway.runs.bodies import (
     run_body,
 )
 from banksman.gateway.runs.http_starts import RunsOverHttp, message
-from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunCancels, RunStarts
+from banksman.quotas.stored import SharedBucket
+from banksman.runs.runners.placement import Placements
 
 MAX_WAIT_S = 60
 MAX_CALLS = 50
@@ -205,3 +216,39 @@ async def cancel_run(
     """Cancel a run."""
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
     return AcceptedRequest.of(await cancels.cancel(caller, frame))
+
+
+async def build_queue(base: Foundation) -> None:
+    placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
+    bucket = SharedBucket(base.bus, IDEMPOTENCY, RequestRecord, "accepted requests")
+    await base.stack.enter_async_context(placements)
+    base.services.add(RunQueue(base.bus), StoredRequests(bucket), placements)
+
+
+async def build(base: Foundation) -> None:
+    services, default_model = base.services, base.settings.default_model
+    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    runs = Runs(base.bus, services[LiveHub], services[Views], index)
+    one_request = OneRequest(
+        runs=runs,
+        conversations=index,
+        assistants=services[AssistantStore],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
+        default_model=default_model,
+    )
+    starts = RunStarts(
+        views=services[Views],
+        conversations=index,
+        created=services[CreatedConversations],
+        assistants=services[GovernedAssistants],
+        queue=queue,
+        backlog=backlog,
+        default_model=default_model,
+    )
+    services.add(runs, one_request, starts, RunCancels(runs=runs, queue=queue, backlog=backlog))
+
+
+QUEUE = Feature(Operations("runs"), build_queue)
+FEATURE = Feature(operations, build)

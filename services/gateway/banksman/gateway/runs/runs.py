@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
@@ -16,17 +17,23 @@ from banksman.bus.names import RUNS, WORKFLOWS
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
-from banksman.contracts.approvals import ApprovalRequested, InputRequested
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import Event, RunFinished, ToolCallCompleted
+from banksman.contracts.events import (
+    Event,
+    IterationStarted,
+    RunFinished,
+    ToolCallCompleted,
+    ToolCallRequested,
+    TrackedCall,
+)
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.registry import StartWorkflow
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import PARKED, RunView
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.runs.calls import RunCall, calls_of
 
 START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
     Annotated[StartRun | StartWorkflow, Field(discriminator="type")]
@@ -39,8 +46,6 @@ ENDED_OR_PARKED = (RunFinished, ApprovalRequested, InputRequested)
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run, and its outcome if it has ended."""
-
     conversation_id: str
     view: RunView
     outcome: RunFinished | None
@@ -49,8 +54,6 @@ class FoundRun:
 
 
 class Runs:
-    """The runs of all conversations."""
-
     def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
         self._bus = bus
         self._hub = hub
@@ -58,22 +61,11 @@ class Runs:
         self._conversations = conversations
 
     async def get(self, tenant: str, run_id: str) -> FoundRun:
-        """Return a run with its outcome.
-
-        Raises:
-            BadInput: The id is not a run id.
-            NotFound: This tenant has no such run.
-        """
         run = await self.find(tenant, run_id)
         return await self._found(tenant, conversation_of(run_id), run)
 
     async def find(self, tenant: str, run_id: str) -> RunView:
-        """Return a run that is stored in its log, or in a queue.
-
-        Raises:
-            BadInput: The id is not a run id.
-            NotFound: This tenant has no such run.
-        """
+        """Return a run that is stored in its log, or in a queue; raise `NotFound` if the tenant has none."""
         conversation_id = await self.conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
@@ -86,11 +78,7 @@ class Runs:
         return run
 
     async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
-        """Return the runs of a conversation in the order of their requests, without their outcomes.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
-        """
+        """Return the runs of a conversation in the order of their requests, without their outcomes."""
         await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
         return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
@@ -98,17 +86,10 @@ class Runs:
     async def wait(
         self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False, started: bool = False
     ) -> FoundRun:
-        """Wait for a run to end, and return it.
+        """Return a run once it has ended, or after `timeout_s`.
 
-        Args:
-            tenant: The tenant of the run.
-            run_id: The run.
-            timeout_s: Seconds to wait.
-            or_parked: Whether the run is also returned when it waits for a user.
-            started: True for a run that this process has just accepted.
-
-        Raises:
-            NotFound: This tenant has no such run.
+        `or_parked` also returns a run that waits for a user. `started` is for a run that this process has
+        just accepted.
         """
         kinds = ENDED_OR_PARKED if or_parked else ENDED
         conversation_id = conversation_of(run_id) if started else await self.conversation(tenant, run_id)
@@ -146,19 +127,11 @@ class Runs:
         return await self.get(tenant, run_id)
 
     async def calls(self, tenant: str, run_id: str) -> list[RunCall]:
-        """Return the complete calls of a run that have a result, in the order of their results.
-
-        Raises:
-            NotFound: This tenant has no such run.
-        """
+        """Return the complete calls of a run that have a result, in the order of their results."""
         return calls_of(await self.events(tenant, run_id), run_id)
 
     async def events(self, tenant: str, run_id: str) -> tuple[Event, ...]:
-        """Return the stored events of a conversation from the first one of a run.
-
-        Raises:
-            NotFound: This tenant has no such run.
-        """
+        """Return the stored events of a conversation from the first one of a run."""
         conversation_id = await self.conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
@@ -167,11 +140,7 @@ class Runs:
         return stored.events
 
     async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
-        """Return the result of a tool call.
-
-        Raises:
-            NotFound: This run has no such call, or the call has no result yet.
-        """
+        """Return the result of a tool call; raise `NotFound` if the call has no result yet."""
         conversation_id = await self.conversation(tenant, run_id)
         view = await self._views.read(tenant, conversation_id)
         stored = await self._views.commit(tenant, conversation_id, view.outputs.get(tool_call_id, 0))
@@ -186,11 +155,6 @@ class Runs:
         raise NotFound("result of a tool call", tool_call_id)
 
     async def conversation(self, tenant: str, run_id: str) -> str:
-        """Return the conversation of a run id.
-
-        Raises:
-            NotFound: This tenant has no such conversation.
-        """
         conversation_id = conversation_of(run_id)
         try:
             await self._conversations.get(tenant, conversation_id)
@@ -226,7 +190,6 @@ class Runs:
 
 
 def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
-    """Return the run that a queued message starts; None if it has another id."""
     try:
         start = START.validate_json(message.data)
     except ValidationError:
@@ -243,3 +206,40 @@ def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:
         if event.run_id == run_id and isinstance(event.data, RunFinished):
             return event.data
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    tool_call_id: str
+    tracked: TrackedCall
+
+
+def calls_of(events: Iterable[Event], run_id: str) -> list[RunCall]:
+    """Return the calls of a run in the order of their results, as its outcome lists them (R102)."""
+    requested: dict[str, ToolCall] = {}
+    found: list[RunCall] = []
+    iteration = 0
+    for event in events:
+        if event.run_id != run_id:
+            continue
+        match event.data:
+            case IterationStarted(n=n):
+                iteration = n - 1
+            case ToolCallRequested(call=call):
+                requested[call.id] = call
+            case ApprovalResolved(decisions=decisions):
+                edited = {one.tool_call_id: one.arguments for one in decisions if one.arguments is not None}
+                for call_id, arguments in edited.items():
+                    if call_id in requested:
+                        requested[call_id] = requested[call_id].model_copy(update={"arguments": arguments})
+            case ToolCallCompleted(result=result):
+                # A second result of the same call changes nothing.
+                call = requested.pop(result.tool_call_id, None)
+                if call is not None:
+                    tracked = TrackedCall(
+                        tool=call.name, params=call.arguments, result=result.content, iteration=iteration
+                    )
+                    found.append(RunCall(call.id, tracked))
+            case _:
+                pass
+    return found

@@ -6,10 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import (
-    Branch,
-    RunSettings,
-)
+from banksman.contracts.assistants import Branch, RunSettings
 from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import Ack, ChatSend, RunCancel
 from banksman.contracts.ids import conversation_of
@@ -21,8 +18,13 @@ from banksman.gateway.conversations.conversations import Conversations, CreatedC
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.runs.checks import check_content, check_conversation
-from banksman.gateway.runs.idempotency import RequestIds, ids_once, request_key
+from banksman.gateway.runs.idempotency import (
+    RequestIds,
+    check_content,
+    check_conversation,
+    ids_once,
+    request_key,
+)
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.history import Paths
 from banksman.runtime.failpoints import reach
@@ -33,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarts:
-    """Stores the messages of users as work for agents."""
-
     views: Views
     conversations: Conversations
     created: CreatedConversations
@@ -44,17 +44,7 @@ class RunStarts:
     default_model: str | None
 
     async def send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
-        """Store a message: it starts a run, or steers the open one.
-
-        Args:
-            caller: The sender.
-            request: The message.
-            requests: The ids of accepted requests.
-
-        Raises:
-            CallerMistake: The message is invalid, or the caller may not send it.
-            Refused: The message may be accepted later.
-        """
+        """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
         check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
@@ -107,12 +97,7 @@ class RunStarts:
         )
 
     async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
-        """Return the branch of a message if it is valid; None if the message names none.
-
-        Raises:
-            BadInput: The message steers a run.
-            NotFound: The conversation has no such message, or a compaction replaced it.
-        """
+        """Return the branch of a message; raise `NotFound` if a compaction replaced its beginning."""
         branch = request.branch
         if branch is not None and request.mode == "steer":
             raise BadInput("branch", branch.after, "nothing for a message that steers a run")
@@ -132,19 +117,12 @@ class RunStarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCancels:
-    """Stores the cancels of users as work for agents."""
-
     runs: Runs
     queue: RunQueue
     backlog: Backlog
 
     async def cancel(self, caller: Caller, request: RunCancel) -> Ack:
-        """Store a cancel. It has no effect on a run that has ended.
-
-        Raises:
-            BadInput: The run is of another conversation than the request names.
-            NotFound: This tenant has no such run.
-        """
+        """Store a cancel. It has no effect on a run that has ended."""
         check_conversation(request)
         conversation_id = conversation_of(request.run_id)
         # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.
@@ -163,7 +141,6 @@ class RunCancels:
 
 
 def _size(content: Content, settings: RunSettings) -> int:
-    """Return the approximate size of a start, in characters."""
     return len(str(content)) + len(settings.system_prompt or "") + len(str(settings.variables))
 
 
@@ -179,7 +156,6 @@ def _steer(start: StartRun, caller: Caller) -> SteerRun:
 
 
 def _with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
-    """Return a message with the workspace files at `paths` attached."""
     if not paths:
         return content
     parts: tuple[Part, ...] = (TextPart(text=content),) if isinstance(content, str) else content

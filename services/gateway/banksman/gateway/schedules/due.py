@@ -16,10 +16,18 @@ from banksman.bus.names import SCHEDULES, TIMERS
 from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
 from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.frames import Ack, ChatSend, ConversationCreate, WorkflowStart
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.schedules.models import Schedule, ScheduledRun, ScheduleError
-from banksman.gateway.schedules.starting import start_run
+from banksman.gateway.runs.idempotency import DerivedIds
+from banksman.gateway.schedules.models import (
+    Schedule,
+    ScheduledPrompt,
+    ScheduledRun,
+    ScheduledStart,
+    ScheduledWorkflow,
+    ScheduleError,
+)
 from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.schedules.times import next_time
 from banksman.quotas.places import Shares
@@ -126,3 +134,41 @@ class DueSchedules:
             if found is None:
                 return
             entry = found
+
+
+async def start_run(
+    dispatcher: Dispatcher, caller: Caller, start: ScheduledStart, *, title: str, source: str
+) -> Ack:
+    """Start a run; a later call with the same source starts no second run.
+
+    All ids of the run are derived from `source`. An empty `title` is replaced by one from the message. Raises
+    the errors of a client's request.
+    """
+    ids = DerivedIds(source)
+    match start:
+        case ScheduledWorkflow():
+            frame = WorkflowStart(type="workflow.start", id="scheduled", **start.model_dump(exclude={"type"}))
+            return await dispatcher.handle(caller, frame, requests=ids)
+        case ScheduledPrompt():
+            return await _send(dispatcher, caller, start, title, ids)
+
+
+async def _send(
+    dispatcher: Dispatcher, caller: Caller, start: ScheduledPrompt, title: str, ids: DerivedIds
+) -> Ack:
+    conversation_id = start.conversation_id
+    if conversation_id is None:
+        create = ConversationCreate(
+            type="conversation.create", id="scheduled", title=title, assistant=start.assistant
+        )
+        created: Ack = await dispatcher.handle(caller, create, requests=ids, title_from=start.content)
+        conversation_id = created.conversation_id or ""
+    message = ChatSend(
+        type="chat.send",
+        id="scheduled",
+        conversation_id=conversation_id,
+        content=start.content,
+        overrides=start.overrides,
+        variables=start.variables,
+    )
+    return await dispatcher.handle(caller, message, requests=ids)

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from banksman.contracts.assistants import RunOverrides
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.identity_settings import Right
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 
 MAX_PROMPT_CHARS = 32_000
 LISTED_RUNS = 20
@@ -150,7 +150,6 @@ class Schedule(ScheduleFields):
     """The last runs, the newest first."""
 
     def with_run(self, run: ScheduledRun) -> Schedule:
-        """Return the schedule with one more run."""
         return self.model_copy(update={"runs": (run, *self.runs)[:LISTED_RUNS]})
 
 

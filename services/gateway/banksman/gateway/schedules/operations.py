@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.assistants.tenant_store import AssistantStore
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -15,6 +19,7 @@ from banksman.gateway.schedules.models import (
     ScheduledRun,
 )
 from banksman.gateway.schedules.service import Schedules
+from banksman.gateway.workflows.workflows import Workflows
 
 Service = Annotated[Schedules, provided(Schedules)]
 DETAILS = ("name", "enabled")
@@ -90,3 +95,22 @@ async def run_schedule(
 ) -> ScheduledRun:
     """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
     return await schedules.run(caller, schedule_id, request_id)
+
+
+async def build(base: Foundation) -> None:
+    services = base.services
+    schedules = Schedules(
+        base.bus,
+        base.clock,
+        base.settings.gateway,
+        dispatcher=base.dispatcher,
+        requests=services[StoredRequests],
+        runs=services[Runs],
+        conversations=services[Conversations],
+        assistants=services[AssistantStore],
+        workflows=services[Workflows],
+    )
+    services.add(await base.stack.enter_async_context(schedules))
+
+
+FEATURE = Feature(operations, build)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from banksman.bus.connection import Bus
@@ -18,8 +17,7 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules.coming import coming_starts
-from banksman.gateway.schedules.due import DueSchedules
+from banksman.gateway.schedules.due import DueSchedules, start_run
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -31,9 +29,8 @@ from banksman.gateway.schedules.models import (
     ScheduleFields,
     WorkflowRunStart,
 )
-from banksman.gateway.schedules.starting import start_run
 from banksman.gateway.schedules.store import ScheduleStore
-from banksman.gateway.schedules.times import first_time
+from banksman.gateway.schedules.times import coming_starts, first_time
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock
@@ -79,36 +76,22 @@ class Schedules:
         await enter(background.running("overdue schedules", due.watch))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
-        """Return the schedules of the caller's tenant, oldest first."""
         return tuple(_listed(schedule) for schedule in await self._store.list(caller.tenant))
 
     async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
-        """Return when the schedules of the caller's tenant start in the next two weeks."""
         return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
 
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
-        """Return a schedule with the states of its last runs.
-
-        Raises:
-            NotFound: The caller's tenant has no such schedule.
-        """
         schedule = (await self._store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
         return _read(schedule.model_copy(update={"runs": runs}))
 
     async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
-        """Store a new schedule. A repeated request returns the schedule that the first one created.
-
-        Raises:
-            BadInput, NotFound: A time is invalid, or an object that `start` names does not exist.
-            Conflict: The tenant has too many schedules.
-        """
+        """Store a new schedule. A repeated request returns the schedule that the first one created."""
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
         ids = await self._requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
@@ -125,11 +108,7 @@ class Schedules:
         return _read(await self._store.create(caller.tenant, schedule, self._most))
 
     async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
-        """Replace a schedule; from now on it acts as the caller. Its last runs stay.
-
-        Raises:
-            BadInput, NotFound: A time is invalid, or the schedule or an object of its `start` does not exist.
-        """
+        """Replace a schedule; from now on it acts as the caller. Its last runs stay."""
         await self._check(caller, body)
         while True:
             entry = await self._store.get(caller.tenant, schedule_id)
@@ -148,21 +127,11 @@ class Schedules:
                 return _read(changed)
 
     async def delete(self, caller: Caller, schedule_id: str) -> None:
-        """Delete a schedule; its runs stay.
-
-        Raises:
-            NotFound: The caller's tenant has no such schedule.
-        """
         await self._store.get(caller.tenant, schedule_id)
         await self._store.delete(caller.tenant, schedule_id, self._clock.now())
 
     async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
-        """Start the run of a schedule now, as the caller; a repeated request starts no second run.
-
-        Raises:
-            NotFound: The caller's tenant has no such schedule.
-            BanksmanError: As for a client that starts it.
-        """
+        """Start the run of a schedule now, as the caller; a repeated request starts no second run."""
         entry = await self._store.get(caller.tenant, schedule_id)
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(
@@ -186,7 +155,6 @@ class Schedules:
             entry = await self._store.find(tenant, entry.value.id)
 
     async def _check(self, caller: Caller, body: ScheduleBody) -> None:
-        """Check the `start` of a schedule as a client's request is checked."""
         if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
             raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
         await self._check_start(caller, body.start)
@@ -214,11 +182,7 @@ class Schedules:
                 raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
 
     def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
-        """Return when a new or changed schedule is due; None if it is paused. Its cron is checked even then.
-
-        Raises:
-            BadInput: A time is invalid.
-        """
+        """Return when a schedule is due; None if it is paused. Its cron is checked even then."""
         if body.paused and body.at is not None and body.cron is None:
             return None
         first = first_time(body, now, self._shortest)

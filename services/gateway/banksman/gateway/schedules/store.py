@@ -31,31 +31,20 @@ class ScheduleStore:
         """This gateway's view of the due times of all schedules."""
 
     async def list(self, tenant: str) -> list[Schedule]:
-        """Return the schedules of a tenant, oldest first."""
         found = [entry.value async for entry in self._bucket.entries(tenant)]
         return sorted(found, key=lambda schedule: (schedule.created_at, schedule.id))
 
     async def find(self, tenant: str, schedule_id: str) -> Entry[Schedule] | None:
-        """Return a schedule; None if the tenant has no such schedule."""
         return await self._bucket.get(f"{tenant}.{check_token(schedule_id, 'schedule_id')}")
 
     async def get(self, tenant: str, schedule_id: str) -> Entry[Schedule]:
-        """Return a schedule.
-
-        Raises:
-            NotFound: The tenant has no such schedule.
-        """
         entry = await self.find(tenant, schedule_id)
         if entry is None:
             raise NotFound("schedule", schedule_id)
         return entry
 
     async def create(self, tenant: str, schedule: Schedule, most: int) -> Schedule:
-        """Store a new schedule; return the stored one if the id has one.
-
-        Raises:
-            Conflict: The tenant has `most` schedules.
-        """
+        """Return the new schedule, or the stored one with its id; raise `Conflict` above `most`."""
         if (stored := await self.find(tenant, schedule.id)) is not None:
             return stored.value
         if await self._has(tenant, most):
@@ -74,13 +63,11 @@ class ScheduleStore:
         return await self._bucket.update(entry.key, schedule, entry.revision) is not None
 
     async def delete(self, tenant: str, schedule_id: str, now: datetime) -> None:
-        """Delete a schedule and its timer."""
         await self._bucket.delete(f"{tenant}.{schedule_id}")
         # The timer fires at once and finds no schedule: deleting it would need the permission to purge.
         await self.set_timer(tenant, schedule_id, now)
 
     async def _has(self, tenant: str, most: int) -> bool:
-        """Return whether a tenant has this many schedules."""
         # The count includes deleted schedules for an hour, so a high count is verified by reading all of
         # them.
         below = self._bucket.subject(tenant) + f".{subjects.ANY}"
@@ -89,11 +76,7 @@ class ScheduleStore:
         return len(await self._bucket.keys(tenant)) >= most
 
     async def set_timer(self, tenant: str, schedule_id: str, at: datetime | None) -> None:
-        """Set the time at which the broker delivers a schedule, in place of the last one; None has no effect.
-
-        Raises:
-            Unavailable, Overloaded: As `durable`.
-        """
+        """Set the time at which the broker delivers a schedule, in place of the last one."""
         if at is not None:
             await durable(
                 self._bus,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice, pairwise, takewhile
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.schedules.models import ScheduleBody
+from banksman.gateway.schedules.models import ComingStarts, Schedule, ScheduleBody
 
 CHECKED_TIMES = 100
 """Number of due times whose intervals are checked: more than there are minutes in an hour."""
+PERIOD = timedelta(days=14)
+MAX_STARTS = 4_000
+"""Maximum listed starts of all schedules together. Computing one start takes 10 to 90 microseconds."""
+MAX_STARTS_EACH = 340
+"""Maximum listed starts of one schedule: every hour of the period, including hours that clocks repeat."""
 
 
 def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> datetime:
@@ -38,11 +44,6 @@ def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> dateti
 
 
 def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | None:
-    """Return the next due time of a schedule after a time, in UTC; None if there is none.
-
-    Raises:
-        BadInput: The expression is invalid, or the time zone is unknown.
-    """
     return None if cron is None else next(_times(cron, timezone, after), None)
 
 
@@ -52,9 +53,6 @@ def coming_times(
     """Return the due times of a schedule from its stored time until another time, in UTC.
 
     Of past times, only the stored one is returned, because several missed times start one run.
-
-    Raises:
-        BadInput: The expression is invalid, or the time zone is unknown.
     """
     later = iter(()) if cron is None else _times(cron, timezone, max(first, now))
     return takewhile(lambda time: time < until, chain((first,), later))
@@ -81,3 +79,24 @@ def _zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         # A name may be the path of a directory, or a path outside the database.
         raise BadInput("timezone", name, "an IANA time zone such as Europe/Berlin") from error
+
+
+async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[ComingStarts, ...]:
+    """Return the coming starts by schedule, in the order of `schedules`, without schedules that have none."""
+    waiting = [schedule for schedule in schedules if schedule.next_at is not None]
+    each = min(MAX_STARTS_EACH, max(1, MAX_STARTS // max(1, len(waiting))))
+    found: list[ComingStarts] = []
+    for schedule in waiting:
+        listed = _starts(schedule, now, each)
+        if listed.starts:
+            found.append(listed)
+        # Let other requests run between schedules.
+        await asyncio.sleep(0)
+    return tuple(found)
+
+
+def _starts(schedule: Schedule, now: datetime, most: int) -> ComingStarts:
+    assert schedule.next_at is not None
+    times = coming_times(schedule.cron, schedule.timezone, schedule.next_at, now, now + PERIOD)
+    starts = tuple(islice(times, most + 1))
+    return ComingStarts(schedule_id=schedule.id, starts=starts[:most], more=len(starts) > most)

@@ -1,16 +1,191 @@
-"""The steps of a run: the request, result, duration and cost of each step."""
+"""The request and the result of one step of a run, rebuilt from the log."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Query
 
-from banksman.contracts.wire import Stored
+from banksman.bus.storage.log import StoredCommit
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
+from banksman.contracts.errors import BanksmanError, NotFound
+from banksman.contracts.events import (
+    Event,
+    EventBody,
+    HistoryCompacted,
+    MessageCompleted,
+    ProtocolRetry,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.wire import JsonObject, Stored
+from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
-from banksman.gateway.steps.details import StepDetail, StepDetails
-from banksman.gateway.steps.run_steps import RunStep
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.steps.run_steps import MODEL_STEP, RunStep, steps_of
+from banksman.runs.fold import apply_commit, apply_events
+from banksman.runs.state import Conversation, Run
+
+
+class StepDetail(Stored):
+    """A step with its request and its result."""
+
+    step: RunStep
+    request: JsonObject | None
+    """Of a model request: `model`, `system`, `messages`, `tools`, `options` and `protocol`,
+    and `problem` if the system prompt cannot be rebuilt. Of a call: its `name` and the executed
+    `arguments`, and `requested` if a user edited them. Of an approval request: its `items`."""
+    result: JsonObject | None
+    """The event that ended the step; None while it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetails:
+    """Rebuilds the steps of runs.
+
+    The log has the messages and the settings of each request. The system prompt and the tools are rebuilt
+    from the settings, so they contain the current text of a stored prompt and the currently registered tools.
+    """
+
+    runs: Runs
+    views: Views
+    prompts: EnhancedPrompts
+
+    async def list(self, caller: Caller, run_id: str) -> list[RunStep]:
+        return steps_of(await self.runs.events(caller.tenant, run_id), run_id)
+
+    async def get(self, caller: Caller, run_id: str, step_id: str) -> StepDetail:
+        events = await self.runs.events(caller.tenant, run_id)
+        step = next((one for one in steps_of(events, run_id) if one.step_id == step_id), None)
+        if step is None:
+            raise NotFound("step", step_id[:64])
+        own = [event for event in events if event.run_id == run_id]
+        match step.kind:
+            case "model":
+                return await self._model_step(caller, run_id, step, own)
+            case "tool":
+                return StepDetail(step=step, request=_call(own, step_id), result=_ended(own, step_id))
+            case _:
+                return StepDetail(step=step, request=_began(own, step_id), result=_ended(own, step_id))
+
+    async def _model_step(
+        self, caller: Caller, run_id: str, step: RunStep, events: Sequence[Event]
+    ) -> StepDetail:
+        state = await self._before(caller.tenant, run_id, step)
+        result = _ended(events, step.step_id)
+        run = state.run
+        if run is None:
+            return StepDetail(step=step, request=None, result=result)
+        request = _model_request(run, state) | await self._prompt(caller, run, state)
+        return StepDetail(step=step, request=request, result=result)
+
+    async def _prompt(self, caller: Caller, run: Run, state: Conversation) -> JsonObject:
+        try:
+            system, tools = await self.prompts.of_run(caller, run, state.history)
+        except BanksmanError as error:
+            return {"system": None, "tools": [], "problem": str(error)}
+        return {
+            "system": system,
+            "tools": [tool.model_dump(mode="json", exclude_defaults=True) for tool in tools],
+        }
+
+    async def _before(self, tenant: str, run_id: str, step: RunStep) -> Conversation:
+        """Return the state of the conversation at the time of a step's request."""
+        conversation_id = await self.runs.conversation(tenant, run_id)
+        state = Conversation(tenant, conversation_id)
+        for stored in await self.views.log.read(tenant, conversation_id):
+            ends = _end_of(stored, run_id, step.step_id)
+            if ends is not None:
+                return apply_events(state, stored.commit.events[:ends])
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return state
+
+
+def _end_of(stored: StoredCommit, run_id: str, step_id: str) -> int | None:
+    """Return the index of the event in a commit that ends a model request; None if the commit has none."""
+    for index, event in enumerate(stored.commit.events):
+        ended = event.data.type == "run.finished" if step_id == MODEL_STEP else _id_of(event.data) == step_id
+        if event.run_id == run_id and ended:
+            return index
+    return None
+
+
+def _model_request(run: Run, state: Conversation) -> JsonObject:
+    settings = run.settings
+    return {
+        "model": settings.model,
+        "protocol": settings.tool_protocol,
+        "options": settings.options.model_dump(mode="json", exclude_none=True),
+        # A vendor's state in a message is opaque, and only of use to the vendor.
+        "messages": [
+            message.model_dump(mode="json", exclude={"provider_state"}, exclude_defaults=True)
+            | {"role": message.role}
+            for message in state.history
+        ],
+    }
+
+
+def _call(events: Sequence[Event], call_id: str) -> JsonObject | None:
+    call: ToolCall | None = None
+    for event in events:
+        match event.data:
+            case ToolCallRequested(call=requested) if requested.id == call_id:
+                call = requested
+            case ApprovalResolved(decisions=decisions) if call is not None:
+                for one in decisions:
+                    if one.tool_call_id == call_id and one.arguments is not None:
+                        return {"name": call.name, "arguments": one.arguments, "requested": call.arguments}
+            case _:
+                pass
+    return None if call is None else {"name": call.name, "arguments": call.arguments}
+
+
+_BEGINS = (ApprovalRequested, InputRequested)
+_ENDS = (
+    MessageCompleted,
+    ProtocolRetry,
+    HistoryCompacted,
+    ToolCallCompleted,
+    ApprovalResolved,
+    InputResolved,
+)
+
+
+def _began(events: Sequence[Event], step_id: str) -> JsonObject | None:
+    found = (one.data for one in events if isinstance(one.data, _BEGINS) and _id_of(one.data) == step_id)
+    return next((_shown(data) for data in found), None)
+
+
+def _ended(events: Sequence[Event], step_id: str) -> JsonObject | None:
+    found = (one.data for one in events if isinstance(one.data, _ENDS) and _id_of(one.data) == step_id)
+    return next((_shown(data) for data in found), None)
+
+
+def _shown(data: EventBody) -> JsonObject:
+    hidden = {"type": True, "provider_state": True, "result": {"output_key", "output_ref"}}
+    return data.model_dump(mode="json", by_alias=True, exclude=hidden)
+
+
+def _id_of(data: EventBody) -> str | None:
+    match data:
+        case MessageCompleted() | ProtocolRetry() | HistoryCompacted():
+            return data.message_id
+        case ToolCallCompleted():
+            return data.result.tool_call_id
+        case ApprovalRequested() | ApprovalResolved():
+            return data.approval_id
+        case InputRequested() | InputResolved():
+            return data.request_id
+        case _:
+            return None
+
 
 Service = Annotated[StepDetails, provided(StepDetails)]
 MAX_STEPS = 500
@@ -50,3 +225,11 @@ async def read_step(run_id: str, step_id: str, details: Service, caller: CallerD
     settings of the run, so they differ if a stored prompt or a registered tool has changed since.
     """
     return await details.get(caller, run_id, step_id)
+
+
+async def build(base: Foundation) -> None:
+    services = base.services
+    services.add(StepDetails(services[Runs], services[Views], services[EnhancedPrompts]))
+
+
+FEATURE = Feature(operations, build)

@@ -66,7 +66,6 @@ class RunStep(Stored):
 
 
 def steps_of(events: Iterable[Event], run_id: str) -> list[RunStep]:
-    """Return the steps of a run in the order in which they began."""
     fold = _Fold()
     for event in events:
         if event.run_id == run_id:
@@ -88,7 +87,6 @@ class _Fold:
         return sorted(self._steps.values(), key=lambda step: step.began_at)
 
     def apply(self, event: Event) -> None:
-        """Fold one event of the run."""
         at = event.ts
         match event.data:
             case RunQueued():
@@ -204,6 +202,5 @@ def _call_line(call: ToolCall) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the first line with text, cut."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= SUMMARY_CHARS else line[: SUMMARY_CHARS - 1] + "…"

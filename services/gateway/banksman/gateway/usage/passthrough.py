@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
-from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key
-from banksman.gateway.usage.reports import stored_totals
+from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key, usage_key
 from banksman.runs.ports import Clock
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -58,9 +56,7 @@ class PassthroughUsage:
         self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             await self._task.stop()
         try:
@@ -69,16 +65,10 @@ class PassthroughUsage:
             logger.warning("the last usage of passthrough is not stored: %s", failed)
 
     def add(self, tenant: str, usage: CommitUsage) -> None:
-        """Count the usage of a request."""
         self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(usage)
 
     async def check(self, tenant: str) -> None:
-        """Check that the tenant has used up none of its limits. Costs nothing for a tenant without limits.
-
-        Raises:
-            TenantLimitReached: A limit is used up.
-            Unavailable: The broker did not respond.
-        """
+        """Raise `TenantLimitReached` if a limit is used up. Costs nothing for a tenant without limits."""
         limits = self._limits.get(tenant)
         if limits is None:
             limits = self._limits[tenant] = self._settings.of(tenant)
@@ -99,7 +89,6 @@ class PassthroughUsage:
                 )
 
     async def _read(self, tenant: str) -> UsageTotals:
-        """Return the usage of the tenant's runs and its passthrough."""
         until, totals = self._totals.get(tenant, (0.0, UsageTotals()))
         if time.monotonic() >= until:
             totals = await stored_totals(self._bucket, tenant)
@@ -107,11 +96,7 @@ class PassthroughUsage:
         return totals
 
     async def store(self) -> None:
-        """Add the counts to the stored totals.
-
-        Raises:
-            Unavailable, Overloaded: The broker did not respond, or has no room. The counts are stored later.
-        """
+        """Add the counts to the stored totals. After an error of the broker they are stored later."""
         for tenant in tuple(self._pending):
             await self._store(tenant)
 
@@ -134,3 +119,10 @@ class PassthroughUsage:
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._write_every_s)
+
+
+async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:
+    # Agents count the runs. Only they may remove a total that cannot be decoded.
+    runs = await bucket.get_or_skip(usage_key(tenant))
+    passed = await bucket.get_or_drop(passthrough_key(tenant))
+    return (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())

@@ -24,15 +24,10 @@ _SUBJECTS = ("command", "path", "url")
 
 
 def chat_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") -> dict[str, str]:
-    """Return the body of a message.
+    """Return the body of a message about an event of type `kind`.
 
-    Links only lead to the page, where a user must sign in: they grant nothing.
-
-    Args:
-        kind: The type of the event.
-        data: The data of the webhook's message.
-        page_url: The address of the page; empty for messages without links.
-        link: The signed part of the link to an approval request; empty for other events.
+    Links only lead to the page at `page_url`, where a user must sign in: they grant nothing. Without a
+    `page_url` there are none. `link` is the signed part of the link to an approval request.
     """
     lines, words, path = _content(kind, data, link, _call, _escaped)
     address = f"<{_address(page_url, path)}|{words}>"
@@ -75,7 +70,6 @@ def _content(
     call: Callable[[dict[str, Any]], str],
     shown: Callable[[str], str],
 ) -> tuple[list[str], str, str]:
-    """Return the lines of a message, and the text and the path of its link."""
     match kind:
         case "approval.requested":
             items: list[dict[str, Any]] = data["items"]

@@ -34,8 +34,6 @@ ENDED_SUBSCRIPTION = (404, 410)
 
 
 class WebhookDeliveries:
-    """Sends the messages of the queue."""
-
     def __init__(self, bus: Bus, store: WebhookStore, devices: Devices, sender: Sender, clock: Clock) -> None:
         self._bus = bus
         self._devices = devices

@@ -12,8 +12,8 @@ from banksman.contracts.events import Event
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.webhooks.models import Device, PushKeys, Webhook
 from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
 from banksman.gateway.webhooks.sending import Sender
@@ -63,16 +63,10 @@ class Devices:
 
     @property
     def public_key(self) -> str:
-        """The key with which browsers subscribe."""
         return self._signer.public_key
 
     async def register(self, caller: Caller, asked: PushSubscription) -> Webhook:
-        """Store a device of the caller, or renew it.
-
-        Raises:
-            BadInput: The address is not allowed, or a key is invalid.
-            Conflict: The tenant has too many devices.
-        """
+        """Store a device of the caller, or renew it; raise `Conflict` if the tenant has too many."""
         self._sender.check("push", asked.endpoint)
         encrypted_for(asked.keys, b"")
         now = self._clock.now()
@@ -100,15 +94,10 @@ class Devices:
         return device
 
     async def list(self, caller: Caller) -> list[Webhook]:
-        """Return the caller's devices, oldest first."""
         return [one for one in await self._store.devices(caller.tenant) if one.created_by == caller.user]
 
     async def remove(self, caller: Caller, device_id: str) -> None:
-        """Remove a device of the caller; pending messages to it are dropped.
-
-        Raises:
-            NotFound: The caller has no such device.
-        """
+        """Remove a device of the caller; pending messages to it are dropped."""
         check_token(device_id, "device_id")
         if device_id not in {one.id for one in await self.list(caller)}:
             raise NotFound("device", device_id)
@@ -144,7 +133,6 @@ def is_for(user: str, event: Event) -> bool:
 
 
 def described(device: Webhook) -> DeviceDescription:
-    """Return the description of a device for its user."""
     return DeviceDescription(id=device.id, created_at=device.created_at, expires_at=_expiry(device))
 
 

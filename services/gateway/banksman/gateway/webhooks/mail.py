@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.mail_settings import SmtpSettings
+from banksman.gateway.settings import SmtpSettings
 from banksman.gateway.webhooks.models import QueuedDelivery
 
 TIMEOUT_S = 10.0
 """Seconds for each step of the protocol."""
 ACCEPTED = 250
-"""The status of a message that the mail server accepted."""
 _MAILTO = re.compile(r"mailto:([A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63})")
 
 
 def recipient(url: str) -> str:
-    """Return the address of a `mailto:` URL.
-
-    Raises:
-        BadInput: It is not a `mailto:` URL of one address without parameters.
-    """
+    """Return the address of a `mailto:` URL; raise `BadInput` for several addresses, or parameters."""
     found = _MAILTO.fullmatch(url)
     if found is None:
         raise BadInput("url", url, "one address as mailto:ada@example.org, without parameters")
@@ -34,16 +29,9 @@ def recipient(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mailer:
-    """Sends messages through a mail server."""
-
     settings: SmtpSettings | None
 
     def check(self, url: str) -> None:
-        """Check the address of a webhook of the format `email`.
-
-        Raises:
-            BadInput: It is no address, or no mail server is configured.
-        """
         recipient(url)
         if self.settings is None:
             raise BadInput(
@@ -51,11 +39,7 @@ class Mailer:
             )
 
     async def send(self, url: str, message: QueuedDelivery, now: datetime) -> int:
-        """Send a message once; return the status of an accepted message.
-
-        Raises:
-            OSError: The mail server refused the message, or cannot be reached.
-        """
+        """Return the status of an accepted message; raise `OSError` if the mail server does not accept it."""
         if self.settings is None:
             raise OSError("no mail server is set")
         # smtplib blocks, so it runs in a thread, whose time is bounded by the limit of each step.

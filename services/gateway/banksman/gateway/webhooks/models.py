@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.parameters import RequestBody
 
 WebhookEvent = Literal["run.finished", "approval.requested", "approval.escalated", "input.requested"]
 """

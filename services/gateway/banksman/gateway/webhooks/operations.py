@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from banksman.contracts.wire import Stored, Token
-from banksman.gateway.operation.bodies import Listing
-from banksman.gateway.operation.caller import ADMIN, APPROVE
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.caller import ADMIN, APPROVE, CHAT, READ
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.webhooks.devices import DeviceDescription, PushSubscription, described
 from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
 from banksman.gateway.webhooks.service import Webhooks
@@ -46,7 +49,7 @@ class PushOffer(Stored):
 @webhook_operations.add("webhook.list", "GET /context/webhooks")
 async def list_webhooks(webhooks: Service, caller: CallerDep) -> Listing[WebhookDescription]:
     """List the tenant's webhooks, oldest first."""
-    return Listing[WebhookDescription](items=tuple(await webhooks.list(caller)))
+    return Listing[WebhookDescription](items=tuple(await webhooks.store.list(caller.tenant)))
 
 
 @webhook_operations.add(
@@ -68,7 +71,7 @@ async def create_webhook(
 @webhook_operations.add("webhook.read", "GET /context/webhooks/{webhook_id}", errors=(MISSING,))
 async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> WebhookDescription:
     """Read a webhook."""
-    return await webhooks.get(caller, webhook_id)
+    return await webhooks.store.get(caller.tenant, webhook_id)
 
 
 @webhook_operations.add(
@@ -94,7 +97,7 @@ async def replace_webhook(
 )
 async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> None:
     """Delete a webhook; pending messages to it are dropped."""
-    await webhooks.delete(caller, webhook_id)
+    await webhooks.store.delete(caller.tenant, webhook_id)
 
 
 @webhook_operations.add(
@@ -110,7 +113,7 @@ async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) ->
 )
 async def list_deliveries(webhook_id: str, webhooks: Service, caller: CallerDep) -> Listing[Delivery]:
     """List the newest deliveries of the last three days."""
-    return Listing[Delivery](items=tuple(await webhooks.deliveries(caller, webhook_id)))
+    return Listing[Delivery](items=tuple(await webhooks.store.deliveries(caller.tenant, webhook_id)))
 
 
 @push_operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
@@ -143,3 +146,58 @@ async def remove_device(device_id: str, webhooks: Service, caller: CallerDep) ->
 
 
 operations = (*webhook_operations, *push_operations)
+
+
+OF_A2A = "the methods of A2A for push notification configurations do the same"
+
+
+RunReads = Annotated[Runs, provided(Runs)]
+
+task_operations = Operations("webhooks")
+
+
+@task_operations.between_features(
+    "task_receiver.create", right=CHAT, errors=(MISSING, CONFLICT), reason=OF_A2A
+)
+async def create_receiver(
+    receiver: TaskReceiver, webhooks: Service, runs: RunReads, caller: CallerDep
+) -> str:
+    """Store a receiver, and return the secret with which messages to it are signed."""
+    found = await runs.get(caller.tenant, receiver.run_id)
+    # The run may have ended, or requested a decision, before the receiver was stored.
+    first = max(0, found.view.first_seq - 1)
+    return await webhooks.tasks.add(caller, receiver, found.conversation_id, after_seq=first)
+
+
+@task_operations.between_features("task_receiver.read", right=READ, errors=(MISSING,), reason=OF_A2A)
+async def read_receiver(run_id: str, config_id: str, webhooks: Service, caller: CallerDep) -> TaskReceiver:
+    """Return a receiver, without its headers."""
+    return await webhooks.tasks.get(caller, run_id, config_id)
+
+
+@task_operations.between_features("task_receiver.list", right=READ, errors=(MISSING,), reason=OF_A2A)
+async def list_receivers(
+    run_id: str, webhooks: Service, runs: RunReads, caller: CallerDep
+) -> list[TaskReceiver]:
+    """Return the receivers of a task, without their headers."""
+    await runs.get(caller.tenant, run_id)
+    return list(await webhooks.tasks.list(caller, run_id))
+
+
+@task_operations.between_features("task_receiver.delete", right=CHAT, errors=(MISSING,), reason=OF_A2A)
+async def delete_receiver(
+    run_id: str, config_id: str, webhooks: Service, runs: RunReads, caller: CallerDep
+) -> None:
+    """Delete a receiver; a missing one is no error."""
+    await runs.get(caller.tenant, run_id)
+    await webhooks.tasks.delete(caller, run_id, config_id)
+
+
+async def build(base: Foundation) -> None:
+    key = base.settings.approvals.key()
+    views = base.services[Views]
+    webhooks = Webhooks(base.bus, base.clock, key, base.keys, views, base.settings.gateway)
+    base.services.add(await base.stack.enter_async_context(webhooks))
+
+
+FEATURE = Feature((*operations, *task_operations), build)

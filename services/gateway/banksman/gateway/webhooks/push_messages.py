@@ -52,7 +52,6 @@ class PushSigner:
         return encoded(_point(self._private_key))
 
     def headers(self, url: str, device: Device, message: QueuedDelivery, now: datetime) -> dict[str, str]:
-        """Return the headers of a message to a device."""
         return {
             "authorization": f"vapid t={self._token(url, device, now)}, k={self.public_key}",
             "content-encoding": "aes128gcm",
@@ -74,22 +73,14 @@ class PushSigner:
 
 
 def encrypted_for(keys: PushKeys, text: bytes) -> bytes:
-    """Return the body of a message that only the device can read.
-
-    Raises:
-        BadInput: The device's keys are invalid.
-    """
+    """Return a message that only the device can read; raise `BadInput` if the device's keys are invalid."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     return encrypted(keys, text, secrets.token_bytes(_SALT_BYTES), ec.generate_private_key(ec.SECP256R1()))
 
 
 def encrypted(keys: PushKeys, text: bytes, salt: bytes, sender: EllipticCurvePrivateKey) -> bytes:
-    """Return the body of a message with the given salt and key, which must be new for each message.
-
-    Raises:
-        BadInput: The device's keys are invalid.
-    """
+    """Return the body of a message with the given salt and key, which must be new for each message."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -31,13 +31,7 @@ from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.webhooks.chat import chat_body, mail_body, push_body, task_body
 from banksman.gateway.webhooks.devices import is_for
-from banksman.gateway.webhooks.models import (
-    TEST_EVENT,
-    Delivery,
-    QueuedDelivery,
-    Webhook,
-    WebhookEvent,
-)
+from banksman.gateway.webhooks.models import TEST_EVENT, Delivery, QueuedDelivery, Webhook, WebhookEvent
 from banksman.gateway.webhooks.store import WebhookStore
 
 logger = logging.getLogger(__name__)
@@ -68,11 +62,7 @@ class WebhookQueue:
         """Lets one request at a time write the consumer: an older list must not replace a newer one."""
 
     async def follow(self) -> None:
-        """Let the broker deliver the commits of every tenant that has a webhook.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
+        """Let the broker deliver the commits of every tenant that has a webhook."""
         async with self._following:
             stored = sorted({key.partition(".")[0] for key in await self._store.bucket.keys()})
             if stored != self._followed:
@@ -113,11 +103,6 @@ class WebhookQueue:
             await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
 
     async def put(self, message: QueuedDelivery) -> None:
-        """Store a message to deliver.
-
-        Raises:
-            Overloaded, Unavailable: It was not stored.
-        """
         subject = subjects.webhook_delivery(message.tenant, message.webhook_id)
         payload = message.model_dump_json().encode()
         state = Delivery(id=message.id, type=message.type, status="pending", created_at=message.created_at)
@@ -138,7 +123,6 @@ class WebhookQueue:
         await self._store.note(message, state.model_copy(update={"status": "failed", "error": reason}))
 
     async def _waiting(self, tenant: str) -> int:
-        """Return the number of pending messages of a tenant."""
         return await count_below(self._bus, WEBHOOK_QUEUE, subjects.all_of("webhook", tenant))
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -153,7 +137,6 @@ class WebhookQueue:
 
 
 def _is_later(receiver: Webhook, event: Event, stream_seq: int) -> bool:
-    """Return whether an event is later than the creation of a receiver."""
     after = receiver.after_seq
     return event.ts >= receiver.created_at if after is None else stream_seq > after
 
@@ -167,7 +150,6 @@ def _selects(receiver: Webhook, event: Event) -> bool:
 
 
 def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
-    """Return a message with which a receiver can test its address."""
     return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
 
 
@@ -217,7 +199,6 @@ def _queued(
 
 
 def _link(webhook: Webhook, event: Event, key: bytes) -> str:
-    """Return the signed part of the link to an approval request; empty for other events."""
     if not isinstance(event.data, ApprovalRequested):
         return ""
     link = ApprovalLink(

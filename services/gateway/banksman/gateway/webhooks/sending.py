@@ -14,7 +14,6 @@ import socket
 from collections.abc import Sequence
 from datetime import datetime
 from ipaddress import ip_address
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -38,14 +37,10 @@ class PrivateAddress(OSError):
 
 
 def check_url(url: str, private: frozenset[str]) -> None:
-    """Check the address of a webhook as far as it can be checked without a look-up.
+    """Raise `BadInput` if an address is not https, has credentials, or is private. No name is looked up.
 
-    Args:
-        url: The address.
-        private: `host:port` pairs that the operator allows although they are not public, also without https.
-
-    Raises:
-        BadInput: The address is not https, has credentials, or is private.
+    `private` has the `host:port` pairs that the operator allows although they are not public, also without
+    https.
     """
     expected = "an https address of a public host, without credentials"
     try:
@@ -74,14 +69,6 @@ class Sender:
     def __init__(
         self, signing_key: bytes, private: Sequence[str], mailer: Mailer, push_signer: PushSigner
     ) -> None:
-        """Create a sender.
-
-        Args:
-            signing_key: The system's signing key.
-            private: `host:port` pairs that webhooks may reach although they are not public.
-            mailer: Sends messages of the format `email`.
-            push_signer: Signs messages of the format `push`.
-        """
         self._private = frozenset(private)
         self._mailer = mailer
         self._push_signer = push_signer
@@ -95,28 +82,18 @@ class Sender:
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     def check(self, format: StoredFormat, url: str) -> None:
-        """Check the address of a webhook as far as it can be checked without a look-up.
-
-        Raises:
-            BadInput: The address is not allowed.
-        """
+        """Raise `BadInput` if the address is not allowed. No name is looked up."""
         if format == "email":
             self._mailer.check(url)
         else:
             check_url(url, self._private)
 
     async def send(self, webhook: Webhook, message: QueuedDelivery, now: datetime) -> int:
-        """Send a message once; return the status of the response, whose body is not read.
-
-        Raises:
-            OSError: No response arrived, or the address is not allowed.
-        """
+        """Return the status of the response, whose body is not read; raise `OSError` if none arrived."""
         try:
             self.check(webhook.format, webhook.url)
         except BadInput as error:
@@ -171,11 +148,7 @@ class PublicHosts(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the addresses of a host.
-
-        Raises:
-            PrivateAddress: An address is not public, and the operator does not allow the host.
-        """
+        """Return the addresses of a host; raise `PrivateAddress` if one of them is not public."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = [str(info[4][0]) for info in found]
@@ -195,8 +168,7 @@ class PublicHosts(AbstractResolver):
             for address, info in zip(addresses, found, strict=True)
         ]
 
-    async def close(self) -> None:
-        """Do nothing: a look-up has no open resources."""
+    async def close(self) -> None: ...
 
 
 def _may_be_public(host: str) -> bool:

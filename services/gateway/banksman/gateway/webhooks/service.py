@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -14,7 +13,7 @@ from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices, PushSubscription
 from banksman.gateway.webhooks.mail import Mailer
-from banksman.gateway.webhooks.models import Delivery, Webhook, WebhookBody
+from banksman.gateway.webhooks.models import Webhook, WebhookBody
 from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.webhooks.sending import Sender, secret_of
@@ -35,108 +34,47 @@ class Webhooks:
         views: Views,
         settings: GatewaySettings,
     ) -> None:
-        """Create the service.
-
-        Args:
-            bus: The connection.
-            clock: The broker's clock.
-            signing_key: The system's signing key, from which secrets are derived.
-            keys: The keys of callers: devices of users with a revoked key receive nothing.
-            views: The conversations, whose events tasks report.
-            settings: The addresses that webhooks may reach although they are not public, and the mail server.
-        """
         self._bus = bus
         self._clock = clock
         self._key = signing_key
-        self._store = WebhookStore(bus)
-        self._queue = WebhookQueue(bus, self._store, signing_key)
+        self.store = WebhookStore(bus)
+        self._queue = WebhookQueue(bus, self.store, signing_key)
         push_signer = PushSigner(signing_key)
         mailer = Mailer(settings.smtp)
         self._sender = Sender(signing_key, settings.webhook_addresses, mailer, push_signer)
-        self.devices = Devices(self._store, self._sender, push_signer, keys, clock)
-        self.tasks = TaskReceivers(self._store, self._sender, self._queue, views, signing_key, clock)
+        self.devices = Devices(self.store, self._sender, push_signer, keys, clock)
+        self.tasks = TaskReceivers(self.store, self._sender, self._queue, views, signing_key, clock)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
-        await enter(self._store.view)
+        await enter(self.store.view)
         await enter(self._sender)
-        deliveries = WebhookDeliveries(self._bus, self._store, self.devices, self._sender, self._clock)
+        deliveries = WebhookDeliveries(self._bus, self.store, self.devices, self._sender, self._clock)
         await enter(self._bus.background.running("webhook-deliveries", deliveries.run))
         await enter(self._bus.background.running("webhook-queue", self._queue.run))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def list(self, caller: Caller) -> list[Webhook]:
-        """Return the webhooks of the caller's tenant, oldest first."""
-        return await self._store.list(caller.tenant)
-
-    async def get(self, caller: Caller, webhook_id: str) -> Webhook:
-        """Return a webhook.
-
-        Raises:
-            NotFound: The caller's tenant has no such webhook.
-        """
-        return await self._store.get(caller.tenant, webhook_id)
-
     async def create(self, caller: Caller, asked: WebhookBody) -> tuple[str, Webhook]:
-        """Store a new webhook; return its secret and its description. It receives events from now on.
-
-        Raises:
-            BadInput: The address is not allowed.
-            Conflict: The tenant has too many webhooks.
-        """
+        """Store a new webhook; return its secret and its description. It receives events from now on."""
         self._sender.check(asked.format, asked.url)
-        webhook = await self._store.create(caller.tenant, caller.user, asked, self._clock.now())
+        webhook = await self.store.create(caller.tenant, caller.user, asked, self._clock.now())
         await self._queue.follow()
         return secret_of(self._key, webhook.tenant, webhook.id), webhook
 
     async def replace(self, caller: Caller, webhook_id: str, asked: WebhookBody) -> Webhook:
-        """Replace a webhook.
-
-        Raises:
-            BadInput: The address is not allowed.
-            NotFound: The caller's tenant has no such webhook.
-        """
         self._sender.check(asked.format, asked.url)
-        return await self._store.replace(caller.tenant, webhook_id, asked)
-
-    async def delete(self, caller: Caller, webhook_id: str) -> None:
-        """Delete a webhook; pending messages to it are dropped.
-
-        Raises:
-            NotFound: The caller's tenant has no such webhook.
-        """
-        await self._store.delete(caller.tenant, webhook_id)
+        return await self.store.replace(caller.tenant, webhook_id, asked)
 
     async def register_device(self, caller: Caller, asked: PushSubscription) -> Webhook:
-        """Register a device of the caller for approval requests, or renew it.
-
-        Raises:
-            BadInput, Conflict: As `Devices.register`.
-        """
         device = await self.devices.register(caller, asked)
         await self._queue.follow()
         return device
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
-        """Queue a test message; return its id.
-
-        Raises:
-            NotFound: The caller's tenant has no such webhook.
-        """
-        message = test_message(await self._store.get(caller.tenant, webhook_id), self._clock.now())
+        message = test_message(await self.store.get(caller.tenant, webhook_id), self._clock.now())
         await self._queue.put(message)
         return message.id
-
-    async def deliveries(self, caller: Caller, webhook_id: str) -> list[Delivery]:
-        """Return the newest deliveries of a webhook, of the last three days.
-
-        Raises:
-            NotFound: The caller's tenant has no such webhook.
-        """
-        return await self._store.deliveries(caller.tenant, webhook_id)

@@ -12,84 +12,56 @@ from banksman.bus.storage.tail import last_sequence
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
-from banksman.gateway.webhooks.models import (
-    Delivery,
-    QueuedDelivery,
-    Webhook,
-    WebhookBody,
-)
+from banksman.gateway.webhooks.models import Delivery, QueuedDelivery, Webhook, WebhookBody
 
 logger = logging.getLogger(__name__)
 
 MAX_WEBHOOKS = 20
 """Maximum webhooks of one tenant."""
 DEVICE_PREFIX = "push-"
-"""Prefix of the ids of devices, which are stored with the webhooks."""
 LISTED = 100
 """Maximum listed deliveries of a webhook, newest first."""
 
 
 class WebhookStore:
-    """Webhooks by tenant, and the states of their deliveries."""
-
     def __init__(self, bus: Bus) -> None:
         self.bucket = Bucket(bus, WEBHOOKS, Webhook)
         self.view = BucketView(self.bucket)
         self._deliveries = Bucket(bus, DELIVERIES, Delivery)
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have webhooks, sorted."""
         return sorted({entry.value.tenant for entry in self.view.entries()})
 
     async def receivers(self, tenant: str) -> list[Webhook]:
-        """Return the webhooks and devices of a tenant, oldest first."""
+        """Return the webhooks, devices and task receivers of a tenant, oldest first."""
         found = [entry.value async for entry in self.bucket.entries(tenant)]
         return sorted(found, key=lambda webhook: (webhook.created_at, webhook.id))
 
     async def list(self, tenant: str) -> list[Webhook]:
-        """Return the webhooks of a tenant, oldest first."""
         return [one for one in await self.receivers(tenant) if one.device is None and one.task is None]
 
     async def devices(self, tenant: str) -> list[Webhook]:
-        """Return the devices of a tenant, oldest first."""
         return [one for one in await self.receivers(tenant) if one.device is not None]
 
     async def receiver(self, tenant: str, receiver_id: str) -> Webhook:
-        """Return a webhook or device.
-
-        Raises:
-            NotFound: The tenant has none with this id.
-        """
         entry = await self.bucket.get(f"{tenant}.{check_token(receiver_id, 'webhook_id')}")
         if entry is None:
             raise NotFound("webhook", receiver_id)
         return entry.value
 
     async def get(self, tenant: str, webhook_id: str) -> Webhook:
-        """Return a webhook.
-
-        Raises:
-            NotFound: The tenant has no such webhook.
-        """
         found = await self.receiver(tenant, webhook_id)
         if found.device is not None or found.task is not None:
             raise NotFound("webhook", webhook_id)
         return found
 
     async def put_device(self, device: Webhook) -> None:
-        """Store a device."""
         await self.bucket.put(f"{device.tenant}.{device.id}", device)
 
     async def remove_device(self, tenant: str, device_id: str) -> None:
-        """Remove a device; pending messages to it are dropped."""
         await self.bucket.delete(f"{tenant}.{device_id}")
 
     async def create(self, tenant: str, user: str, asked: WebhookBody, now: datetime) -> Webhook:
-        """Store a new webhook.
-
-        Raises:
-            Conflict: The tenant has `MAX_WEBHOOKS` webhooks.
-        """
         if len(await self.list(tenant)) >= MAX_WEBHOOKS:
             raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks; delete some first")
         webhook = Webhook(
@@ -105,31 +77,17 @@ class WebhookStore:
         return webhook
 
     async def replace(self, tenant: str, webhook_id: str, asked: WebhookBody) -> Webhook:
-        """Replace all fields of a webhook that a client sets; its secret is unchanged.
-
-        Raises:
-            NotFound: The tenant has no such webhook.
-        """
         stored = await self.get(tenant, webhook_id)
         webhook = stored.model_copy(update=dict(asked))
         await self.bucket.put(f"{tenant}.{webhook_id}", webhook)
         return webhook
 
     async def delete(self, tenant: str, webhook_id: str) -> None:
-        """Delete a webhook; pending messages to it are dropped.
-
-        Raises:
-            NotFound: The tenant has no such webhook.
-        """
         await self.get(tenant, webhook_id)
         await self.bucket.delete(f"{tenant}.{webhook_id}")
 
     async def deliveries(self, tenant: str, webhook_id: str) -> list[Delivery]:
-        """Return the newest deliveries of a webhook, of the last three days.
-
-        Raises:
-            NotFound: The tenant has no such webhook.
-        """
+        """Return the newest deliveries of a webhook, of the last three days."""
         await self.get(tenant, webhook_id)
         found = [entry.value async for entry in self._deliveries.entries(f"{tenant}.{webhook_id}")]
         return sorted(found, key=lambda one: (one.created_at, one.id), reverse=True)[:LISTED]

@@ -44,7 +44,6 @@ class TaskReceivers:
         self._clock = clock
 
     async def add(self, caller: Caller, asked: TaskReceiver, conversation_id: str, *, after_seq: int) -> str:
-        """Store a receiver, and return the secret of its signatures."""
         receiver = await self._put(caller, asked)
         await self._queue.follow()
         events = await self._views.events(caller.tenant, conversation_id, after_seq=after_seq)
@@ -79,16 +78,10 @@ class TaskReceivers:
         return receiver
 
     async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
-        """Return the receivers of a task, oldest first."""
         found = await self._of_tenant(caller.tenant)
         return tuple(_described(one, task) for one, task in found if task.run_id == run_id)
 
     async def get(self, caller: Caller, run_id: str, config_id: str) -> TaskReceiver:
-        """Return a receiver.
-
-        Raises:
-            NotFound: The task has none with this id.
-        """
         found = [one for one in await self.list(caller, run_id) if one.config_id == config_id]
         if not found:
             raise NotFound("push notification configuration", config_id)

@@ -7,22 +7,33 @@ from typing import Annotated
 from fastapi import Response
 from pydantic import Field
 
+from banksman.bus.publish import RunQueue
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
 from banksman.contracts.wire import JsonObject, Token
-from banksman.gateway.operation.bodies import Listing, RequestBody
+from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
-from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import (
+    CallerDep,
+    Listing,
+    RequestBody,
+    RequestId,
+    StrictBody,
+    provided,
+)
+from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, Run
 from banksman.gateway.runs.http_starts import RunsOverHttp
 from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import Location, Started, Wait
-from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
 from banksman.gateway.workflows.starts import WorkflowStarts
 from banksman.gateway.workflows.texts import WorkflowTexts
-from banksman.gateway.workflows.workflows import Workflows
+from banksman.gateway.workflows.workflows import NewWorkflow, Workflows, WorkflowUpdate
 
 Service = Annotated[Workflows, provided(Workflows)]
 Starts = Annotated[WorkflowStarts, provided(WorkflowStarts)]
@@ -152,3 +163,21 @@ async def start_workflow(
     )
     accepted = AcceptedRun.of(await starts.start(caller, frame, requests))
     return await over_http.outcome(caller, response, accepted, wait_s)
+
+
+async def build(base: Foundation) -> None:
+    services = base.services
+    workflows = Workflows(base.bus)
+    starts = WorkflowStarts(
+        workflows=workflows,
+        conversations=services[Conversations],
+        assistants=services[GovernedAssistants],
+        queue=services[RunQueue],
+        backlog=services[Backlog],
+        clock=base.clock,
+        default_model=base.settings.default_model,
+    )
+    services.add(workflows, starts, WorkflowTexts(workflows=workflows, model=services[OneRequest]))
+
+
+FEATURE = Feature(operations, build)

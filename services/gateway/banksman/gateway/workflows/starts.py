@@ -27,8 +27,6 @@ _NO_SETTINGS = ConversationSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowStarts:
-    """Stores the starts of workflows as work for their service."""
-
     workflows: Workflows
     conversations: Conversations
     assistants: GovernedAssistants
@@ -38,18 +36,7 @@ class WorkflowStarts:
     default_model: str | None
 
     async def start(self, caller: Caller, request: WorkflowStart, requests: RequestIds) -> Ack:
-        """Store the start of a workflow, which gets a conversation of its own.
-
-        Args:
-            caller: Who starts it.
-            request: The workflow and its parameters.
-            requests: The ids of requests.
-
-        Raises:
-            CallerMistake: The request is at fault.
-            RemoteError: With code `not_found` if no workflow has that name.
-            Refused: The request may succeed later.
-        """
+        """Store the start of a workflow in a conversation of its own. Raises as `Dispatcher.handle`."""
         assistant, agent = await self._settings(caller, request)
         checked = await self.workflows.check(caller.tenant, request)
         settings_bytes = 0 if agent is None else len(agent.model_dump_json())
@@ -98,16 +85,6 @@ def _work(
     assistant: Assistant,
     agent: RunSettings | None,
 ) -> StartWorkflow:
-    """Build the work message that starts a workflow run under the ids of its request.
-
-    Args:
-        checked: The workflow and its parameters.
-        request: The request.
-        caller: Who started it.
-        ids: The ids of conversation, run and message.
-        assistant: The assistant whose approval policy decides about its calls.
-        agent: Settings of its agent runs; None where no model is configured.
-    """
     return StartWorkflow(
         tenant=caller.tenant,
         workflow=checked.workflow.name,

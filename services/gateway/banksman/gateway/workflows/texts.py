@@ -14,7 +14,6 @@ from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.workflows.workflows import Workflows
 
 MAX_WORKFLOWS = 100
-"""Maximum workflows that the prompt lists."""
 MAX_PROMPT_CHARS = 60_000
 
 INSTRUCTIONS = """\
@@ -36,15 +35,8 @@ class WorkflowTexts:
     async def parse(self, caller: Caller, text: str, *, model: str | None = None) -> ParsedWorkflow:
         """Return the form that a text fills, with its missing and invalid fields.
 
-        Args:
-            caller: Who sent it.
-            text: A command (`/name parameter=value`), or plain language, which takes one model request.
-            model: `provider:model` for plain language; None for the model of the default assistant.
-
-        Raises:
-            BadInput: The command cannot be read, or the model found no workflow that fits.
-            RemoteError: With code `not_found` if no workflow has the command's name.
-            Unavailable: The model did not reply in time.
+        The text is a command (`/name parameter=value`), or plain language, which takes one request to
+        `model` (None: that of the default assistant). Raises `BadInput` if no workflow fits.
         """
         if text.lstrip().startswith("/"):
             return await self.workflows.parse(ParseWorkflow(tenant=caller.tenant, text=text))
@@ -60,7 +52,6 @@ class WorkflowTexts:
     async def _chosen(
         self, caller: Caller, text: str, model: str | None, listed: tuple[WorkflowDefinition, ...]
     ) -> dict[str, Any]:
-        """Return the JSON object in a model's reply; empty if the reply has none."""
         reply = await self.model.reply(caller, text, _prompt(listed), title="Start a workflow", model=model)
         return object_in(reply)
 
@@ -78,7 +69,6 @@ def _prompt(listed: tuple[WorkflowDefinition, ...]) -> str:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a reply, which may have text around it; empty if there is none."""
     try:
         found = json.loads(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:

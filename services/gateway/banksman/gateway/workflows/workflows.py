@@ -1,10 +1,10 @@
-"""A client of the workflows service: list workflows and check the parameters of a start."""
+"""A client of the workflows service, and the bodies with which users store workflows without code."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
@@ -12,6 +12,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
+    STORED_SERVER,
     CheckWorkflow,
     DeleteWorkflow,
     ListWorkflows,
@@ -25,43 +26,64 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
+from banksman.contracts.wire import JsonObject, Token
+from banksman.contracts.workflows import Built
+from banksman.gateway.operation.parameters import RequestBody
 
 TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=BaseModel)
 
 
+class WorkflowBody(RequestBody):
+    """A workflow without code as clients submit it."""
+
+    title: str = Field(default="", max_length=200)
+    description: str = Field(default="", max_length=4000)
+    category: Token = "general"
+    parameters_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema of its parameter form, with hints (`x-hint`) and `x-positional`."""
+    timeout_s: float = Field(default=3600.0, gt=0, le=86_400)
+    """Maximum seconds of work, without the time of waiting for users."""
+    built: Built
+    """Its steps and its result."""
+
+    def definition(self, name: str) -> WorkflowDefinition:
+        fields = {field: getattr(self, field) for field in WorkflowBody.model_fields}
+        return WorkflowDefinition(name=name, server=STORED_SERVER, **fields)
+
+
+class NewWorkflow(WorkflowBody):
+    """A workflow to create."""
+
+    name: Token
+
+
+class WorkflowUpdate(WorkflowBody):
+    """A workflow that replaces a stored one."""
+
+    revision: int | None = None
+    """The revision to replace; None replaces any."""
+
+
 class Workflows:
-    """The registered workflows. Every method raises `Unavailable` if their service does not respond."""
+    """The registered workflows. Methods raise `RemoteError` with the service's code, such as `not_found`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def list(self, tenant: str) -> tuple[WorkflowDefinition, ...]:
-        """Return the workflows that a tenant's users may start, sorted by name."""
         return (await self._request("list", ListWorkflows(tenant=tenant), WorkflowList)).workflows
 
     async def categories(self, tenant: str) -> tuple[WorkflowCategory, ...]:
-        """Return the workflows that a tenant's users may start, grouped by category."""
         request = ListWorkflows(tenant=tenant)
         return (await self._request("categories", request, WorkflowCategories)).categories
 
     async def get(self, tenant: str, name: str) -> WorkflowDefinition:
-        """Return one workflow.
-
-        Raises:
-            RemoteError: With code `not_found` if no workflow has that name.
-        """
         return await self._request("get", WorkflowName(name=name, tenant=tenant), WorkflowDefinition)
 
     async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
-        """Check the parameters of a start against the workflow's form, and return them with its defaults.
-
-        Raises:
-            BadInput: A parameter is invalid; the error names it.
-            RemoteError: With code `not_found` if no workflow has that name.
-        """
+        """Return the parameters with defaults; raise `BadInput`, which names the field, if one is invalid."""
         check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
         try:
             return await self._request("start", check, WorkflowChecked)
@@ -69,32 +91,17 @@ class Workflows:
             raise _of_field(error, "parameters.") from error
 
     async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
-        """Store a new workflow without code; a repeated request returns the workflow of the first one.
-
-        Raises:
-            BadInput: A step, a reference or the form is invalid; the error names the field.
-            RemoteError: With code `conflict` if the name is taken.
-        """
+        """Store a new workflow; a repeated request returns the workflow of the first one."""
         store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
         return await self._store(store)
 
     async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
-        """Replace a workflow without code. Its open runs continue with the version that they started with.
-
-        Raises:
-            BadInput: As `create`.
-            RemoteError: With code `not_found` if there is no such workflow, `conflict` if its revision
-                differs.
-        """
+        """Replace a workflow. Its open runs continue with the version that they started with."""
         store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
         return await self._store(store)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a workflow without code. Its open runs continue.
-
-        Raises:
-            RemoteError: With code `not_found` if there is no such workflow.
-        """
+        """Delete a workflow without code. Its open runs continue."""
         await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
 
     async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
@@ -104,12 +111,7 @@ class Workflows:
             raise _of_field(error, "") from error
 
     async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
-        """Return the form that a command or parameters fill, with its missing and invalid fields.
-
-        Raises:
-            RemoteError: With code `not_found` if no workflow has that name, `bad_request` if the text is no
-                command.
-        """
+        """Return the form that a command or parameters fill, with its missing and invalid fields."""
         return await self._request("parse", request, ParsedWorkflow)
 
     async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:
@@ -122,7 +124,6 @@ class Workflows:
 
 
 def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:
-    """Return an error about a field as `BadInput`, any other error unchanged."""
     details = error.frame.details or {}
     if "field" not in details:
         return error

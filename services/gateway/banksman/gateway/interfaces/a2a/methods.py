@@ -30,9 +30,9 @@ from banksman.gateway.interfaces.a2a.models import (
 )
 from banksman.gateway.interfaces.a2a.tasks import OWN, TaskUpdates, task
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
-from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import Listing
 from banksman.gateway.runs.bodies import Run
 from banksman.gateway.runs.task_states import STATES, JsonDict, TaskReceiver
 

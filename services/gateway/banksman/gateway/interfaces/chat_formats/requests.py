@@ -17,9 +17,8 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
-from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.errors import THREAD
-from banksman.gateway.operation.parameters import creation_id
+from banksman.gateway.operation.parameters import RequestBody, creation_id
 
 CLIENT_PROMPT = "client_prompt"
 """The variable with the client's system messages. The prompt is `{{client_prompt}}`, and values of variables

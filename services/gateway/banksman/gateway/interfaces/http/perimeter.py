@@ -5,16 +5,19 @@ The checks concern host, origin, rate and size; the headers include those of COR
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
+from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.settings import GatewaySettings
 from banksman.quotas.rates import Rates
@@ -45,13 +48,16 @@ class BodyTooLarge(CallerMistake):
 
 
 class Perimeter:
-    def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: GatewaySettings, keys: Keys, operations: Iterable[Operation]
+    ) -> None:
         self._app = app
         self._settings = settings
         self._keys = keys
         self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
         self._origins = settings.origins
         self._rates = Rates(settings.rate)
+        self._uploads = [(one.method, compile_path(one.path)[0]) for one in operations if one.uploads]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -103,7 +109,9 @@ class Perimeter:
         self._rates.check(digest(token.encode()) if token and known else _address(scope))
 
     def _limit(self, scope: Scope) -> int:
-        upload = scope["method"] == "PUT" and "/files/" in scope["path"]
+        upload = any(
+            scope["method"] == method and path.match(scope["path"]) for method, path in self._uploads
+        )
         return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
 
 

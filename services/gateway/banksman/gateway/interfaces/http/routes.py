@@ -21,8 +21,9 @@ from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.feature import Feature
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.live.event_frames import event_schema
-from banksman.gateway.operation.caller import PUBLIC, Authenticator, Caller, key_of
+from banksman.gateway.operation.caller import PUBLIC, Caller, key_of
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
@@ -97,7 +98,7 @@ def _add(router: APIRouter, operation: Operation) -> None:
 
 
 def _caller(request: Request, operation: Operation) -> Caller:
-    keys: Authenticator = request.app.state.keys
+    keys: Keys = request.app.state.keys
     caller = request.state.caller = keys.caller(key_of(request.headers))
     operation.check(caller)
     return caller
