@@ -1,7 +1,8 @@
 """Check that a public class has one name in `shared` and the services, and list file names that are common.
 
 Two classes of one name make a reader open the wrong file. File names repeat where folders have the same parts
-(`operations.py`, `feature.py`), so those that exist more than twice are only listed.
+(`operations.py`, `feature.py`), so those that exist more than twice are only listed. `PUBLISHED` names the
+few classes that OpenAPI publishes under a name that another part uses for its own form of the same concept.
 
 tools/check_names.py          check the classes (part of `make lint`)
 tools/check_names.py --files  list the file names that exist more than twice
@@ -19,6 +20,10 @@ PARTS = frozenset(
     {"__init__.py", "app.py", "settings.py", "operations.py", "feature.py", "bodies.py", "routes.py"}
 )
 """Files that each service or feature has under the same name."""
+
+PUBLISHED = frozenset({"Conversation", "ConversationPage", "EventFrame", "Run"})
+"""Classes of OpenAPI: the runs fold logs into a `Conversation` and its `Run`s, and the SDK reads the pages and
+events. A new name for either form would change the interface or hide that both are the same concept."""
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +44,11 @@ def repeated_classes(modules: Iterable[Path]) -> Mapping[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
     for path in modules:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if (
+                isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+                and node.name not in PUBLISHED
+            ):
                 found[node.name].append(path)
     return {name: paths for name, paths in sorted(found.items()) if len(paths) > 1}
 

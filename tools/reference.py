@@ -21,7 +21,7 @@ from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 
 Schema = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def nats_document() -> Schema:
     """Return the AsyncAPI document that a gateway serves."""
     # Nothing is called, so nothing is connected.
     bus = Bus(NatsSettings(), name="reference")
-    dispatcher = Dispatcher(operations_of(FEATURES), Services())
+    dispatcher = Dispatcher(operations_of(FEATURES), ServiceMap())
     endpoints = ApiEndpoints(bus, dispatcher)
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
 

@@ -15,7 +15,7 @@ from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 from tests.project.behaviour_lines import OTHERS
 from tests.project.interface_lines import ENDPOINTS, FRAMES, NOT_IN_THE_TABLES
@@ -28,7 +28,7 @@ def test_each_line_names_a_test_that_exists(lines: dict[str, str]) -> None:
 
 
 def test_each_endpoint_is_described() -> None:
-    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), ServiceMap()), routes_of(FEATURES))
     described = {
         f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods
     }

@@ -15,7 +15,7 @@ from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 from tests.support.paths import ROOT
 
@@ -76,7 +76,7 @@ def quoted(name: str) -> re.Pattern[str]:
 
 
 def paths() -> Iterator[tuple[str, re.Pattern[str]]]:
-    app = application(Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES))
+    app = application(Health("test"), Dispatcher(operations_of(FEATURES), ServiceMap()), routes_of(FEATURES))
     for path in app.openapi()["paths"]:
         parts = [PARAMETER if part.startswith("{") else re.escape(part) for part in path.split("/")]
         yield path, re.compile(rf"""{"/".join(parts)}(?:["'?]|$)""", re.MULTILINE)

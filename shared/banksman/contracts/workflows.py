@@ -80,7 +80,7 @@ class InputStep(Stored):
     """Seconds until the request expires; the step then has an error with the kind `timeout`."""
 
 
-class RunStep(Stored):
+class AgentRunStep(Stored):
     """Start an agent run and wait for its end."""
 
     kind: Literal["run"] = "run"
@@ -99,18 +99,18 @@ INPUT_CALL = "request_input"
 """Name of the call that records a step which requests a value; a tool may have this name too."""
 
 
-def call_of(step: ToolStep | InputStep | RunStep) -> tuple[str, JsonObject]:
+def call_of(step: ToolStep | InputStep | AgentRunStep) -> tuple[str, JsonObject]:
     """Return the name and the arguments of the call that records a step in the log."""
     match step:
         case ToolStep():
             return step.tool, step.arguments
         case InputStep():
             return INPUT_CALL, {"message": step.message, "schema": step.schema_}
-        case RunStep():
+        case AgentRunStep():
             return "start_run", step.model_dump(mode="json", exclude={"kind", "step"}, exclude_none=True)
 
 
-Step = Annotated[ToolStep | InputStep | RunStep, Field(discriminator="kind")]
+Step = Annotated[ToolStep | InputStep | AgentRunStep, Field(discriminator="kind")]
 
 
 class Progress(Stored):

@@ -16,7 +16,7 @@ from banksman.contracts.events import Event
 from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 
 UNDESCRIBED = {("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")}
@@ -69,7 +69,7 @@ def test_the_client_knows_the_level_of_every_event() -> None:
 
 def test_every_route_of_the_client_is_in_the_api_document() -> None:
     routes = re.findall(r'"([a-z_.]+)": \["([A-Z]+)", "(.+)"\]', (CLIENT / "routes.mjs").read_text("utf-8"))
-    dispatcher = Dispatcher(operations_of(FEATURES), Services())
+    dispatcher = Dispatcher(operations_of(FEATURES), ServiceMap())
     app = application(Health("test"), dispatcher, routes_of(FEATURES))
     described = {(method.upper(), path) for path, found in app.openapi()["paths"].items() for method in found}
     assert {(method, path) for _, method, path in routes} <= described | UNDESCRIBED

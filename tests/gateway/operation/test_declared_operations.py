@@ -25,7 +25,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.interfaces.http.routes import OperationRoute
 from banksman.gateway.operation.declaration import MISSING, Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import CallerDep, RequestBody, Services, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, RequestBody, ServiceMap, StrictBody, provided
 from banksman.runtime.health import Health
 from banksman.sdk import RemoteError, connect
 
@@ -140,7 +140,7 @@ def test_an_operation_that_an_interface_lacks_states_the_reason() -> None:
 
 def test_every_http_handler_is_an_operation_or_a_route_of_a_protocol() -> None:
     app: FastAPI = application(
-        Health("test"), Dispatcher(operations_of(FEATURES), Services()), routes_of(FEATURES)
+        Health("test"), Dispatcher(operations_of(FEATURES), ServiceMap()), routes_of(FEATURES)
     )
     others = [route for route in app.router.routes if not isinstance(route, OperationRoute)]
     assert {path_of(route) for route in others} == PROTOCOLS

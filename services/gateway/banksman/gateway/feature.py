@@ -13,7 +13,7 @@ from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.ports import Clock
@@ -33,7 +33,7 @@ class Groundwork:
     """Closes the services, the newest first."""
 
     @property
-    def services(self) -> Services:
+    def services(self) -> ServiceMap:
         return self.dispatcher.services
 
 

@@ -23,7 +23,7 @@ from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
 from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
@@ -66,7 +66,7 @@ async def listening_front(
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
-        services = Services()
+        services = ServiceMap()
         services.add(keys, upstreams)
         dispatcher = Dispatcher(operations_of(features), services)
         groundwork = Groundwork(

@@ -14,7 +14,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.work import CancelRun, StartRun
-from banksman.contracts.workflows import RunStep
+from banksman.contracts.workflows import AgentRunStep
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import RequestModel, next_step
 from banksman.workflows.step_events import call_id
@@ -30,7 +30,7 @@ class AgentRuns:
     hub: LiveHub
     conversations: Bucket[ConversationRecord]
 
-    async def outcome(self, owned: Ownership, step: RunStep, workflow_title: str) -> ToolResult:
+    async def outcome(self, owned: Ownership, step: AgentRunStep, workflow_title: str) -> ToolResult:
         """Start the run of a step unless it was started before, wait for its end, and return it as a result.
 
         The conversation of the run is listed under the title of the workflow and the name of the step. If the
@@ -107,7 +107,7 @@ def _is_wanted(owned: Ownership) -> bool:
     return isinstance(next_step(owned.state, owned.ports.clock.now()), RequestModel)
 
 
-async def _transcript(owned: Ownership, step: RunStep) -> str:
+async def _transcript(owned: Ownership, step: AgentRunStep) -> str:
     if not step.with_conversation or owned.workspace is None:
         return ""
     state = await owned.ports.log.read(owned.state.tenant, owned.workspace)
@@ -126,7 +126,7 @@ def _line(message: Message) -> str:
             return ""
 
 
-def _start(owned: Ownership, step: RunStep, settings: RunSettings, transcript: str) -> StartRun:
+def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcript: str) -> StartRun:
     """Return the start of a step's run. Its ids derive from the step, so a repeat starts nothing."""
     state, run_id = owned.state, owned.run.run_id
     name = digest(f"{run_id}/{step.step}".encode())

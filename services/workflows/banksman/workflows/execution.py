@@ -15,7 +15,7 @@ from banksman.contracts.events import EventBody, MessageCompleted
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.tools import ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.workflows import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import AgentRunStep, InputStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -87,7 +87,7 @@ class WorkflowModel:
             reply = TurnReply(end=TurnEnd(status="failed", content=str(failure)))
         if reply.end is not None:
             return partial(self._end, owned, reply, reply.end)
-        if any(isinstance(step, RunStep) for step in reply.steps):
+        if any(isinstance(step, AgentRunStep) for step in reply.steps):
             # Committed before the agent runs end, so that users see the progress meanwhile.
             await owned.commit(partial(_progress, reply))
             # An agent run may wait for its user for days, during which the workflow must occupy no slot.
@@ -97,7 +97,7 @@ class WorkflowModel:
         return partial(_requested, await self._steps(owned, reply, {}))
 
     async def _run_agents(self, owned: Ownership, reply: TurnReply) -> dict[str, ToolResult]:
-        runs = [step for step in reply.steps if isinstance(step, RunStep)]
+        runs = [step for step in reply.steps if isinstance(step, AgentRunStep)]
         async with asyncio.TaskGroup() as tasks:
             ends = [tasks.create_task(self.agent_runs.outcome(owned, step, self.title)) for step in runs]
         return {step.step: end.result() for step, end in zip(runs, ends, strict=True)}

@@ -20,11 +20,11 @@ from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage, text_of
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.workflows import (
+    AgentRunStep,
     FileOutput,
     InputStep,
     Output,
     Progress,
-    RunStep,
     Step,
     StepResult,
     TableOutput,
@@ -113,7 +113,7 @@ class RequestedSteps:
     def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
         """Return the result of a step that needs no execution; None for the others."""
         match step:
-            case RunStep():
+            case AgentRunStep():
                 return self.outcomes[step.step]
             case InputStep():
                 return None

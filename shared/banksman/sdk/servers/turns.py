@@ -19,11 +19,11 @@ from banksman.contracts.workflows import (
     DAY_S,
     MAX_REPORTS,
     PROGRESS_INTERVAL_S,
+    AgentRunStep,
     FileOutput,
     InputStep,
     Output,
     Progress,
-    RunStep,
     Step,
     StepResult,
     TableOutput,
@@ -127,7 +127,7 @@ class TurnContext:
         with_conversation: bool = False,
     ) -> StepResult:
         return await self._step(
-            RunStep(
+            AgentRunStep(
                 step=step,
                 message=message,
                 system_prompt=system_prompt,
@@ -153,7 +153,7 @@ class TurnContext:
     def file(self, path: str, *, title: str = "") -> None:
         self.outputs.append(FileOutput(path=path, title=title))
 
-    async def _step(self, step: ToolStep | InputStep | RunStep) -> StepResult:
+    async def _step(self, step: ToolStep | InputStep | AgentRunStep) -> StepResult:
         if self.ended:
             raise asyncio.CancelledError
         if step.step in self._used:

@@ -66,7 +66,7 @@ class ActiveRun(Stored):
     status: RunStatus
 
 
-class LogHead(Stored):
+class ConversationHead(Stored):
     """The head of a conversation's log."""
 
     head_seq: int
@@ -77,7 +77,7 @@ class LogHead(Stored):
     """Changes when the log was restored from a backup."""
 
 
-class Conversation(ConversationRecord, LogHead):
+class Conversation(ConversationRecord, ConversationHead):
     """A conversation with the head of its log."""
 
     active_run: ActiveRun | None
@@ -98,7 +98,7 @@ class EventFrame(Stored):
     data: JsonObject
 
 
-class EventPage(LogHead):
+class EventPage(ConversationHead):
     """Stored events in order, and the head of the log."""
 
     items: tuple[EventFrame, ...]

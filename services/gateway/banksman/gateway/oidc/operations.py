@@ -39,7 +39,7 @@ class SignIn(Stored):
     scope: str | None = None
 
 
-class SignedIn(Stored):
+class BearerToken(Stored):
     """The bearer token of a user who signed in."""
 
     token: str
@@ -89,7 +89,7 @@ class ProviderSignIns:
             scope=" ".join(self.settings.scopes),
         )
 
-    async def sign_in(self, body: bytes) -> SignedIn:
+    async def sign_in(self, body: bytes) -> BearerToken:
         """Exchange the code in the body of a request for a token, and record the sign-in in the audit trail.
 
         Raises:
@@ -109,7 +109,7 @@ class ProviderSignIns:
         # The page signs users in before the gateway has connected to NATS.
         if (trail := self.dispatcher.trail) is not None:
             await trail.record(caller, SIGNED_IN, "http", tenant=caller.tenant, target=caller.user, reply={})
-        return SignedIn(token=token, expires_at=caller.expires_at)
+        return BearerToken(token=token, expires_at=caller.expires_at)
 
     def providers(self, caller: Caller) -> tuple[IdentityProvider, ...]:
         """Return the provider as the caller may see it; none without one. Secrets are omitted."""
@@ -167,7 +167,7 @@ async def read_sign_in(sign_ins: SignIns) -> SignIn:
     not_over_nats=OF_BROWSERS,
     include_in_schema=False,
 )
-async def sign_in(request: Request, sign_ins: SignIns) -> SignedIn:
+async def sign_in(request: Request, sign_ins: SignIns) -> BearerToken:
     """Exchange a code for a token."""
     # The body is parsed here: without a provider, every request is refused alike.
     return await sign_ins.sign_in(await request.body())

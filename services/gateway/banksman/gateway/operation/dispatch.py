@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from banksman.contracts.api import AuditInterface
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit, Operation
-from banksman.gateway.operation.parameters import Services, parameters_of, reply_types, unrepeated_id
+from banksman.gateway.operation.parameters import ServiceMap, parameters_of, reply_types, unrepeated_id
 
 
 class AuditTrail(Protocol):
@@ -33,7 +33,7 @@ class AuditTrail(Protocol):
 @dataclass
 class Dispatcher:
     operations: tuple[Operation, ...]
-    services: Services
+    services: ServiceMap
     trail: AuditTrail | None = None
     """Set once the gateway is connected to NATS."""
     _frames: dict[type[BaseModel], Operation] = field(init=False)

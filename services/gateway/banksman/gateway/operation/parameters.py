@@ -42,7 +42,7 @@ BEARER = HTTPBearer(
 """Only describes the key in OpenAPI."""
 
 
-class Services:
+class ServiceMap:
     """The services of a gateway by type. Features add theirs while the gateway is composed."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Provided(Generic[T]):
     kind: type[T]
 
     async def __call__(self, request: Request) -> T:
-        services: Services = request.app.state.services
+        services: ServiceMap = request.app.state.services
         return services.connected(self.kind)
 
 
@@ -148,7 +148,7 @@ class Listing(Stored, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class RequestParameters:
     """The parameters of an operation's function, by the source of their values."""
 
     services: Mapping[str, type[Any]]
@@ -163,7 +163,7 @@ class Parameters:
 
 
 @cache
-def parameters_of(operation: Operation) -> Parameters:
+def parameters_of(operation: Operation) -> RequestParameters:
     hints = get_type_hints(operation.handler, include_extras=True)
     services: dict[str, type[Any]] = {}
     fields: dict[str, tuple[Any, Any]] = {}
@@ -189,7 +189,7 @@ def parameters_of(operation: Operation) -> Parameters:
                 fields[name] = annotation, default
             case _:
                 others.append((name, annotation))
-    return Parameters(
+    return RequestParameters(
         services=services,
         caller=named.get("caller"),
         request_id=named.get("request_id"),

@@ -35,7 +35,7 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
 )
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
-from banksman.gateway.operation.parameters import Services
+from banksman.gateway.operation.parameters import ServiceMap
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     KEEP_ALIVE_S,
@@ -58,7 +58,7 @@ async def forward(
     request: Request, path: str, dialect: Dialect, upstreams: Upstreams, caller: Caller
 ) -> Response:
     here = request.url.path
-    services: Services = request.app.state.services
+    services: ServiceMap = request.app.state.services
     usage = services.find(PassthroughUsage)
     body = await request.body()
     given = _parsed(body)
