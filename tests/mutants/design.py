@@ -29,9 +29,9 @@ MUTANTS = (
     Mutant(
         "R19",
         "every client receives every detail of a loop",
-        GATEWAY + "live/feed.py",
-        "self._rank = DETAILS.index(detail)",
-        "self._rank = len(DETAILS) - 1",
+        "shared/banksman/contracts/event_frames.py",
+        "<= DETAILS.index(detail)",
+        "< len(DETAILS)",
         SCENARIOS + "test_interfaces.py::test_a_client_selects_the_level_of_detail",
     ),
     Mutant(

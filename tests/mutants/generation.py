@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "R88",
         "the iteration limit of a request is ignored",
-        "services/gateway/banksman/gateway/runs/starts.py",
+        "services/gateway/banksman/gateway/assistants/run_settings.py",
         'tools=tools.model_copy(update={"max_iterations": iterations}) if iterations else tools,',
         "tools=tools,",
         "tests/scenarios/test_limits.py::test_the_iteration_limit_ends_the_run_with_one_complete_event",

@@ -50,9 +50,9 @@ MUTANTS = (
     Mutant(
         "R111",
         "a client cannot wait for the outcome of a run",
-        GATEWAY + "http/runs.py",
-        'frame, wait_s, detail)\n\n\n@routes.post("/v1/chat"',
-        'frame, 0, detail)\n\n\n@routes.post("/v1/chat"',
+        GATEWAY + "runs/operations.py",
+        'frame, wait_s, detail)\n\n\n@operations.add(\n    "chat.new"',
+        'frame, 0, detail)\n\n\n@operations.add(\n    "chat.new"',
         INTERFACES + "test_http_starts_a_run_and_may_wait_for_its_outcome",
     ),
     Mutant(
@@ -74,9 +74,9 @@ MUTANTS = (
     Mutant(
         "R114",
         "services that publish to NATS directly are not served",
-        GATEWAY + "interfaces/nats/actions.py",
-        '@api.serve("chat", "send",',
-        '@api.serve("chat", "ignored",',
+        GATEWAY + "interfaces/nats/endpoints.py",
+        "            if not operation.not_over_nats:",
+        '            if not operation.not_over_nats and operation.name != "chat.send":',
         INTERFACES + "test_a_service_starts_decides_and_follows_a_run_over_nats",
     ),
 )
