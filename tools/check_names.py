@@ -22,8 +22,8 @@ PARTS = frozenset(
 """Files that each service or feature has under the same name."""
 
 PUBLISHED = frozenset({"Conversation", "ConversationPage", "EventFrame", "Run"})
-"""Classes of OpenAPI: the runs fold logs into a `Conversation` and its `Run`s, and the SDK reads the pages and
-events. A new name for either form would change the interface or hide that both are the same concept."""
+"""Classes of OpenAPI. Runs fold logs into a `Conversation` and its `Run`s, and the SDK reads pages, events.
+A new name for either form would change the interface or hide that both are the same concept."""
 
 
 def main(arguments: list[str]) -> int:

@@ -45,11 +45,11 @@ class Notes(dict[str, str]):
     """The notes, of all tenants."""
 
 
-notes = Operations("notes")
+operations = Operations("notes")
 Service = Annotated[Notes, provided(Notes)]
 
 
-@notes.add("note.create", "POST /context/notes", status=201, audit=Audit("note.created", ("text",)))
+@operations.add("note.create", "POST /context/notes", status=201, audit=Audit("note.created", ("text",)))
 async def create_note(body: StrictBody[NewNote], stored: Service, caller: CallerDep) -> Note:
     """Create a note."""
     note = Note(id=f"n{len(stored) + 1}", text=body.text)
@@ -57,7 +57,7 @@ async def create_note(body: StrictBody[NewNote], stored: Service, caller: Caller
     return note
 
 
-@notes.add("note.read", "GET /context/notes/{note_id}", errors=(MISSING,))
+@operations.add("note.read", "GET /context/notes/{note_id}", errors=(MISSING,))
 async def read_note(note_id: str, stored: Service, caller: CallerDep) -> Note:
     """Read a note."""
     if (text := stored.get(f"{caller.tenant}.{note_id}")) is None:
@@ -69,7 +69,7 @@ async def build(base: Foundation) -> None:
     base.services.add(Notes())
 
 
-NOTES = Feature(notes, build)
+NOTES = Feature(operations, build)
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ async def documents(http: httpx.AsyncClient) -> tuple[dict[str, Any], dict[str, 
 
 
 def test_the_clients_get_the_route_of_an_operation() -> None:
-    assert '    "note.read": ("GET", "/context/notes/{note_id}"),' in list(python_routes(notes))
-    assert '  "note.create": ["POST", "/context/notes"],' in list(javascript_routes(notes))
+    assert '    "note.read": ("GET", "/context/notes/{note_id}"),' in list(python_routes(operations))
+    assert '  "note.create": ["POST", "/context/notes"],' in list(javascript_routes(operations))
 
 
 def test_an_operation_that_an_interface_lacks_states_the_reason() -> None:

@@ -28,9 +28,9 @@ TenantQuery = Annotated[
     Token | None, Query(description="Another tenant than that of the key; needs the right `operator`.")
 ]
 
-keys = Operations("keys", right=ADMIN)
-tickets = Operations("assistants")
-secrets = Operations("secrets", right=ADMIN)
+key_operations = Operations("keys", right=ADMIN)
+ticket_operations = Operations("assistants")
+secret_operations = Operations("secrets", right=ADMIN)
 
 
 class CreatedKey(KeyDescription):
@@ -60,7 +60,7 @@ class SecretBody(RequestBody):
     omitted, a new secret is for all servers of the tenant, and a stored secret remains for its named ones."""
 
 
-@keys.add("key.list", "GET /context/keys", errors=(FORBIDDEN,))
+@key_operations.add("key.list", "GET /context/keys", errors=(FORBIDDEN,))
 async def list_keys(
     api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
 ) -> Listing[KeyDescription]:
@@ -68,7 +68,7 @@ async def list_keys(
     return Listing[KeyDescription](items=tuple(await api_keys.list(caller, tenant)))
 
 
-@keys.add(
+@key_operations.add(
     "key.create",
     "POST /context/keys",
     status=201,
@@ -83,7 +83,7 @@ async def create_key(
     return CreatedKey(**dict(key), key=text)
 
 
-@keys.add("key.read", "GET /context/keys/{key_id}", errors=(FORBIDDEN, MISSING))
+@key_operations.add("key.read", "GET /context/keys/{key_id}", errors=(FORBIDDEN, MISSING))
 async def read_key(
     key_id: str, api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
 ) -> KeyDescription:
@@ -91,7 +91,7 @@ async def read_key(
     return await api_keys.get(caller, key_id, tenant)
 
 
-@keys.add(
+@key_operations.add(
     "key.revoke",
     "DELETE /context/keys/{key_id}",
     status=204,
@@ -105,7 +105,7 @@ async def revoke_key(
     await api_keys.revoke(caller, key_id, tenant)
 
 
-@tickets.add(
+@ticket_operations.add(
     "ticket.issue",
     "POST /v1/ws-ticket",
     right=READ,
@@ -117,13 +117,13 @@ async def issue_ticket(issued: Annotated[Tickets, provided(Tickets)], caller: Ca
     return IssuedTicket(ticket=await issued.issue(caller), expires_in_s=TICKET_S)
 
 
-@secrets.add("secret.list", "GET /context/secrets")
+@secret_operations.add("secret.list", "GET /context/secrets")
 async def list_secrets(stored: Secrets, caller: CallerDep) -> Listing[SecretDescription]:
     """List the names of the tenant's secrets."""
     return Listing[SecretDescription](items=tuple(await stored.list(caller)))
 
 
-@secrets.add(
+@secret_operations.add(
     "secret.set",
     "PUT /context/secrets/{name}",
     errors=(CONFLICT,),
@@ -137,7 +137,7 @@ async def set_secret(
     return await stored.set(caller, name, body.value, body.servers)
 
 
-@secrets.add(
+@secret_operations.add(
     "secret.delete",
     "DELETE /context/secrets/{name}",
     status=204,
@@ -149,7 +149,7 @@ async def delete_secret(name: str, stored: Secrets, caller: CallerDep) -> None:
     await stored.delete(caller, name)
 
 
-operations = (*keys, *tickets, *secrets)
+operations = (*key_operations, *ticket_operations, *secret_operations)
 
 
 async def build(base: Foundation) -> None:
