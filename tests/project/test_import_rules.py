@@ -135,7 +135,7 @@ INVALID = [
     (
         "services/gateway/banksman/gateway/interfaces/push.py",
         "from banksman.gateway import webhooks",
-        "The optional features of the gateway",
+        "Optional features of the gateway",
     ),
     (
         "services/agent/banksman/agent/app.py",

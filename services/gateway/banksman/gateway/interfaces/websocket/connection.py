@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import Any
 
 from pydantic import BaseModel
 from starlette.websockets import WebSocket
@@ -217,20 +217,13 @@ class WebsocketConnection:
                     self._refresh(caller, frame)
                 case frames.ConversationCreate():
                     await self._create(caller, frame)
-                case (
-                    frames.ChatSend()
-                    | frames.RunCancel()
-                    | frames.ApprovalDecision()
-                    | frames.WorkflowStart()
-                    | frames.InputReply()
-                ):
-                    self.send(await self._context.dispatcher.handle(caller, frame))
                 case frames.Hello():
                     await self._welcome(caller, frame)
                 case frames.Ping():
                     raise BadInput("type", frame.type, "a frame that is queued")
                 case _:
-                    assert_never(frame)
+                    # Each further frame is an operation of a feature.
+                    self.send(await self._context.dispatcher.handle(caller, frame))
         except BanksmanError as error:
             if error.code is ErrorCode.INTERNAL:
                 logger.error("handling %s failed: %s", frame.type, error)
