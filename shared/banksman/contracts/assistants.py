@@ -59,6 +59,8 @@ class ApprovalTerms(Stored):
     """None disables escalation."""
 
 
+PROVIDERS = ("anthropic", "openai", "backboard", "demo")
+"""The providers of models: the first part of `provider:model`."""
 ONE_APPROVER = ApprovalTerms()
 MAX_RULES = 100
 """Maximum number of rules in a tenant's policy."""

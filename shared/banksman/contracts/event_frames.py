@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
 
 from banksman.contracts.assistants import Branch
 from banksman.contracts.events import (
     ConversationUpdated,
     Event,
+    KnownBody,
     MessageCompleted,
     ProtocolRetry,
     RunQueued,
@@ -18,6 +21,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.messages import Content, ToolProtocol
+from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored
 
 LEVELS: Mapping[str, Detail] = {
@@ -129,6 +133,27 @@ class ToolCallOutputData(Stored):
     tool_call_id: str
     stream: Literal["stdout", "stderr"] | None
     text: str
+
+
+_RESHAPED: Mapping[type[BaseModel], type[BaseModel]] = {
+    RunQueued: RunQueuedData,
+    RunStarted: RunStartedData,
+    ProtocolRetry: ProtocolRetryData,
+    ToolCallRequested: ToolCallRequestedData,
+    ToolCallCompleted: ToolResult,
+}
+_STORED: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
+STORED_DATA: Mapping[str, type[BaseModel]] = {
+    body.model_fields["type"].default: _RESHAPED.get(body, body) for body in _STORED
+}
+"""The `data` of each type of stored event: its stored body, unless clients receive another shape."""
+LIVE_DATA: Mapping[str, type[BaseModel]] = {
+    "message.delta": TextDelta,
+    "reasoning.delta": TextDelta,
+    "tool_call.started": ToolCallStartedData,
+    "tool_call.output": ToolCallOutputData,
+}
+"""The `data` of frames that are not stored: they have no number and may be lost."""
 
 
 def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:

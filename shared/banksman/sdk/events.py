@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from pydantic import BaseModel
 
-from banksman.contracts import approvals, event_frames, events
+from banksman.contracts import event_frames, events
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
-BODIES: dict[str, type[BaseModel]] = {
-    "run.queued": event_frames.RunQueuedData,
-    "run.started": event_frames.RunStartedData,
-    "message.completed": events.MessageCompleted,
-    "tool_call.requested": event_frames.ToolCallRequestedData,
-    "tool_call.completed": ToolResult,
-    "approval.requested": approvals.ApprovalRequested,
-    "approval.resolved": approvals.ApprovalResolved,
-    "approval.escalated": approvals.ApprovalEscalated,
-    "approval.forgotten": approvals.ApprovalForgotten,
-    "input.requested": approvals.InputRequested,
-    "input.resolved": approvals.InputResolved,
-    "iteration.started": events.IterationStarted,
-    "workspace.changed": events.WorkspaceChanged,
-    "workspace.restored": events.WorkspaceRestored,
-    "workflow.progress": events.WorkflowProgress,
-    "workflow.output": events.WorkflowOutput,
-    "workflow.linked": events.WorkflowLinked,
-    "conversation.updated": events.ConversationUpdated,
-    "run.cancel_requested": events.CancelRequested,
-    "run.finished": events.RunFinished,
-    "protocol.retry": event_frames.ProtocolRetryData,
-    "history.compacted": events.HistoryCompacted,
-    "history.cut": events.HistoryCut,
-    "message.delta": event_frames.TextDelta,
-    "reasoning.delta": event_frames.TextDelta,
-    "tool_call.started": event_frames.ToolCallStartedData,
-    "tool_call.output": event_frames.ToolCallOutputData,
-}
+BODIES: Mapping[str, type[BaseModel]] = {**event_frames.STORED_DATA, **event_frames.LIVE_DATA}
 """The model of the data of each type. Other types have none."""
 
 

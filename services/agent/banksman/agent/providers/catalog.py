@@ -7,6 +7,7 @@ import asyncio
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
+from banksman.contracts.assistants import PROVIDERS
 from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
 
@@ -32,8 +33,10 @@ class Providers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        demo = () if self._settings.demo_base_url is None else (DEMO_MODEL,)
-        return ("anthropic", "openai", "backboard", *demo)
+        """The providers that this process can use: the demo model needs a server."""
+        return tuple(
+            one for one in PROVIDERS if one != DEMO_MODEL or self._settings.demo_base_url is not None
+        )
 
     async def warm(self, model: str) -> None:
         """Import the library and the price list that the first request needs, off the event loop."""

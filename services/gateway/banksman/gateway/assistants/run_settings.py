@@ -7,13 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
+from banksman.contracts.assistants import (
+    PROVIDERS,
+    Assistant,
+    ConversationSettings,
+    RunOverrides,
+    RunSettings,
+)
 from banksman.contracts.errors import BadInput
 from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runs.pricing import Price, context_window, cost
 
-PROVIDERS = ("anthropic", "openai", "backboard", "demo")
 MAX_MODELS = 500
 SAMPLE_TOKENS = 1_000
 """Tokens for which prices are calculated: few, so that no long-context price applies."""

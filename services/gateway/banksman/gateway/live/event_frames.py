@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -11,7 +11,6 @@ from pydantic_core import to_json
 from banksman.contracts import event_frames, events
 from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.frames import Subscribed
-from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.conversations.view import ConversationView
 
@@ -72,27 +71,13 @@ def _cut(value: JsonValue) -> JsonValue:
             return value
 
 
-_OWN: dict[type[BaseModel], type[BaseModel]] = {
-    events.RunQueued: event_frames.RunQueuedData,
-    events.RunStarted: event_frames.RunStartedData,
-    events.ToolCallRequested: event_frames.ToolCallRequestedData,
-    events.ToolCallCompleted: ToolResult,
-}
-"""Events whose data has another shape than their stored body."""
 _HIDDEN = {
     "MessageCompleted": {"provider_state", "provider", "protocol", "usage"},
     "ToolResult": {"changed", "output_key"},
 }
 """Stored fields that are not sent."""
-_SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}
+_SHOWN = {"ConversationUpdated": {"title", "status"}}
 """Stored bodies of which only these fields are sent."""
-_LIVE: dict[str, type[BaseModel]] = {
-    "message.delta": event_frames.TextDelta,
-    "reasoning.delta": event_frames.TextDelta,
-    "tool_call.started": event_frames.ToolCallStartedData,
-    "tool_call.output": event_frames.ToolCallOutputData,
-}
-"""Frames that are not stored, by type: they have no number and may be lost."""
 
 _STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
 _TIME = {**_STRING, "format": "date-time"}
@@ -109,20 +94,16 @@ _STORED_FIELDS: dict[str, Any] = {
 
 def event_schema() -> dict[str, Any]:
     """Return the JSON Schema of every event frame, one alternative for each type."""
-    bodies: tuple[type[BaseModel], ...] = get_args(get_args(events.KnownBody)[0])
-    models = {*(_OWN.get(body, body) for body in bodies), *_LIVE.values()}
+    stored, live = event_frames.STORED_DATA, event_frames.LIVE_DATA
+    models = {*stored.values(), *live.values()}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, document = models_json_schema([(model, "serialization") for model in ordered])
     definitions: dict[str, Any] = document["$defs"]
     for model in ordered:
         _remove_unsent(definitions[model.__name__])
-    frames = [_frame(_type_of(body), _OWN.get(body, body), _STORED_FIELDS) for body in bodies]
-    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in _LIVE.items()]
+    frames = [_frame(kind, model, _STORED_FIELDS) for kind, model in stored.items()]
+    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in live.items()]
     return {"oneOf": frames, "$defs": definitions}
-
-
-def _type_of(body: type[BaseModel]) -> str:
-    return body.model_fields["type"].default
 
 
 def _remove_unsent(schema: dict[str, Any]) -> None:
