@@ -74,7 +74,7 @@ VALID = {
     "services/agent/banksman/agent/providers/backboard_request.py": "",
     "services/agent/banksman/agent/providers/catalog.py": "from banksman.agent.providers import backboard",
     RUNNER + "app.py": "from banksman.tool_runner import mcp",
-    RUNNER + "sandbox/backends.py": "import banksman.tool_runner.sandbox.docker",
+    RUNNER + "lifecycle.py": "import banksman.tool_runner.sandbox.docker",
     RUNNER + "sandbox/docker/engine.py": "import docker",
     "services/workflows/banksman/workflows/worker.py": "import nats",
 }
