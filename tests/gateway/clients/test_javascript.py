@@ -19,8 +19,13 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 
-UNDESCRIBED = {("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")}
-"""Routes for the page alone, which the OpenAPI document omits."""
+UNDESCRIBED = {
+    *(("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")),
+    *(("POST", "/mcp"), ("POST", "/context/chat/v1/messages")),
+}
+"""Routes of the page, of a protocol and of a vendor's SDK, which the OpenAPI document omits."""
+REQUESTED = re.compile(r"this\.#(?:json|items|blob|fetch|url)\('([a-z_.]+)'(?:, \{([^}]*)\})?")
+"""A request of the client for an operation, with the parameters that it gives."""
 EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
 
 
@@ -65,6 +70,17 @@ def test_the_client_knows_the_level_of_every_event() -> None:
     live = {"tool_call.started": "steps", "tool_call.output": "full", "reasoning.delta": "full"}
     stored = {event.data.type: LEVELS[event.data.type] for event in EVENTS}
     assert listed == live | {kind: level for kind, level in stored.items() if level != "final"}
+
+
+def test_the_client_requests_operations_that_exist_with_the_parameters_of_their_path() -> None:
+    text = (CLIENT / "routes.mjs").read_text("utf-8")
+    paths = dict(re.findall(r'"([a-z_.]+)": \["[A-Z]+", "(.+)"\]', text))
+    requests = REQUESTED.findall((CLIENT / "api.mjs").read_text("utf-8"))
+
+    assert len(requests) > 70
+    assert [name for name, _ in requests if name not in paths] == []
+    for name, given in requests:
+        assert set(re.findall(r"\{(\w+)\}", paths[name])) <= set(re.findall(r"\w+", given)), name
 
 
 def test_every_route_of_the_client_is_in_the_api_document() -> None:

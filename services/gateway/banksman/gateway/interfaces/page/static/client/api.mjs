@@ -34,7 +34,7 @@ export class Api {
 
   /** Where users sign in; without an `authorization_endpoint` if the gateway knows no provider. */
   provider() {
-    return this.#json('sign_in.offer');
+    return this.#json('sign_in.read');
   }
 
   /** Exchange the code of a provider for a token. */
@@ -136,7 +136,7 @@ export class Api {
 
   /** The key with which a browser subscribes to notifications. */
   pushOffer() {
-    return this.#json('push.offer');
+    return this.#json('push.read');
   }
 
   /** Register a device for approval requests, or renew its registration. */
@@ -189,17 +189,17 @@ export class Api {
 
   /** Start a run; `branch` names the message that it follows. @returns {Promise<{run_id: string}>} */
   startRun(conversationId, message) {
-    return this.#json('run.start', { conversation_id: conversationId }, message);
+    return this.#json('chat.send', { conversation_id: conversationId }, message);
   }
 
   /** The steps of a run in the order in which they began. */
   steps(runId) {
-    return this.#all((after) => this.#json('run.steps', { run_id: runId, after }));
+    return this.#all((after) => this.#json('step.list', { run_id: runId, after }));
   }
 
   /** A step with its request and its result. */
   step(runId, stepId) {
-    return this.#json('run.step', { run_id: runId, step_id: stepId });
+    return this.#json('step.read', { run_id: runId, step_id: stepId });
   }
 
   assistants() {
@@ -385,11 +385,11 @@ export class Api {
    * @param {{after?: number, tenant?: string}} [options] `after` is `next` of the previous page; `tenant` selects one
    */
   openRuns(state, { after, tenant } = {}) {
-    return this.#json('open_run.list', { state, after, tenant });
+    return this.#json('operator.runs', { state, after, tenant });
   }
 
   cancelOpenRun(tenant, runId, reason) {
-    return this.#json('open_run.cancel', { tenant, run_id: runId }, { reason });
+    return this.#json('operator.cancel', { tenant, run_id: runId }, { reason });
   }
 
   replayDeadLetter(id) {
