@@ -51,7 +51,7 @@ from banksman.tool_runner import app as tool_runner
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.workflows import app as workflows
-from banksman.workflows.app import WorkflowServiceSettings, WorkflowSettings
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.bus.queues import durable_consumer
 from tests.support.polling import eventually
 

@@ -9,7 +9,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows import app
-from banksman.workflows.app import WorkflowServiceSettings, WorkflowSettings
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import Broker, broker
 from tests.support.polling import eventually

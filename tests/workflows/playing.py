@@ -31,7 +31,7 @@ from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.sdk.workflows import Workflow
 from banksman.workflows import app
-from banksman.workflows.app import WorkflowSettings
+from banksman.workflows.settings import WorkflowSettings
 from tests.support.polling import eventually, scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

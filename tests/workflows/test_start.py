@@ -8,7 +8,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows import app
-from banksman.workflows.app import WorkflowServiceSettings, WorkflowSettings
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.support.nats import Broker
 from tests.support.polling import eventually
 

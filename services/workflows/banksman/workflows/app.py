@@ -7,8 +7,6 @@ import logging
 from contextlib import AsyncExitStack
 from functools import partial
 
-from pydantic import Field
-
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
@@ -37,13 +35,13 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
-from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.forms import Forms
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.router import workflow_router
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from banksman.workflows.turns import ProgressReports, ServedTurns
 from banksman.workflows.worker import WorkflowWorker
 
@@ -162,23 +160,3 @@ async def serve(
         stop=stop,
         grace_s=settings.drain_s,
     )
-
-
-class WorkflowSettings(HealthSettings):
-    slots: int = Field(default=96, ge=1, le=1000)
-    """Runs that a process drives at a time; runs that wait for a user or for an agent run do not count.
-    Tenants share the slots."""
-    waiting: int = Field(default=1000, ge=0, le=5000)
-    """Runs of a process that wait for an agent run without a slot; further runs keep their slot. Tenants
-    share this number."""
-    example_tools: NatsSettings | None = None
-    """The connection of the tenant to which the mock weather tool is offered; None disables the tool."""
-    drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that the process waits for open runs when it stops; then other processes take them over."""
-
-
-class WorkflowServiceSettings(ServiceSettings):
-    nats: NatsSettings = NatsSettings()
-    workflows: WorkflowSettings = WorkflowSettings()
-    approvals: ApprovalSettings = ApprovalSettings()
-    workspaces: WorkspaceSettings = WorkspaceSettings()

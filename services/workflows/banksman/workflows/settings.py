@@ -1,0 +1,29 @@
+"""Settings of the workflows service."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from banksman.bus.connection import NatsSettings
+from banksman.runs.runners.placement import WorkspaceSettings
+from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
+
+
+class WorkflowSettings(HealthSettings):
+    slots: int = Field(default=96, ge=1, le=1000)
+    """Runs that a process drives at a time; runs that wait for a user or for an agent run do not count.
+    Tenants share the slots."""
+    waiting: int = Field(default=1000, ge=0, le=5000)
+    """Runs of a process that wait for an agent run without a slot; further runs keep their slot. Tenants
+    share this number."""
+    example_tools: NatsSettings | None = None
+    """The connection of the tenant to which the mock weather tool is offered; None disables the tool."""
+    drain_s: float = Field(default=15.0, ge=0)
+    """Seconds that the process waits for open runs when it stops; then other processes take them over."""
+
+
+class WorkflowServiceSettings(ServiceSettings):
+    nats: NatsSettings = NatsSettings()
+    workflows: WorkflowSettings = WorkflowSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
