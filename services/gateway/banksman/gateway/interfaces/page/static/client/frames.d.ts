@@ -392,7 +392,7 @@ export type Preview = {
 };
 
 /** The model wrote a call that cannot be parsed, and receives a correction. */
-export type ProtocolRetry = {
+export type ProtocolRetryData = {
   attempt: number;
   max: number;
   /** The rule that the reply violates, and the position. */
@@ -789,7 +789,7 @@ export type EventFrame =
     ts: string;
     conversation_id: string;
     run_id: string | null;
-    data: ProtocolRetry;
+    data: ProtocolRetryData;
     iteration?: number;
   }
   | {
