@@ -85,12 +85,6 @@ class Operation:
         return tuple(_PARAMETER.findall(self.path))
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """The tokens of the NATS subject after `api.{tenant}`; one in braces is a parameter."""
-        words = tuple(self.name.split("."))
-        return words if self.named is None else (*words, f"{{{self.subject_parameter}}}")
-
-    @property
     def subject_parameter(self) -> str | None:
         """The parameter of the subject as documents name it: `{workflow}` for the `name` of a workflow."""
         return self.name.partition(".")[0] if self.named == "name" else self.named

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,8 +49,6 @@ COMMON_ERRORS = (
 )
 """The errors of every request."""
 
-_PARAMETER = re.compile(r"\{(\w+)\}")
-
 
 class ReplyTooLarge(BanksmanError):
     code = ErrorCode.TOO_LARGE
@@ -77,16 +74,18 @@ class Endpoint:
     @property
     def address(self) -> str:
         """The subject with its parameters: `api.{tenant}.chat.send.{conversation_id}`."""
-        return ".".join(("api", "{tenant}", *self.operation.tokens))
+        words = (*self.operation.name.split("."), *(f"{{{name}}}" for name in self.parameters[1:]))
+        return ".".join(("api", "{tenant}", *words))
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(_PARAMETER.findall(self.address))
+        last = self.operation.subject_parameter
+        return ("tenant",) if last is None else ("tenant", last)
 
     @property
     def title(self) -> str:
-        """The tokens of the subject that are no parameters, separated by spaces."""
-        return " ".join(token for token in self.operation.tokens if not _PARAMETER.fullmatch(token))
+        """The words of the subject, separated by spaces."""
+        return self.operation.name.replace(".", " ")
 
 
 @dataclass
@@ -108,7 +107,7 @@ class ApiEndpoints:
     def _serve(self, operation: Operation) -> None:
         endpoint = Endpoint(operation)
         self.by_title[endpoint.title] = endpoint
-        tokens = (ANY if _PARAMETER.fullmatch(token) else token for token in operation.tokens)
+        tokens = (*operation.name.split("."), *(ANY for _ in endpoint.parameters[1:]))
         subscriber = self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
         subscriber(_handler(operation, self.dispatcher))
 
