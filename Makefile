@@ -74,8 +74,8 @@ check-tree:
 node-syntax:
 	tools/node_syntax.sh
 check-reference:
-	$(BIN)/python tools/reference.py --check
-	$(BIN)/python tools/client_types.py --check
+	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.client_types --check
 	$(BIN)/python -m tools.third_party --check
 	$(BIN)/python -m tools.request_path --check
 check-requirements:
@@ -224,8 +224,8 @@ release:  ## Make a release into dist/: packages, SBOM, licences, checksums, ima
 	@$(BIN)/python -m tools.release $(ARGS)
 
 docs:  ## Write the generated pages of docs/ and the client's types from the code, the tests and the pinned packages
-	$(BIN)/python tools/reference.py
-	$(BIN)/python tools/client_types.py
+	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.client_types
 	$(BIN)/python -m tools.third_party
 	$(BIN)/python -m tools.request_path
 	$(BIN)/python tools/requirements.py

@@ -1,7 +1,7 @@
 """Write docs/reference.md from the published schemas: events, frames, error codes, the NATS API, subjects.
 
-tools/reference.py           write the page
-tools/reference.py --check   check that the page matches the schemas (part of `make lint`)
+python -m tools.reference           write the page
+python -m tools.reference --check   check that the page matches the schemas (part of `make lint`)
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
+
+from tools.generated import ROOT, write_or_check
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
@@ -25,19 +26,12 @@ from banksman.gateway.operation.parameters import ServiceMap
 
 Schema = Mapping[str, Any]
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/reference.md"
+PAGE = ROOT / "docs/reference.md"
 
 
 def main(arguments: list[str]) -> int:
     """Write or check the page; return the exit code."""
-    text = "\n".join(page()) + "\n"
-    if arguments != ["--check"]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print("reference: docs/reference.md differs from the models; run `make docs`", file=sys.stderr)
-    return 1
+    return write_or_check({PAGE: "\n".join(page()) + "\n"}, arguments)
 
 
 def page() -> Iterator[str]:

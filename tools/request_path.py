@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.generated import ROOT, write_or_check
+
 PAGE = ROOT / "docs/request-path.md"
 ROOTS = ("shared", "services/gateway", "services/agent", "services/tool-runner", "services/workflows")
 
@@ -165,14 +166,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print("tools/request_path.py: " + "; ".join(unknown), file=sys.stderr)
         return 1
-    text = page()
-    if arguments != ["--check"]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE.relative_to(ROOT)} differs from tools/request_path.py; run `make docs`", file=sys.stderr)
-    return 1
+    return write_or_check({PAGE: page()}, arguments)
 
 
 def page() -> str:

@@ -12,13 +12,12 @@ import re
 import sys
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
 from typing import Literal
 
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
+from tools.generated import ROOT, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/licences.md"
 PINS = ROOT / "requirements/local.txt"
 """The packages of all services and of the command line."""
@@ -83,14 +82,7 @@ class Part:
 
 def main(arguments: list[str]) -> int:
     """Write or check the page; return the exit code."""
-    text = page()
-    if arguments != ["--check"]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE.relative_to(ROOT)} differs from the pinned packages; run `make docs`", file=sys.stderr)
-    return 1
+    return write_or_check({PAGE: page()}, arguments)
 
 
 def page() -> str:
