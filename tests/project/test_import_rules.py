@@ -52,7 +52,7 @@ VALID = {
     "services/gateway/banksman/gateway/composition.py": "from banksman.gateway import schedules, webhooks",
     **{
         f"services/gateway/banksman/gateway/{name}.py": "from banksman.gateway import interfaces"
-        for name in ("app", "application", "front")
+        for name in ("app", "front")
     },
     "services/gateway/banksman/gateway/feature.py": "from banksman.gateway import operation",
     "services/gateway/banksman/gateway/runs/operations.py": "from banksman.gateway import operation",

@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
-from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
+from banksman.gateway.front import application
 from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import ServiceMap

@@ -10,8 +10,8 @@ from typing import Any
 from tools.reference import nats_document
 
 from banksman.contracts.errors import ErrorCode
-from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
+from banksman.gateway.front import application
 from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.operation.dispatch import Dispatcher

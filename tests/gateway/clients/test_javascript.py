@@ -13,8 +13,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.contracts.event_frames import LEVELS
 from banksman.contracts.events import Event
-from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
+from banksman.gateway.front import application
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health

@@ -19,9 +19,9 @@ from banksman.bus.connection import NatsSettings
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored
 from banksman.deployment.users import GATEWAY
-from banksman.gateway.application import application
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.front import application
 from banksman.gateway.interfaces.http.routes import OperationRoute
 from banksman.gateway.operation.declaration import MISSING, Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher

@@ -18,13 +18,12 @@ from banksman.bus.control_plane.service_states import keep_connecting, reported_
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
-from banksman.gateway.application import VERSION
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.composition import FEATURES, compose
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.front import Front, listening_front
+from banksman.gateway.front import VERSION, Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
-from banksman.gateway.identity.tickets import Tickets
+from banksman.gateway.identity.auth import Tickets
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints
 from banksman.gateway.interfaces.nats.replays import Replays

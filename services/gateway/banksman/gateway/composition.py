@@ -31,7 +31,7 @@ from banksman.gateway.oidc.operations import FEATURE as OIDC
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.operations import FEATURE as OPERATOR
-from banksman.gateway.quotas.feature import FEATURE as QUOTAS
+from banksman.gateway.quotas.backlog import FEATURE as QUOTAS
 from banksman.gateway.runs.operations import FEATURE as RUNS
 from banksman.gateway.runs.operations import QUEUE
 from banksman.gateway.schedules.operations import FEATURE as SCHEDULES

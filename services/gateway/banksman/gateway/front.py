@@ -1,4 +1,4 @@
-"""The HTTP server of a gateway, which listens before NATS is connected."""
+"""The HTTP server of a gateway, which listens before NATS is connected, and its ASGI application."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import uvicorn
-from fastapi import FastAPI
-from starlette.types import ASGIApp
+from fastapi import FastAPI, WebSocket
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from banksman.gateway.application import application, with_websocket
+from banksman.contracts.errors import Unavailable
 from banksman.gateway.composition import FEATURES, operations_of, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
-from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
+from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES, Connections
 from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT
+from banksman.gateway.operation import errors
 from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.operation.parameters import ServiceMap
+from banksman.gateway.operation.parameters import NOT_CONNECTED, ServiceMap
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
 logger = logging.getLogger(__name__)
 
+VERSION = version("banksman")
 PING_EVERY_S = 20.0
 """Seconds between two pings of a websocket, which is closed if it does not reply before the next ping."""
 FINISH_SHARE = 0.9
@@ -123,3 +127,44 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
 def _end_streams_before(upstreams: Upstreams, drain_s: float) -> None:
     """Let open streams finish for most of the drain time, then end the others with an error event."""
     asyncio.get_running_loop().call_later(drain_s * FINISH_SHARE, upstreams.end)
+
+
+def application(health: Health, dispatcher: Dispatcher, routes: Iterable[BaseRoute]) -> FastAPI:
+    """Return the application without the websocket.
+
+    What needs NATS responds with 503 until its state has `connections` and `asyncapi`, and the dispatcher's
+    services are complete.
+    """
+    app = FastAPI(
+        title="Banksman",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.dispatcher, app.state.services = dispatcher, dispatcher.services
+    app.state.keys = dispatcher.services.find(Keys)
+    app.state.connections = app.state.asyncapi = None
+    errors.install(app)
+    app.router.routes.extend(health.routes())
+    # `include_router` would keep the routes of each router apart, build them again, and search twice.
+    app.router.routes.extend(routes)
+    return app
+
+
+def with_websocket(app: FastAPI) -> ASGIApp:
+    """Serve `/ws` before FastAPI, whose layers would take a third of an idle websocket's memory."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or scope["path"] != "/ws":
+            await app(scope, receive, send)
+            return
+        socket = WebSocket(scope, receive, send)
+        connections: Connections | None = app.state.connections
+        if connections is None:
+            await socket.send_denial_response(errors.error_response("/ws", Unavailable(NOT_CONNECTED)))
+            return
+        await connections.serve(socket)
+
+    return serve

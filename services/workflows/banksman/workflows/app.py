@@ -42,7 +42,7 @@ from banksman.workflows.forms import Forms
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
-from banksman.workflows.turns import ProgressReports, ServedTurns
+from banksman.workflows.turns import ProgressReports, Turns
 from banksman.workflows.worker import WorkflowWorker
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ async def enter_worker(
         ports=bus_ports(bus, clock, log, placements, notifications, signing_key, prefix="workflows-"),
         notifications=notifications,
         tools=tools,
-        turns=ServedTurns(bus, {workflow.name: workflow for workflow in workflows}),
+        turns=Turns(bus, {workflow.name: workflow for workflow in workflows}),
         registry=WorkflowRegistry(bus, schemas),
         schemas=schemas,
         agent_runs=AgentRuns(RunQueue(bus), hub, Bucket(bus, CONVERSATIONS, ConversationRecord)),

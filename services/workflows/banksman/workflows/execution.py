@@ -87,14 +87,14 @@ class WorkflowModel:
             reply = TurnReply(end=TurnEnd(status="failed", content=str(failure)))
         if reply.end is not None:
             return partial(self._end, owned, reply, reply.end)
+        outcomes: dict[str, ToolResult] = {}
         if any(isinstance(step, AgentRunStep) for step in reply.steps):
             # Committed before the agent runs end, so that users see the progress meanwhile.
             await owned.commit(partial(_progress, reply))
             # An agent run may wait for its user for days, during which the workflow must occupy no slot.
             async with self.without_slot():
                 outcomes = await self._run_agents(owned, reply)
-            return partial(_requested, await self._steps(owned, reply, outcomes))
-        return partial(_requested, await self._steps(owned, reply, {}))
+        return partial(_requested, await self._steps(owned, reply, outcomes))
 
     async def _run_agents(self, owned: Ownership, reply: TurnReply) -> dict[str, ToolResult]:
         runs = [step for step in reply.steps if isinstance(step, AgentRunStep)]

@@ -22,7 +22,6 @@ from banksman.runs.schema_checks.checker import SchemaChecker, argument_problem,
 
 MAX_PROBLEM_CHARS = 600
 
-
 HINT = "x-hint"
 """The keyword of a property that names its control: text, multiline, number, choice, several, file, secret or
 date. Without the keyword, the type decides."""
@@ -86,22 +85,16 @@ class Forms:
 
 def check_dates(schema: JsonObject, values: JsonObject) -> None:
     """Check the fields whose control is a date, which the JSON Schema does not check."""
-    for name, form in _forms(schema).items():
+    for name, form in _properties(schema).items():
         value = values.get(name)
-        wanted = isinstance(form, dict) and form.get(HINT) == "date"
-        if wanted and isinstance(value, str) and value and not _is_date(value):
+        if form.get(HINT) == "date" and isinstance(value, str) and value and not _is_date(value):
             raise BadInput(name, _short(value), "a date such as 2027-02-03")
 
 
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
     """Return the values completed with the defaults of missing properties, also in nested objects."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return values
     complete = dict(values)
-    for name, form in properties.items():
-        if not isinstance(form, dict):
-            continue
+    for name, form in _properties(schema).items():
         value = complete.get(name)
         if name not in complete and "default" in form:
             complete[name] = copy.deepcopy(form["default"])
@@ -112,12 +105,18 @@ def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
 
 def described(schema: JsonObject, values: JsonObject) -> list[str]:
     """Return one line for each value that is not empty: the title of its field, and the value in words."""
-    forms = _forms(schema)
+    forms = _properties(schema)
     return [
-        f"{_title(forms.get(name), name)}: {'•••' if _is_secret(forms.get(name)) else _in_words(value)}"
+        _described(name, value, forms.get(name, {}))
         for name, value in values.items()
         if value not in (None, "", [], {})
     ]
+
+
+def _described(name: str, value: JsonValue, form: JsonObject) -> str:
+    title = form.get("title")
+    shown = title if isinstance(title, str) else name.replace("_", " ").capitalize()
+    return f"{shown}: {'•••' if form.get(HINT) == 'secret' else _in_words(value)}"
 
 
 def _is_date(text: str) -> bool:
@@ -126,20 +125,6 @@ def _is_date(text: str) -> bool:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-
-
-def _forms(schema: JsonObject) -> JsonObject:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _is_secret(form: JsonValue) -> bool:
-    return isinstance(form, dict) and form.get(HINT) == "secret"
-
-
-def _title(form: JsonValue, name: str) -> str:
-    title = form.get("title") if isinstance(form, dict) else None
-    return title if isinstance(title, str) else name.replace("_", " ").capitalize()
 
 
 def _in_words(value: JsonValue) -> str:
@@ -272,14 +257,10 @@ def _json(text: str) -> JsonValue:
 
 def _type(form: JsonObject) -> object:
     """Return the type of a form; for an optional value, its first type other than null."""
-    kind = form.get("type")
-    alternatives = form.get("anyOf")
+    kind, alternatives = form.get("type"), form.get("anyOf")
     if kind is None and isinstance(alternatives, list):
-        kinds = [one.get("type") for one in alternatives if isinstance(one, dict)]
-        return next((one for one in kinds if one != "null"), None)
-    if isinstance(kind, list):
-        return next((one for one in kind if one != "null"), None)
-    return kind
+        kind = [one.get("type") for one in alternatives if isinstance(one, dict)]
+    return next((one for one in kind if one != "null"), None) if isinstance(kind, list) else kind
 
 
 def _properties(schema: JsonObject) -> dict[str, JsonObject]:

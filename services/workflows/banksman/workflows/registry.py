@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS, WORKFLOW_DEFINITIONS
 from banksman.bus.storage.kv import Bucket, Entry
@@ -161,20 +159,13 @@ def _key(name: str, tenant: str | None = None) -> str:
     return name if tenant is None else f"{tenant}.{name}"
 
 
-class CallableTools:
-    """Definitions by name; as a context manager it watches the registry."""
+class CallableTools(BucketView[ToolRegistration]):
+    """The registered tools, and those of workspaces."""
 
     def __init__(self, bus: Bus) -> None:
-        self._registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
-
-    async def __aenter__(self) -> Self:
-        await self._registered.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._registered.__aexit__(None, None, None)
+        super().__init__(Bucket(bus, TOOLS, ToolRegistration))
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
-        registered = (entry.value for entry in self._registered.entries())
+        registered = (entry.value for entry in self.entries())
         others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

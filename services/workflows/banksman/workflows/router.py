@@ -46,11 +46,9 @@ def workflow_router(
 ) -> NatsRouter:
     router = NatsRouter()
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
-    router.include_routers(
-        _registration_router(registry),
-        _progress_router(reports),
-        _built_router(registry, forms.schemas, tools),
-    )
+    _add_registrations(router, registry)
+    _add_progress(router, reports)
+    _add_built(router, registry, forms.schemas, tools)
 
     @subscriber(subjects.workflow_api("list"), title="list workflows")
     async def list_workflows(request: ListWorkflows) -> WorkflowList:
@@ -84,8 +82,9 @@ def workflow_router(
     return router
 
 
-def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: CallableTools) -> NatsRouter:
-    router = NatsRouter()
+def _add_built(
+    router: NatsRouter, registry: WorkflowRegistry, schemas: SchemaChecker, tools: CallableTools
+) -> None:
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
     @subscriber(subjects.workflow_api("store"), title="store a workflow")
@@ -102,11 +101,8 @@ def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: Cal
         """Delete a workflow without code; its open runs continue."""
         return (await registry.withdraw(request.tenant, request.name, STORED_SERVER)).definition
 
-    return router
 
-
-def _progress_router(reports: ProgressReports) -> NatsRouter:
-    router = NatsRouter()
+def _add_progress(router: NatsRouter, reports: ProgressReports) -> None:
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
     @subscriber(subjects.registry("workflow", "progress"))
@@ -118,11 +114,8 @@ def _progress_router(reports: ProgressReports) -> NatsRouter:
             raise BadInput("tenant", request.tenant, "the tenant of the account")
         return ProgressReported(stored=await reports.store(request))
 
-    return router
 
-
-def _registration_router(registry: WorkflowRegistry) -> NatsRouter:
-    router = NatsRouter()
+def _add_registrations(router: NatsRouter, registry: WorkflowRegistry) -> None:
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
     @subscriber(subjects.registry("workflow", "register"))
@@ -137,8 +130,6 @@ def _registration_router(registry: WorkflowRegistry) -> NatsRouter:
         """Withdraw a workflow and return its registration."""
         tenant = subjects.registering_tenant(message.subject)
         return await registry.withdraw(tenant, request.name, request.server)
-
-    return router
 
 
 def by_category(definitions: Iterable[WorkflowDefinition]) -> tuple[WorkflowCategory, ...]:

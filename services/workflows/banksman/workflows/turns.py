@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -40,18 +39,13 @@ RETRY_S = (0.5, 5.0)
 """Seconds of the first and of the longest pause while no process of the server responds."""
 
 
-class TurnTaker(Protocol):
-    async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
-        """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class ServedTurns:
+class Turns:
     bus: Bus
     builtin: Mapping[str, Workflow]
 
     async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+        """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait."""
         workflow = self.builtin.get(definition.name)
         if workflow is not None and workflow.definition.server == definition.server:
             return await take_turn(workflow, turn)

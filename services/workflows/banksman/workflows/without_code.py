@@ -228,17 +228,14 @@ def _check_references(
     properties = definition.parameters_schema.get("properties")
     parameters = list(properties) if isinstance(properties, dict) else []
     allowed = [*(f"parameters.{name}" for name in parameters), *(f"steps.{name}" for name in earlier)]
-    for reference in _references(place, template):
+    try:
+        references = list(references_in(template))
+    except BadInput as error:
+        raise BadInput(place, error.value, "a parameter or an earlier step between the braces") from error
+    for reference in references:
         if ".".join(reference.path.split(".")[:2]) not in allowed:
             known = f": {', '.join(allowed)}" if allowed else "; there is none"
             raise BadInput(place, "{{" + reference.path + "}}", f"a parameter or an earlier step{known}")
-
-
-def _references(place: str, template: JsonValue) -> list[Placeholder]:
-    try:
-        return list(references_in(template))
-    except BadInput as error:
-        raise BadInput(place, error.value, "a parameter or an earlier step between the braces") from error
 
 
 def _check_call(place: str, step: ToolCallStep, tool: ToolDefinition | None) -> None:

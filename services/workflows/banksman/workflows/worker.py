@@ -32,7 +32,7 @@ from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.execution import TakeTurn, WorkflowModel
 from banksman.workflows.forms import described, with_defaults
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
-from banksman.workflows.turns import TurnTaker
+from banksman.workflows.turns import Turns
 from banksman.workflows.without_code import take_built_turn
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class WorkflowWorker:
     ports: Ports
     notifications: OwnerNotifications
     tools: CallableTools
-    turns: TurnTaker
+    turns: Turns
     registry: WorkflowRegistry
     schemas: SchemaChecker
     agent_runs: AgentRuns
@@ -76,15 +76,13 @@ class WorkflowWorker:
         if not state.knows(start.run_id) and (state.run is not None or state.queue):
             return Later(RETRY_S)
         definition, take_turn = await self._served(start.workflow, start.tenant)
-        if not await self._link(start):
-            take_turn = _conversation_deleted
+        linked = await self._link(start)
         owned = await accept(
             self.ports, as_run(start, definition), FIRST_WORK_SEQ + message.stream_seq, start_next=False
         )
         if owned is not None:
             owned.workspace = start.in_conversation
-        if take_turn is not _conversation_deleted:
-            take_turn = _pinned(owned, take_turn)
+        take_turn = _pinned(owned, take_turn) if linked else _conversation_deleted
         return await self._drive(message, start.run_id, state, owned, take_turn, definition)
 
     async def _on_resume(self, resume: ResumeRun, state: Conversation, message: WorkMessage) -> Outcome:

@@ -1,25 +1,36 @@
-"""Identify callers: API keys, tokens of an OIDC provider, and keyless mode."""
+"""Identify callers: API keys, tokens of an OIDC provider, keyless mode, and tickets.
+
+A single-use ticket authenticates a websocket in its URL, in place of a long-lived token.
+"""
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from banksman.bus.connection import Bus
+from banksman.bus.names import IDEMPOTENCY
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Conflict, Unauthorized, Unavailable
 from banksman.contracts.ids import digest
-from banksman.gateway.identity_settings import ApiKey
+from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.operation.caller import ALL_RIGHTS, Caller
 from banksman.gateway.settings import GatewaySettings
+from banksman.runs.ports import Clock
 from banksman.runtime.key_file import Key, update_keys
 
 logger = logging.getLogger(__name__)
 
 _KEYS = TypeAdapter(tuple[ApiKey, ...])
+TICKET_S = 30
 
 
 class TokenVerifier(Protocol):
@@ -174,3 +185,61 @@ def _version(file: Path) -> tuple[int, int] | None:
 def _caller(key: ApiKey) -> Caller:
     rights = frozenset(key.rights) - (frozenset() if key.may_approve else {"approve"})
     return Caller(key.tenant, key.user, frozenset(key.modes), rights, key.expires_at, key.sha256)
+
+
+class Ticket(Stored):
+    """The caller of a ticket, stored under the digest of the ticket's text."""
+
+    tenant: Token
+    user: str
+    modes: tuple[Mode, ...]
+    rights: tuple[Right, ...]
+    key: str | None = None
+    """SHA-256 of the caller's key."""
+    caller_expires_at: Timestamp | None
+    expires_at: Timestamp
+
+
+class Tickets:
+    """Issues tickets; each opens one websocket, at any replica, for 30 seconds."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bucket = Bucket(bus, IDEMPOTENCY, Ticket)
+        self._clock = clock
+
+    async def issue(self, caller: Caller) -> str:
+        text = secrets.token_urlsafe(24)
+        ticket = Ticket(
+            tenant=caller.tenant,
+            user=caller.user,
+            modes=tuple(caller.modes),
+            rights=tuple(caller.rights),
+            key=caller.key,
+            caller_expires_at=caller.expires_at,
+            expires_at=self._clock.now() + timedelta(seconds=TICKET_S),
+        )
+        await self._bucket.put(_ticket_key(text), ticket)
+        return text
+
+    async def redeem(self, text: str) -> Caller:
+        """Delete a ticket and return its caller; `Unauthorized` if it is unknown, used or expired."""
+        entry = await self._bucket.get(_ticket_key(text))
+        # If two websockets use the same ticket, only one can delete this revision.
+        if entry is None or not await self._bucket.delete(entry.key, revision=entry.revision):
+            raise Unauthorized("the ticket is unknown or used")
+        ticket = entry.value
+        if ticket.expires_at < self._clock.now():
+            raise Unauthorized("the ticket has expired")
+        return Caller(
+            ticket.tenant,
+            ticket.user,
+            frozenset(ticket.modes),
+            frozenset(ticket.rights),
+            ticket.caller_expires_at,
+            ticket.key,
+        ).unexpired()
+
+
+def _ticket_key(text: str) -> str:
+    # The keys of request ids have two tokens, so the one token of a ticket never collides with them.
+    return digest(f"ticket:{text}".encode())

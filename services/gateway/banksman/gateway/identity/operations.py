@@ -16,8 +16,8 @@ from banksman.contracts.tools import (
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys, KeyDescription, NewKey
+from banksman.gateway.identity.auth import TICKET_S, Tickets
 from banksman.gateway.identity.tenant_secrets import SecretStore
-from banksman.gateway.identity.tickets import TICKET_S, Tickets
 from banksman.gateway.operation.caller import ADMIN, READ
 from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided

@@ -23,11 +23,19 @@ from banksman.gateway.operation.parameters import (
     StrictBody,
     provided,
 )
-from banksman.gateway.operator.dead_letters import MAX_LETTERS, DeadLetterPage, DeadLetters, ShownDeadLetter
-from banksman.gateway.operator.open_runs import MAX_RUNS, OpenRunPage, OpenRuns, OpenState
 from banksman.gateway.operator.overview import Overview, OverviewReader
 from banksman.gateway.operator.processes import Processes, Services
 from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage, Tenants
+from banksman.gateway.operator.work import (
+    MAX_LETTERS,
+    MAX_RUNS,
+    DeadLetterPage,
+    DeadLetters,
+    OpenRunPage,
+    OpenRuns,
+    OpenState,
+    ShownDeadLetter,
+)
 from banksman.gateway.runs.starts import RunCancels
 from banksman.gateway.usage.operations import UsageReports
 

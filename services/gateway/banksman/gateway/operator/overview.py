@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
 from banksman.bus.storage.kv import Bucket
@@ -41,7 +39,6 @@ _QUEUES = (
     (names.EVENTS, names.WEBHOOKS),
     (names.WEBHOOK_QUEUE, names.WEBHOOKS),
 )
-_TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
 class StreamState(Stored):
@@ -152,7 +149,7 @@ class OverviewReader:
         acknowledged = int(info["ack_floor"]["stream_seq"])
         below = str(info["config"]["filter_subject"])
         message = await jetstream.next_message(self.bus, stream, below, after=acknowledged)
-        return None if message is None else _TIME.validate_python(message.time)
+        return None if message is None else datetime.fromisoformat(message.time)
 
     async def _waiting(self) -> tuple[TenantQueue, ...]:
         counts: Counter[str] = Counter()

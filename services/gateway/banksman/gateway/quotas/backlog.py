@@ -21,6 +21,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageTotals, usage_key
+from banksman.gateway.feature import Feature, Foundation
 from banksman.quotas.places import LENT, within_share
 from banksman.quotas.stored import MessageRoom, StorageRoom, is_crowded, lent_bytes_problem
 
@@ -152,3 +153,13 @@ class LogRoom:
         stored = 0 if entry is None else entry.value.stored_bytes
         if problem := lent_bytes_problem(use, stored, "conversations", "conversations"):
             raise Overloaded(problem, retry_after_s=FULL_RETRY_AFTER_S)
+
+
+async def build(base: Foundation) -> None:
+    settings = base.settings
+    logs = LogRoom(base.bus, StorageRoom(base.bus))
+    limit = settings.gateway.max_waiting_runs
+    base.services.add(Backlog(base.bus, limit=limit, limit_of=settings.waiting_runs, logs=logs))
+
+
+FEATURE = Feature(build=build)

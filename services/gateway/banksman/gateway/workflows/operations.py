@@ -31,8 +31,7 @@ from banksman.gateway.runs.http_starts import RunsOverHttp
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import Location, Started, Wait
-from banksman.gateway.workflows.starts import WorkflowStarts
-from banksman.gateway.workflows.texts import WorkflowTexts
+from banksman.gateway.workflows.starts import WorkflowStarts, WorkflowTexts
 from banksman.gateway.workflows.workflows import NewWorkflow, Workflows, WorkflowUpdate
 
 Service = Annotated[Workflows, provided(Workflows)]

@@ -17,8 +17,7 @@ from banksman.contracts import frames
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.identity.auth import Keys
-from banksman.gateway.identity.tickets import Tickets
+from banksman.gateway.identity.auth import Keys, Tickets
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
 from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions
