@@ -52,8 +52,11 @@ class Upstream(Section):
         return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
     def serves(self, model: str) -> bool:
-        """Return whether the upstream serves a model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+
+def _upstream(name: str, base_url: str, api_key: SecretStr | None, *dialects: Dialect) -> Upstream:
+    return Upstream(name=name, base_url=base_url, api_key=api_key, dialects=dialects)
 
 
 class ModelSettings(BaseModel):
@@ -74,26 +77,13 @@ class ModelSettings(BaseModel):
         found: list[Upstream] = []
         if self.anthropic_api_key:
             base = f"{self.anthropic_base_url.rstrip('/')}/v1"
-            found.append(
-                Upstream(
-                    name="anthropic",
-                    base_url=base,
-                    api_key=self.anthropic_api_key,
-                    dialects=("anthropic",),
-                )
-            )
+            found.append(_upstream("anthropic", base, self.anthropic_api_key, "anthropic"))
         if self.openai_api_key or self.openai_base_url != OPENAI_BASE_URL:
             found.append(
-                Upstream(
-                    name="openai",
-                    base_url=self.openai_base_url,
-                    api_key=self.openai_api_key,
-                    dialects=("openai", "responses"),
-                )
+                _upstream("openai", self.openai_base_url, self.openai_api_key, "openai", "responses")
             )
         if self.demo_base_url:
-            dialects: tuple[Dialect, ...] = ("openai", "anthropic", "responses")
-            found.append(Upstream(name="demo", base_url=self.demo_base_url, dialects=dialects))
+            found.append(_upstream("demo", self.demo_base_url, None, "openai", "anthropic", "responses"))
         return tuple(found)
 
 
@@ -198,23 +188,17 @@ class GatewaySettings(HealthSettings):
         return frozenset(origin.rstrip("/").lower() for origin in self.allowed_origins)
 
     @property
-    def on_loopback(self) -> bool:
-        """Whether only this machine can reach the gateway."""
-        return is_loopback(self.host)
-
-    @property
     def serves_without_key(self) -> bool:
         """Whether requests without a key are served, as long as `keys_file` has no keys."""
         if self.keyless is not None:
             return self.keyless
-        return self.on_loopback and not self.keys and self.oidc is None
+        return is_loopback(self.host) and not self.keys and self.oidc is None
 
     @property
     def rate(self) -> float | None:
         """HTTP requests per second with one key; None for no limit."""
-        if self.requests_per_s is None:
-            return None if self.serves_without_key else DEFAULT_REQUESTS_PER_S
-        return self.requests_per_s or None
+        unlimited = self.requests_per_s is None and self.serves_without_key
+        return None if unlimited else self.tenant_rate
 
     @property
     def tenant_rate(self) -> float | None:

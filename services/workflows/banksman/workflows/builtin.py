@@ -171,7 +171,8 @@ async def research_report(
     """Fetch several pages and write a report that cites them."""
     async with asyncio.TaskGroup() as fetching:
         fetched = [
-            fetching.create_task(_fetch(context, number, url)) for number, url in enumerate(urls, start=1)
+            fetching.create_task(context.tool("web_fetch", {"url": url}, step=f"fetch {number}"))
+            for number, url in enumerate(urls, start=1)
         ]
     pages = [
         (number, url, task.result()) for number, (url, task) in enumerate(zip(urls, fetched, strict=True), 1)
@@ -199,10 +200,6 @@ async def research_report(
         check(stored, f"{file} could not be written")
         context.file(file, title="Report")
     return report
-
-
-async def _fetch(context: WorkflowContext, number: int, url: str) -> StepResult:
-    return await context.tool("web_fetch", {"url": url}, step=f"fetch {number}")
 
 
 def check(result: StepResult, problem: str) -> None:
@@ -248,7 +245,8 @@ async def create_project(
         for number, (path, content) in enumerate(files.items(), start=1):
             context.progress(number, len(files), f"Writing {path}")
             writing.create_task(_write(context, path, content))
-    return _summary(name, template, tuple(files))
+    listed = "\n".join(f"- `{path}`" for path in files)
+    return f"Created project `{name}` from template `{template}`, {len(files)} files:\n\n{listed}"
 
 
 async def _write(context: WorkflowContext, path: str, content: str) -> None:
@@ -262,11 +260,6 @@ async def _refuse_existing(context: WorkflowContext, name: str) -> None:
         raise WorkflowFailed(f"The workspace already has a project {name!r}. Choose another name.")
     if readme.error_kind != "tool_error":
         raise WorkflowFailed(f"The workspace cannot be read: {readme.content.get('error')}")
-
-
-def _summary(name: str, template: str, paths: tuple[str, ...]) -> str:
-    listed = "\n".join(f"- `{path}`" for path in paths)
-    return f"Created project `{name}` from template `{template}`, {len(paths)} files:\n\n{listed}"
 
 
 BUILTIN: tuple[Workflow, ...] = (

@@ -24,15 +24,14 @@ def _python(name: str, _description: str) -> Files:
     if iskeyword(package):
         package += "_app"
     return {
-        "pyproject.toml": _pyproject(name, package),
+        "pyproject.toml": _PYPROJECT.format(name=name, package=package),
         f"src/{package}/__init__.py": "",
         f"src/{package}/greeting.py": _GREETING,
         "tests/test_greeting.py": _GREETING_TEST.format(package=package, name=name),
     }
 
 
-def _pyproject(name: str, package: str) -> str:
-    return f"""[build-system]
+_PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
@@ -47,7 +46,6 @@ packages = ["src/{package}"]
 [tool.pytest.ini_options]
 pythonpath = ["src"]
 """
-
 
 _GREETING = '''"""The greeting of the project."""
 

@@ -29,6 +29,9 @@ REMEMBERED_S = 600.0
 MAX_PROCESSES = 500
 MONITORING_S = 2.0
 
+_Key = tuple[str, str, int]
+"""Service, host and process id."""
+
 
 class ProcessState(ServiceState):
     """A process with its last report."""
@@ -76,9 +79,7 @@ class Processes:
     """Requests the state of all processes, and lists processes for ten minutes after their last report."""
 
     bus: Bus
-    _known: dict[tuple[str, str, int], ProcessState] = field(
-        default_factory=dict[tuple[str, str, int], ProcessState]
-    )
+    _known: dict[_Key, ProcessState] = field(default_factory=dict[_Key, ProcessState])
 
     async def read(self) -> Services:
         # The servers are read first, because this fails at once without a broker; reports take seconds.
@@ -97,9 +98,9 @@ class Processes:
             self._known[key] = self._known[key].model_copy(update={"responds": False})
         return tuple(self._known[key] for key in sorted(self._known))
 
-    async def _reports(self) -> dict[tuple[str, str, int], ServiceState]:
+    async def _reports(self) -> dict[_Key, ServiceState]:
         """Collect the replies until all known processes have replied and no further reply arrives."""
-        found: dict[tuple[str, str, int], ServiceState] = {}
+        found: dict[_Key, ServiceState] = {}
         replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
         subject = subjects.service_state()
         ends_at = asyncio.get_running_loop().time() + KNOWN_REPLY_S

@@ -81,7 +81,8 @@ class Backlog:
                 raise Overloaded(f"{self._total} runs wait; the limit is {self.limit}", retry_after_s=wait_s)
             most, free = self.limit_of(tenant), self.limit - self._total
             if tenant not in self._by_tenant and not (self._total < most and within_share(self._total, free)):
-                self._by_tenant[tenant] = await self._count_of(tenant)
+                runs = subjects.run_work(tenant, ANY)
+                self._by_tenant[tenant] = await jetstream.count_below(self.bus, RUNS, runs)
             waiting = self._by_tenant.get(tenant, 0)
             if waiting >= most:
                 raise _too_many(waiting, f"the limit is {most}", most)
@@ -117,9 +118,6 @@ class Backlog:
         _WAITING.set(self._total)
         self._by_tenant.clear()
         self._valid_until = time.monotonic() + COUNT_VALID_S
-
-    async def _count_of(self, tenant: str) -> int:
-        return await jetstream.count_below(self.bus, RUNS, subjects.run_work(tenant, ANY))
 
 
 def _too_many(waiting: int, reason: str, most: int) -> TooManyWaiting:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from banksman.bus.connection import Bus
@@ -50,47 +51,47 @@ UNKNOWN_TRIES, UNKNOWN_RETRY_S = 3, 1.0
 timer is set."""
 
 
+@dataclass(frozen=True, slots=True)
 class DueSchedules:
     """Starts the runs that are due. Requests messages from the broker only while schedules exist."""
 
-    def __init__(self, bus: Bus, store: ScheduleStore, dispatcher: Dispatcher, clock: Clock) -> None:
-        self._bus = bus
-        self._store = store
-        self._dispatcher = dispatcher
-        self._clock = clock
+    bus: Bus
+    store: ScheduleStore
+    dispatcher: Dispatcher
+    clock: Clock
 
     async def run(self) -> None:
         """Start due runs; never returns."""
-        await self._store.view.wait_for(lambda view: bool(view.entries()))
-        await work(self._bus, TIMERS, SCHEDULES, self.on_due, slots=Shares(SLOTS))
+        await self.store.view.wait_for(lambda view: bool(view.entries()))
+        await work(self.bus, TIMERS, SCHEDULES, self.on_due, slots=Shares(SLOTS))
 
     async def watch(self) -> None:
         """Set lost timers of overdue schedules again; never returns."""
         while True:
-            await self._store.view.wait_for(lambda view: bool(view.entries()))
-            now = self._clock.now()
-            for entry in self._store.view.entries():
+            await self.store.view.wait_for(lambda view: bool(view.entries()))
+            now = self.clock.now()
+            for entry in self.store.view.entries():
                 if entry.value.next_at is not None and entry.value.next_at < now - MISSED_AFTER:
                     tenant, _, schedule_id = entry.key.partition(".")
-                    await self._store.set_timer(tenant, schedule_id, now)
+                    await self.store.set_timer(tenant, schedule_id, now)
             await asyncio.sleep(CHECK_S)
 
     async def on_due(self, message: WorkMessage) -> Outcome:
         """Start the run that is due. Safe to run twice, because the run's ids are derived."""
         _, _, tenant, schedule_id = message.subject.split(".")
-        entry = await self._store.find(tenant, schedule_id)
+        entry = await self.store.find(tenant, schedule_id)
         if entry is None:
             return Done() if message.num_delivered > UNKNOWN_TRIES else Later(UNKNOWN_RETRY_S)
-        due, now = entry.value.next_at, self._clock.now()
+        due, now = entry.value.next_at, self.clock.now()
         if due is None:
             return Done()
         if due > now + EARLY:
             # This message was for an earlier time; its timer may have replaced the one for the next time.
-            await self._store.set_timer(tenant, schedule_id, due)
+            await self.store.set_timer(tenant, schedule_id, due)
             return Done()
         run = await self._start(tenant, entry.value, due, now)
         if run is None:
-            await self._store.set_timer(tenant, schedule_id, now + RETRY)
+            await self.store.set_timer(tenant, schedule_id, now + RETRY)
             return Done()
         await self._note(tenant, entry, due, run)
         return Done()
@@ -106,7 +107,7 @@ class DueSchedules:
         source = f"{tenant}/{schedule.id}/{due.isoformat()}"
         try:
             ack = await start_run(
-                self._dispatcher, caller, schedule.start, title=schedule.title, source=source
+                self.dispatcher, caller, schedule.start, title=schedule.title, source=source
             )
         except BanksmanError as error:
             logger.warning("schedule %s of %s did not start: %s", schedule.id, tenant, error)
@@ -128,9 +129,9 @@ class DueSchedules:
             if schedule.next_at == due:
                 following = next_time(schedule.cron, schedule.timezone, max(due, run.at))
                 changed = changed.model_copy(update={"next_at": following})
-            if await self._store.replace(tenant, entry, changed):
+            if await self.store.replace(tenant, entry, changed):
                 return
-            found = await self._store.find(tenant, schedule.id)
+            found = await self.store.find(tenant, schedule.id)
             if found is None:
                 return
             entry = found

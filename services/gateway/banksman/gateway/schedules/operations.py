@@ -11,6 +11,7 @@ from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Aud
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
+from banksman.gateway.schedules.due import DueSchedules
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -19,6 +20,7 @@ from banksman.gateway.schedules.models import (
     ScheduledRun,
 )
 from banksman.gateway.schedules.service import Schedules
+from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.workflows.workflows import Workflows
 
 Service = Annotated[Schedules, provided(Schedules)]
@@ -98,11 +100,16 @@ async def run_schedule(
 
 
 async def build(base: Foundation) -> None:
-    services = base.services
+    services, enter, background = base.services, base.stack.enter_async_context, base.bus.background
+    store = ScheduleStore(base.bus)
+    await enter(store.view)
+    due = DueSchedules(base.bus, store, base.dispatcher, base.clock)
+    await enter(background.running("schedules", due.run))
+    await enter(background.running("overdue schedules", due.watch))
     schedules = Schedules(
-        base.bus,
-        base.clock,
-        base.settings.gateway,
+        store=store,
+        clock=base.clock,
+        settings=base.settings.gateway,
         dispatcher=base.dispatcher,
         requests=services[StoredRequests],
         runs=services[Runs],
@@ -110,7 +117,7 @@ async def build(base: Foundation) -> None:
         assistants=services[AssistantStore],
         workflows=services[Workflows],
     )
-    services.add(await base.stack.enter_async_context(schedules))
+    services.add(schedules)
 
 
 FEATURE = Feature(operations, build)

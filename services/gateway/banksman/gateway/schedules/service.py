@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
 
-from banksman.bus.connection import Bus
 from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.frames import WorkflowStart
@@ -17,7 +15,7 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules.due import DueSchedules, start_run
+from banksman.gateway.schedules.due import start_run
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -26,7 +24,6 @@ from banksman.gateway.schedules.models import (
     Schedule,
     ScheduleBody,
     ScheduledRun,
-    ScheduleFields,
     WorkflowRunStart,
 )
 from banksman.gateway.schedules.store import ScheduleStore
@@ -39,54 +36,27 @@ MAX_START_BYTES = 64 * 1024
 """Maximum bytes of a schedule's `start`, as JSON."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """Schedules of all tenants. As a context manager it starts due runs."""
-
-    def __init__(
-        self,
-        bus: Bus,
-        clock: Clock,
-        settings: GatewaySettings,
-        *,
-        dispatcher: Dispatcher,
-        requests: StoredRequests,
-        runs: Runs,
-        conversations: Conversations,
-        assistants: AssistantStore,
-        workflows: Workflows,
-    ) -> None:
-        self._bus = bus
-        self._clock = clock
-        self._dispatcher = dispatcher
-        self._requests = requests
-        self._runs = runs
-        self._conversations = conversations
-        self._assistants = assistants
-        self._workflows = workflows
-        self._most = settings.max_schedules_per_tenant
-        self._shortest = timedelta(seconds=settings.min_schedule_interval_s)
-        self._store = ScheduleStore(bus)
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        enter, background = self._stack.enter_async_context, self._bus.background
-        await enter(self._store.view)
-        due = DueSchedules(self._bus, self._store, self._dispatcher, self._clock)
-        await enter(background.running("schedules", due.run))
-        await enter(background.running("overdue schedules", due.watch))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    store: ScheduleStore
+    clock: Clock
+    settings: GatewaySettings
+    dispatcher: Dispatcher
+    requests: StoredRequests
+    runs: Runs
+    conversations: Conversations
+    assistants: AssistantStore
+    workflows: Workflows
 
     async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
-        return tuple(_listed(schedule) for schedule in await self._store.list(caller.tenant))
+        stored = await self.store.list(caller.tenant)
+        return tuple(ListedSchedule(**dict(_read(schedule))) for schedule in stored)
 
     async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
-        return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
+        return await coming_starts(await self.store.list(caller.tenant), self.clock.now())
 
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
-        schedule = (await self._store.get(caller.tenant, schedule_id)).value
+        schedule = (await self.store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
         return _read(schedule.model_copy(update={"runs": runs}))
 
@@ -94,8 +64,8 @@ class Schedules:
         """Store a new schedule. A repeated request returns the schedule that the first one created."""
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
-        ids = await self._requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
-        now = self._clock.now()
+        ids = await self.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
+        now = self.clock.now()
         schedule = Schedule(
             id=ids["id"],
             **body.model_dump(),
@@ -105,14 +75,14 @@ class Schedules:
             rights=tuple(sorted(caller.rights)),
             next_at=self._next_at(body, now),
         )
-        return _read(await self._store.create(caller.tenant, schedule, self._most))
+        return _read(await self.store.create(caller.tenant, schedule, self.settings.max_schedules_per_tenant))
 
     async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
         """Replace a schedule; from now on it acts as the caller. Its last runs stay."""
         await self._check(caller, body)
         while True:
-            entry = await self._store.get(caller.tenant, schedule_id)
-            now = self._clock.now()
+            entry = await self.store.get(caller.tenant, schedule_id)
+            now = self.clock.now()
             changed = Schedule(
                 id=schedule_id,
                 **body.model_dump(),
@@ -123,23 +93,23 @@ class Schedules:
                 next_at=_unchanged_due_time(entry.value, body) or self._next_at(body, now),
                 runs=entry.value.runs,
             )
-            if await self._store.replace(caller.tenant, entry, changed):
+            if await self.store.replace(caller.tenant, entry, changed):
                 return _read(changed)
 
     async def delete(self, caller: Caller, schedule_id: str) -> None:
-        await self._store.get(caller.tenant, schedule_id)
-        await self._store.delete(caller.tenant, schedule_id, self._clock.now())
+        await self.store.get(caller.tenant, schedule_id)
+        await self.store.delete(caller.tenant, schedule_id, self.clock.now())
 
     async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
         """Start the run of a schedule now, as the caller; a repeated request starts no second run."""
-        entry = await self._store.get(caller.tenant, schedule_id)
+        entry = await self.store.get(caller.tenant, schedule_id)
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(
-            self._dispatcher, caller, entry.value.start, title=entry.value.title, source=source
+            self.dispatcher, caller, entry.value.start, title=entry.value.title, source=source
         )
         run = ScheduledRun(
             due_at=None,
-            at=self._clock.now(),
+            at=self.clock.now(),
             result="started",
             user=caller.user,
             conversation_id=ack.conversation_id,
@@ -150,9 +120,9 @@ class Schedules:
 
     async def _note(self, tenant: str, entry: Entry[Schedule] | None, run: ScheduledRun) -> None:
         while entry is not None and all(known.run_id != run.run_id for known in entry.value.runs):
-            if await self._store.replace(tenant, entry, entry.value.with_run(run)):
+            if await self.store.replace(tenant, entry, entry.value.with_run(run)):
                 return
-            entry = await self._store.find(tenant, entry.value.id)
+            entry = await self.store.find(tenant, entry.value.id)
 
     async def _check(self, caller: Caller, body: ScheduleBody) -> None:
         if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
@@ -162,16 +132,16 @@ class Schedules:
     async def _check_start(self, caller: Caller, start: PromptStart | WorkflowRunStart) -> None:
         tenant = caller.tenant
         if start.conversation_id is not None:
-            await self._conversations.get(tenant, start.conversation_id)
+            await self.conversations.get(tenant, start.conversation_id)
         if isinstance(start, PromptStart):
             if start.conversation_id is None:
-                await self._assistants.get(tenant, start.assistant)
+                await self.assistants.get(tenant, start.assistant)
             return
         frame = WorkflowStart(
             type="workflow.start", id="check", workflow=start.workflow, parameters=start.parameters
         )
         try:
-            checked = await self._workflows.check(tenant, frame)
+            checked = await self.workflows.check(tenant, frame)
         except BadInput as error:
             raise BadInput(f"start.{error.field}", error.value, error.expected) from error
         properties = checked.workflow.parameters_schema.get("properties")
@@ -185,14 +155,14 @@ class Schedules:
         """Return when a schedule is due; None if it is paused. Its cron is checked even then."""
         if body.paused and body.at is not None and body.cron is None:
             return None
-        first = first_time(body, now, self._shortest)
+        first = first_time(body, now, timedelta(seconds=self.settings.min_schedule_interval_s))
         return None if body.paused else first
 
     async def _with_status(self, tenant: str, run: ScheduledRun) -> ScheduledRun:
         if run.run_id is None:
             return run
         try:
-            found = await self._runs.get(tenant, run.run_id)
+            found = await self.runs.get(tenant, run.run_id)
         except NotFound:
             return run
         return run.model_copy(update={"status": found.view.status})
@@ -204,15 +174,6 @@ def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | No
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
 
 
-def _shown(schedule: Schedule) -> dict[str, Any]:
-    return schedule.model_dump(include=set(ScheduleFields.model_fields))
-
-
-def _listed(schedule: Schedule) -> ListedSchedule:
-    last = schedule.runs[0] if schedule.runs else None
-    return ListedSchedule(**_shown(schedule), last_run=last)
-
-
 def _read(schedule: Schedule) -> ReadSchedule:
-    last = schedule.runs[0] if schedule.runs else None
-    return ReadSchedule(**_shown(schedule), last_run=last, runs=schedule.runs)
+    shown = schedule.model_dump(include=set(ReadSchedule.model_fields))
+    return ReadSchedule(**shown, last_run=next(iter(schedule.runs), None))

@@ -47,17 +47,6 @@ def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | No
     return None if cron is None else next(_times(cron, timezone, after), None)
 
 
-def coming_times(
-    cron: str | None, timezone: str, first: datetime, now: datetime, until: datetime
-) -> Iterator[datetime]:
-    """Return the due times of a schedule from its stored time until another time, in UTC.
-
-    Of past times, only the stored one is returned, because several missed times start one run.
-    """
-    later = iter(()) if cron is None else _times(cron, timezone, max(first, now))
-    return takewhile(lambda time: time < until, chain((first,), later))
-
-
 def _times(cron: str, timezone: str, after: datetime) -> Iterator[datetime]:
     # Imported with the first schedule, because most gateways have none.
     from cronsim import CronSim, CronSimError
@@ -96,7 +85,10 @@ async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[C
 
 
 def _starts(schedule: Schedule, now: datetime, most: int) -> ComingStarts:
-    assert schedule.next_at is not None
-    times = coming_times(schedule.cron, schedule.timezone, schedule.next_at, now, now + PERIOD)
+    first, cron = schedule.next_at, schedule.cron
+    assert first is not None
+    # Of past times only the stored one is listed, because several missed times start one run.
+    later = iter(()) if cron is None else _times(cron, schedule.timezone, max(first, now))
+    times = takewhile(lambda time: time < now + PERIOD, chain((first,), later))
     starts = tuple(islice(times, most + 1))
     return ComingStarts(schedule_id=schedule.id, starts=starts[:most], more=len(starts) > most)

@@ -69,22 +69,18 @@ class StepDetails:
         own = [event for event in events if event.run_id == run_id]
         match step.kind:
             case "model":
-                return await self._model_step(caller, run_id, step, own)
+                request = await self._rebuilt(caller, run_id, step)
             case "tool":
-                return StepDetail(step=step, request=_call(own, step_id), result=_ended(own, step_id))
+                request = _call(own, step_id)
             case _:
-                return StepDetail(step=step, request=_began(own, step_id), result=_ended(own, step_id))
+                request = _shown(own, step_id, _BEGINS)
+        return StepDetail(step=step, request=request, result=_shown(own, step_id, _ENDS))
 
-    async def _model_step(
-        self, caller: Caller, run_id: str, step: RunStep, events: Sequence[Event]
-    ) -> StepDetail:
+    async def _rebuilt(self, caller: Caller, run_id: str, step: RunStep) -> JsonObject | None:
         state = await self._before(caller.tenant, run_id, step)
-        result = _ended(events, step.step_id)
-        run = state.run
-        if run is None:
-            return StepDetail(step=step, request=None, result=result)
-        request = _model_request(run, state) | await self._prompt(caller, run, state)
-        return StepDetail(step=step, request=request, result=result)
+        if state.run is None:
+            return None
+        return _model_request(state.run, state) | await self._prompt(caller, state.run, state)
 
     async def _prompt(self, caller: Caller, run: Run, state: Conversation) -> JsonObject:
         try:
@@ -158,19 +154,13 @@ _ENDS = (
 )
 
 
-def _began(events: Sequence[Event], step_id: str) -> JsonObject | None:
-    found = (one.data for one in events if isinstance(one.data, _BEGINS) and _id_of(one.data) == step_id)
-    return next((_shown(data) for data in found), None)
-
-
-def _ended(events: Sequence[Event], step_id: str) -> JsonObject | None:
-    found = (one.data for one in events if isinstance(one.data, _ENDS) and _id_of(one.data) == step_id)
-    return next((_shown(data) for data in found), None)
-
-
-def _shown(data: EventBody) -> JsonObject:
+def _shown(events: Sequence[Event], step_id: str, kinds: tuple[type[EventBody], ...]) -> JsonObject | None:
+    """Return the first event of a step that has one of the types, as clients read it."""
     hidden = {"type": True, "provider_state": True, "result": {"output_key", "output_ref"}}
-    return data.model_dump(mode="json", by_alias=True, exclude=hidden)
+    for event in events:
+        if isinstance(event.data, kinds) and _id_of(event.data) == step_id:
+            return event.data.model_dump(mode="json", by_alias=True, exclude=hidden)
+    return None
 
 
 def _id_of(data: EventBody) -> str | None:

@@ -10,7 +10,6 @@ from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.usage import WINDOWS, UsageReport, UsageTotals, UsageWindow, Window, ends_at
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.usage.passthrough import PassthroughUsage, stored_totals
@@ -23,9 +22,6 @@ class UsageReports:
         self._clock = clock
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._settings = settings
-
-    async def of(self, caller: Caller) -> UsageReport:
-        return self.report(caller.tenant, await self.totals(caller.tenant))
 
     async def totals(self, tenant: str) -> UsageTotals:
         return await stored_totals(self._bucket, tenant)
@@ -61,7 +57,7 @@ async def read_usage(
     reports: Annotated[UsageReports, provided(UsageReports)], caller: CallerDep
 ) -> UsageReport:
     """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
-    return await reports.of(caller)
+    return reports.report(caller.tenant, await reports.totals(caller.tenant))
 
 
 async def build(base: Foundation) -> None:

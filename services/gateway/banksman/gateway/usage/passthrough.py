@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -53,7 +54,8 @@ class PassthroughUsage:
         self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=self._wait)
+        wait = partial(asyncio.sleep, self._write_every_s)
+        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=wait)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,9 +118,6 @@ class PassthroughUsage:
             if revision is None:
                 self.add(tenant, usage)
             self._totals.pop(tenant, None)
-
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._write_every_s)
 
 
 async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:

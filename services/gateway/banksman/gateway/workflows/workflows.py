@@ -92,16 +92,14 @@ class Workflows:
 
     async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
         """Store a new workflow; a repeated request returns the workflow of the first one."""
-        store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
-        return await self._store(store)
+        definition = body.definition(body.name)
+        return await self._store(StoreWorkflow(tenant=tenant, definition=definition, create=True))
 
     async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
-        """Replace a workflow. Its open runs continue with the version that they started with."""
         store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
         return await self._store(store)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a workflow without code. Its open runs continue."""
         await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
 
     async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
