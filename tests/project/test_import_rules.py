@@ -56,7 +56,7 @@ VALID = {
     },
     "services/gateway/banksman/gateway/feature.py": "from banksman.gateway import operation",
     "services/gateway/banksman/gateway/runs/operations.py": "from banksman.gateway import operation",
-    "services/gateway/banksman/gateway/schedules/store.py": "",
+    "services/gateway/banksman/gateway/schedules/due.py": "",
     "services/gateway/banksman/gateway/webhooks/service.py": "from banksman.gateway import runs",
     "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
     "shared/banksman/bus/queues.py": "from banksman.quotas import places",
@@ -144,7 +144,7 @@ INVALID = [
     ),
     (
         "services/gateway/banksman/gateway/runs/starts.py",
-        "import banksman.gateway.schedules.store",
+        "import banksman.gateway.schedules.due",
         "Optional features of the gateway",
     ),
     (

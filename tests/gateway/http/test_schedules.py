@@ -24,8 +24,8 @@ from banksman.bus.publish import durable
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
+from banksman.gateway.schedules.due import ScheduleStore
 from banksman.gateway.schedules.models import Schedule
-from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.schedules.times import MAX_STARTS_EACH
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 

@@ -89,10 +89,10 @@ class WorkflowWorker:
         owned = await accept(self.ports, resume, FIRST_WORK_SEQ + message.stream_seq, start_next=False)
         workflow = None if owned is None else owned.run.settings.workflow
         if workflow is None:
-            unknown = WorkflowDefinition(name="unknown")
-            return await self._drive(message, resume.run_id, state, owned, _withdrawn, unknown)
-        definition, take_turn = await self._served(workflow.name, resume.tenant)
-        take_turn = _pinned(owned, take_turn)
+            definition, take_turn = WorkflowDefinition(name="unknown"), _withdrawn
+        else:
+            definition, take_turn = await self._served(workflow.name, resume.tenant)
+            take_turn = _pinned(owned, take_turn)
         return await self._drive(message, resume.run_id, state, owned, take_turn, definition)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
@@ -114,13 +114,12 @@ class WorkflowWorker:
     ) -> Outcome:
         claims = state.claims_in_row if owned is None else owned.state.claims_in_row
         if owned is not None:
-            workflow = owned.run.settings.workflow
-            given = {} if workflow is None else workflow.parameters
+            workflow = owned.run.settings.workflow or WorkflowInvocation(name=definition.name)
             model = WorkflowModel(
-                name=definition.name if workflow is None else workflow.name,
+                name=workflow.name,
                 title=definition.title or definition.name,
-                user="" if workflow is None else workflow.user,
-                parameters=with_defaults(definition.parameters_schema, given),
+                user=workflow.user,
+                parameters=with_defaults(definition.parameters_schema, workflow.parameters),
                 take_turn=take_turn,
                 find_tool=partial(self.tools.find, state.tenant),
                 schemas=self.schemas,

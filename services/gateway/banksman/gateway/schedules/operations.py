@@ -11,7 +11,7 @@ from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Aud
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules.due import DueSchedules
+from banksman.gateway.schedules.due import DueSchedules, ScheduleStore
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -20,7 +20,6 @@ from banksman.gateway.schedules.models import (
     ScheduledRun,
 )
 from banksman.gateway.schedules.service import Schedules
-from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.workflows.workflows import Workflows
 
 Service = Annotated[Schedules, provided(Schedules)]

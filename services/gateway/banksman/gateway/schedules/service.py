@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BadInput, NotFound
@@ -15,7 +16,7 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules.due import start_run
+from banksman.gateway.schedules.due import ScheduleStore, start_run
 from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
@@ -26,11 +27,12 @@ from banksman.gateway.schedules.models import (
     ScheduledRun,
     WorkflowRunStart,
 )
-from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.schedules.times import coming_starts, first_time
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock
+
+Shown = TypeVar("Shown", ListedSchedule, ReadSchedule)
 
 MAX_START_BYTES = 64 * 1024
 """Maximum bytes of a schedule's `start`, as JSON."""
@@ -50,7 +52,7 @@ class Schedules:
 
     async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
         stored = await self.store.list(caller.tenant)
-        return tuple(ListedSchedule(**dict(_read(schedule))) for schedule in stored)
+        return tuple(_shown(schedule, ListedSchedule) for schedule in stored)
 
     async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
         return await coming_starts(await self.store.list(caller.tenant), self.clock.now())
@@ -58,7 +60,7 @@ class Schedules:
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
         schedule = (await self.store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
-        return _read(schedule.model_copy(update={"runs": runs}))
+        return _shown(schedule.model_copy(update={"runs": runs}), ReadSchedule)
 
     async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
         """Store a new schedule. A repeated request returns the schedule that the first one created."""
@@ -75,7 +77,8 @@ class Schedules:
             rights=tuple(sorted(caller.rights)),
             next_at=self._next_at(body, now),
         )
-        return _read(await self.store.create(caller.tenant, schedule, self.settings.max_schedules_per_tenant))
+        most = self.settings.max_schedules_per_tenant
+        return _shown(await self.store.create(caller.tenant, schedule, most), ReadSchedule)
 
     async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
         """Replace a schedule; from now on it acts as the caller. Its last runs stay."""
@@ -94,7 +97,7 @@ class Schedules:
                 runs=entry.value.runs,
             )
             if await self.store.replace(caller.tenant, entry, changed):
-                return _read(changed)
+                return _shown(changed, ReadSchedule)
 
     async def delete(self, caller: Caller, schedule_id: str) -> None:
         await self.store.get(caller.tenant, schedule_id)
@@ -174,6 +177,6 @@ def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | No
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
 
 
-def _read(schedule: Schedule) -> ReadSchedule:
-    shown = schedule.model_dump(include=set(ReadSchedule.model_fields))
-    return ReadSchedule(**shown, last_run=next(iter(schedule.runs), None))
+def _shown(schedule: Schedule, model: type[Shown]) -> Shown:
+    fields = schedule.model_dump(include=set(model.model_fields))
+    return model(**fields, last_run=next(iter(schedule.runs), None))
