@@ -10,9 +10,9 @@ from typing import Any, get_args
 import pytest
 from playwright.async_api import Page, expect
 
+from banksman.contracts.administration import CheckName
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.mcp import McpProblem
-from banksman.contracts.service_states import CheckName
 from banksman.contracts.tools import ErrorKind
 from banksman.gateway.operation.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
 from tests.e2e import mcp_scenes, scenes

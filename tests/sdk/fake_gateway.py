@@ -15,12 +15,11 @@ from banksman.bus.errors import error_envelope
 from banksman.bus.messages import Message
 from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
-from banksman.contracts.api import REQUEST_ID, Replay
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import Commit, Event, EventBody, MessageCompleted, RunFinished, RunStarted
-from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame
+from banksman.contracts.frames import CLIENT_FRAME, REQUEST_ID, Ack, ClientFrame, Replay
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import parse
 from tests.support.timeouts import WAIT_TIMEOUT_S

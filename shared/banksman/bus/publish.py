@@ -39,7 +39,7 @@ from banksman.bus.names import (
     stream_of,
 )
 from banksman.contracts import subjects
-from banksman.contracts.api import AuditEntry
+from banksman.contracts.administration import AuditEntry
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED

@@ -5,17 +5,21 @@ The NATS API (`api.{tenant}.>`) uses the same bodies, so both interfaces have on
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
-from banksman.contracts.errors import BanksmanError, ErrorCode
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
 SUBPROTOCOL = "banksman.v1"
+REQUEST_ID: Final = "Banksman-Request-Id"
+"""Header with the idempotency key of a request; if it is missing, the body's `id` is the key."""
+SCHEMA_VERSION: Final = "Banksman-Schema-Version"
+"""Header with the version of the frames (`wire.WIRE_VERSION`)."""
 HEARTBEAT_S = 20
 """Seconds without a frame after which a client sends `ping`. It reconnects after twice that time."""
 
@@ -202,6 +206,23 @@ ClientFrame = Annotated[
 CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame, config=ConfigDict(defer_build=True))
 
 
+class Replay(Wire):
+    """`api.{t}.replay.{c}`: request the events after `after_seq` as websocket frames.
+
+    The reply subject receives one event frame per stored event, in order. With `follow_s` it then receives
+    `replay.done`, the frames of the events that are stored next, and deltas. An empty message ends them. If
+    the request fails, the reply subject receives one `error` frame.
+    """
+
+    after_seq: int = Field(default=0, ge=0)
+    log_epoch: str | None = Field(default=None, max_length=64)
+    """The epoch of the log that `after_seq` belongs to. If the log has another one, or lacks the position,
+    and `follow_s` is above 0, the reply subject receives `resync_required`."""
+    detail: Detail = "full"
+    follow_s: float = Field(default=0, ge=0, le=60)
+    """Seconds for which later events are also sent. Then repeat the request with the last event's number."""
+
+
 class ConnectionLimits(Stored):
     """The limits of a connection."""
 
@@ -329,10 +350,9 @@ ServerFrame = (
 
 def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame:
     """Return the `error` frame for an exception."""
-    field = getattr(error, "field", None)
     details: JsonObject | None = None
-    if isinstance(field, str):
-        details = {"field": field, "expected": str(getattr(error, "expected", ""))}
+    if isinstance(error, BadInput):
+        details = {"field": error.field, "expected": error.expected}
     return ErrorFrame(
         reply_to=reply_to,
         code=error.code,

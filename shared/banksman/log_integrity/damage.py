@@ -13,7 +13,7 @@ from banksman.bus.errors import LogDamaged
 from banksman.bus.names import DAMAGED
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
-from banksman.contracts.service_states import DamagedLog
+from banksman.contracts.administration import DamagedLog
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.log import stored_commit
 from banksman.bus.storage.tail import last_sequence
 from banksman.contracts import subjects
+from banksman.contracts.administration import DamagedLog, HeadsMark, HeadsSegment
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
-from banksman.contracts.service_states import DamagedLog, HeadsMark, HeadsSegment
 from banksman.contracts.wire import Timestamp
 from banksman.log_integrity.check import is_tombstone
 from banksman.log_integrity.damage import found_now

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from banksman.contracts.service_states import CheckName
+from banksman.contracts.administration import CheckName
 from banksman.library_internals.uvicorn_server import QuietServer
 from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings

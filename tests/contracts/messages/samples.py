@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import approvals, calls, events, service_states, usage, work, workspaces
+from banksman.contracts import administration, approvals, calls, events, usage, work, workspaces
 from banksman.contracts.assistants import (
     ApprovalRule,
     ApprovalTerms,
@@ -212,10 +212,10 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _integrity() -> Iterator[tuple[str, BaseModel]]:
-    yield "heads.mark", service_states.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
-    head = service_states.LogHead(commits=2, last=7)
-    yield "heads.segment", service_states.HeadsSegment(upto=9, heads={"acme.c1": head})
-    damaged = service_states.DamagedLog(
+    yield "heads.mark", administration.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
+    head = administration.LogHead(commits=2, last=7)
+    yield "heads.segment", administration.HeadsSegment(upto=9, heads={"acme.c1": head})
+    damaged = administration.DamagedLog(
         tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS
     )
     yield "damaged", damaged

@@ -14,7 +14,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.api import REQUEST_ID
+from banksman.contracts.frames import REQUEST_ID
 from banksman.contracts.ids import new_id
 from banksman.gateway.composition import FEATURES, operations_of
 

@@ -18,10 +18,10 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
+from banksman.contracts.administration import DamagedLog
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.registry import StartWorkflow, ToolPolicy
-from banksman.contracts.service_states import DamagedLog
 from banksman.contracts.tools import ToolCall, ToolResult
 
 

@@ -14,9 +14,9 @@ from banksman.bus.names import OUTPUTS, WORKFLOWS
 from banksman.bus.secrets.sealing import sealed
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
-from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.assistants import Assistant, AssistantBody, RunSettings
 from banksman.contracts.events import ToolCallCompleted
+from banksman.contracts.frames import REQUEST_ID
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 

@@ -17,8 +17,8 @@ from banksman.cli.broker.store import rebuild_states, remove_indexes
 from banksman.cli.operator.recovery import LogRecovery, cut
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
+from banksman.contracts.administration import DamagedLog
 from banksman.contracts.errors import BadInput, BanksmanError, NotReady
-from banksman.contracts.service_states import DamagedLog
 from banksman.log_integrity.check import check_logs, conversations
 from banksman.log_integrity.damage import ALL, DamagedLogs, key_of
 from banksman.log_integrity.heads import LogHeads, survey

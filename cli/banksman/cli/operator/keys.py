@@ -17,7 +17,7 @@ from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, write_signing_key
-from banksman.contracts.api import DEFAULT_RIGHTS, RIGHTS
+from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
 from banksman.deployment import users

@@ -37,7 +37,7 @@ from banksman.cli.operator.streams import broker_access
 from banksman.cli.operator.tenant_removal import PLACES
 from banksman.cli.output import Exit, typed
 from banksman.contracts import subjects
-from banksman.contracts.api import AuditEntry
+from banksman.contracts.administration import AuditEntry
 from banksman.contracts.errors import BanksmanError, Conflict, Fault
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import ToolCallCompleted

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, SecretStr, field_validator
 
-from banksman.contracts.api import DEFAULT_RIGHTS, RIGHTS, Right
+from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS, Right
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import Section
 

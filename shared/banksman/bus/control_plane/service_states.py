@@ -16,8 +16,8 @@ from importlib.metadata import version
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.administration import ServiceState
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.service_states import ServiceState
 from banksman.runtime.health import Health
 
 logger = logging.getLogger(__name__)

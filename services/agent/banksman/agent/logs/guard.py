@@ -23,8 +23,8 @@ from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
 from banksman.bus.storage.log import stored_commit
 from banksman.bus.storage.tail import StoredHeaders, last_sequence, tail
 from banksman.contracts import subjects
+from banksman.contracts.administration import DamagedLog
 from banksman.contracts.errors import BanksmanError, Poison
-from banksman.contracts.service_states import DamagedLog
 from banksman.log_integrity.check import check_logs, is_tombstone, parts
 from banksman.log_integrity.damage import DamagedLogs, found_now
 from banksman.log_integrity.heads import MAX_DAMAGED, KnownLog, LogHeads, survey

@@ -16,8 +16,8 @@ from typing import Protocol, Self
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.kv import Entry
 from banksman.bus.storage.tail import StoredHeaders, tail
+from banksman.contracts.administration import HeadsSegment, LogHead
 from banksman.contracts.errors import Poison
-from banksman.contracts.service_states import HeadsSegment, LogHead
 from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads
 from banksman.runtime.background import BackgroundTask
 

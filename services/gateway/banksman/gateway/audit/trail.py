@@ -17,7 +17,7 @@ from banksman.bus.messages import StoredMessage
 from banksman.bus.names import AUDIT, api
 from banksman.bus.publish import record_action
 from banksman.contracts import subjects
-from banksman.contracts.api import MAX_TARGET_CHARS, AuditEntry, AuditInterface
+from banksman.contracts.administration import MAX_TARGET_CHARS, AuditEntry, AuditInterface
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonValue, Stored

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import Request
 
-from banksman.contracts.api import Right
+from banksman.contracts.administration import Right
 from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, parse
 from banksman.gateway.feature import Feature, Groundwork

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from banksman.contracts.api import Right
+from banksman.contracts.administration import Right
 from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.gateway.identity_settings import Mode
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from banksman.contracts.api import AuditInterface
+from banksman.contracts.administration import AuditInterface
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Audit, Operation
 from banksman.gateway.operation.parameters import ServiceMap, parameters_of, reply_types, unrepeated_id

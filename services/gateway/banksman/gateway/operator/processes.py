@@ -15,8 +15,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import EVENTS, api
 from banksman.contracts import subjects
+from banksman.contracts.administration import ServiceState
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.service_states import ServiceState
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.runtime.http_get import http_get
 

@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import Commit
-from banksman.contracts.frames import ErrorFrame
+from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION, ErrorFrame
 from banksman.contracts.registry import (
     RegisterTool,
     RegisterWorkflow,

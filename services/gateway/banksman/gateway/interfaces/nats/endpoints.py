@@ -17,9 +17,8 @@ from banksman.bus.control_plane.control import Received
 from banksman.bus.errors import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.errors import BanksmanError, ErrorCode
-from banksman.contracts.frames import Ack
+from banksman.contracts.frames import REQUEST_ID, Ack
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
 from banksman.gateway.interfaces.nats.requests import RequestFailures

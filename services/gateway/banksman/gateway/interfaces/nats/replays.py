@@ -10,10 +10,9 @@ from typing import Annotated
 
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import Received
-from banksman.contracts.api import Replay
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.event_frames import is_shown
-from banksman.contracts.frames import ResyncRequired
+from banksman.contracts.frames import Replay, ResyncRequired
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation

@@ -18,9 +18,8 @@ from banksman.bus.jetstream import count_below
 from banksman.bus.messages import Message
 from banksman.bus.names import DEAD
 from banksman.contracts import subjects
-from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import BadInput, BanksmanError
-from banksman.contracts.frames import error_frame
+from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION, error_frame
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.operation.declaration import Operation

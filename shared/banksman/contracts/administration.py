@@ -1,12 +1,49 @@
-"""What operators see: the state of each process, and the records that show whether a log lost its end."""
+"""What administrators and operators use: rights, the audit trail, the state of processes, damaged logs."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from pydantic import Field
 
-from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.contracts.wire import JsonValue, Stored, Timestamp, Token
+
+Right = Literal["chat", "approve", "admin", "operator"]
+"""
+chat      use conversations, files, assistants, prompts, workflows and the model APIs
+approve   decide approval requests, provide what workflows request, and read the conversations for it
+admin     manage the tenant's API keys, webhooks, MCP servers and secrets, and list its tools
+operator  manage the API keys of every tenant, read the state of the system, and replay dead letters
+"""
+
+RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
+DEFAULT_RIGHTS: Final[tuple[Right, ...]] = ("chat", "approve")
+"""The rights of a key that is created without a list of rights."""
+
+MAX_TARGET_CHARS = 256
+AuditInterface = Literal["http", "nats", "command"]
+"""Where an action was requested: over HTTP, which the page uses, over the NATS API, or by a command of the
+operator."""
+
+
+class AuditEntry(Stored):
+    """A completed administrative action. It contains no secrets and no contents."""
+
+    ts: Timestamp
+    tenant: str
+    """The tenant whose data it changed."""
+    actor: str
+    """The user; `nats` for a client of the NATS API, whose account names the tenant alone."""
+    actor_tenant: str | None = None
+    """The tenant of an operator who acted on another tenant; null otherwise."""
+    interface: AuditInterface
+    action: str
+    """The action: `key.created`."""
+    target: str = Field(max_length=MAX_TARGET_CHARS)
+    """Id or name of the changed object; empty for an object that a tenant has once."""
+    details: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """Details of the change by field name, such as the user and the rights of a key."""
+
 
 CheckName = Literal[
     "background",
