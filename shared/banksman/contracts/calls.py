@@ -20,7 +20,7 @@ from banksman.contracts.mcp import (
 )
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
+from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspacePlacement
 
 
 class CallRequest(Stored):
@@ -186,13 +186,7 @@ class RunnerLease(Stored):
         return not self.serving and self.problem == DRAINING
 
 
-class _FileOperation(Stored):
-    """The common field of all file requests: the workspace's state that the sender knows."""
-
-    place: WorkspacePlacement = WorkspacePlacement()
-
-
-class FileList(_FileOperation):
+class FileList(PlacedRequest):
     """Lists the first files below a path, sorted by path; the reply may have fewer than `limit`."""
 
     op: Literal["list"] = "list"
@@ -201,7 +195,7 @@ class FileList(_FileOperation):
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
-class FileRead(_FileOperation):
+class FileRead(PlacedRequest):
     """Reads a slice of a file."""
 
     op: Literal["read"] = "read"
@@ -210,7 +204,7 @@ class FileRead(_FileOperation):
     max_bytes: int = Field(default=512 * 1024, ge=1, le=512 * 1024)
 
 
-class FileWrite(_FileOperation):
+class FileWrite(PlacedRequest):
     """Uploads a slice; the last slice replaces the file."""
 
     op: Literal["write"] = "write"
@@ -221,14 +215,14 @@ class FileWrite(_FileOperation):
     last: bool
 
 
-class FileDelete(_FileOperation):
+class FileDelete(PlacedRequest):
     """Deletes a file."""
 
     op: Literal["delete"] = "delete"
     path: str = Field(max_length=4096)
 
 
-class FindMcpTools(_FileOperation):
+class FindMcpTools(PlacedRequest):
     """Lists the tools of an MCP server; a `stdio` server runs in the workspace."""
 
     op: Literal["mcp.find"] = "mcp.find"

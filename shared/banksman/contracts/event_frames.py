@@ -185,17 +185,11 @@ def event_data(event: Event) -> JsonObject:
             )
         case ProtocolRetry():
             return body.model_dump(mode="json", include={"attempt", "max", "error"})
-        case ToolCallRequested():
-            call = body.call
-            return {
-                "tool_call_id": call.id,
-                "name": call.name,
-                "arguments": call.arguments,
-                "terminate": call.terminate,
-                "requires_approval": call.requires_approval,
-            }
-        case ToolCallCompleted():
-            return body.result.model_dump(mode="json", exclude={"changed", "output_key"})
+        case ToolCallRequested(call=call):
+            shown = {"name", "arguments", "terminate", "requires_approval"}
+            return {"tool_call_id": call.id, **call.model_dump(mode="json", include=shown)}
+        case ToolCallCompleted(result=result):
+            return result.model_dump(mode="json", exclude={"changed", "output_key"})
         case ConversationUpdated():
             return body.model_dump(mode="json", include={"title", "status"})
         case _:

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
-from banksman.contracts.workspaces import WorkspacePlacement
+from banksman.contracts.workspaces import PlacedRequest
 
 MAX_URL_CHARS: Final = 2_000
 RENEW_BEFORE: Final = timedelta(minutes=1)
@@ -113,14 +113,11 @@ class Access(Stored):
     token: AccessToken
 
 
-class _RunnerOperation(Stored):
-    """A request that any runner serves, sent like a file request; it uses no workspace."""
+class DiscoverSignIn(PlacedRequest):
+    """Discovers the authorization server of an MCP server, and registers this platform there.
 
-    place: WorkspacePlacement = WorkspacePlacement()
-
-
-class DiscoverSignIn(_RunnerOperation):
-    """Discovers the authorization server of an MCP server, and registers this platform there."""
+    Like `RequestToken`, it is sent as a file request, uses no workspace, and any runner serves it.
+    """
 
     op: Literal["mcp.sign_in"] = "mcp.sign_in"
     url: Url
@@ -129,7 +126,7 @@ class DiscoverSignIn(_RunnerOperation):
     """The client to use; None, or a client of another authorization server, registers a new one."""
 
 
-class RequestToken(_RunnerOperation):
+class RequestToken(PlacedRequest):
     """Requests a token of an authorization server."""
 
     op: Literal["mcp.token"] = "mcp.token"

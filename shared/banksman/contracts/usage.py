@@ -59,14 +59,11 @@ class CommitUsage:
     @classmethod
     def from_header(cls, text: str) -> CommitUsage:
         """Parse a value of `header`; returns zeros if it is invalid."""
-        match text.split(" "):
-            case [requests, input_tokens, output_tokens, cost_usd]:
-                try:
-                    return cls(int(requests), int(input_tokens), int(output_tokens), float(cost_usd))
-                except ValueError:
-                    return cls()
-            case _:
-                return cls()
+        try:
+            requests, input_tokens, output_tokens, cost_usd = text.split(" ")
+            return cls(int(requests), int(input_tokens), int(output_tokens), float(cost_usd))
+        except ValueError:
+            return cls()
 
     @property
     def header(self) -> str:
@@ -89,8 +86,8 @@ class UsageCount(Stored):
         """Sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
-    def add(self, usage: CommitUsage) -> UsageCount:
-        """Return the sum with the usage of one more commit."""
+    def add(self, usage: CommitUsage | UsageCount) -> UsageCount:
+        """Return the sum with the usage of one more commit, or of the same window from another source."""
         return self.model_copy(
             update={
                 "requests": self.requests + usage.requests,
@@ -184,7 +181,7 @@ def _both(one: UsageCount, other: UsageCount) -> UsageCount:
     """Return the sum of two counts; only the later window counts."""
     if one.begins != other.begins:
         return max(one, other, key=lambda count: count.begins)
-    return one.add(CommitUsage(other.requests, other.input_tokens, other.output_tokens, other.cost_usd))
+    return one.add(other)
 
 
 class UsageWindow(Stored):

@@ -178,14 +178,24 @@ RunSignal = Annotated[
 ]
 
 
-class ApprovalRequest(Stored):
-    """The stored approval request. The stream stores its reply under `approval.reply`."""
+class _OfApproval(Stored):
+    """The fields that identify an approval request."""
 
     v: Literal[1] = 1
     tenant: Token
     conversation_id: Token
     run_id: Token
     approval_id: Token
+
+    @property
+    def target(self) -> tuple[str, str, str, str]:
+        """The ids that a request and its replies have in common."""
+        return self.tenant, self.conversation_id, self.run_id, self.approval_id
+
+
+class ApprovalRequest(_OfApproval):
+    """The stored approval request. The stream stores its reply under `approval.reply`."""
+
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
     input: InputRequested | None = Field(default=None, exclude_if=lambda request: request is None)
@@ -201,14 +211,9 @@ class ApprovalRequest(Stored):
         return 1 if self.terms is None else self.terms.approvers
 
 
-class FirstApproval(Stored):
+class FirstApproval(_OfApproval):
     """The first of two approvals of a request. It decides nothing; the second user's reply contains it."""
 
-    v: Literal[1] = 1
-    tenant: Token
-    conversation_id: Token
-    run_id: Token
-    approval_id: Token
     by: str
     decisions: tuple[ItemDecision, ...]
     remember: Remember | None = None
@@ -220,14 +225,9 @@ class FirstApproval(Stored):
     """Hex HMAC-SHA256 of the gateway over all other fields except `answer_id`."""
 
 
-class ApprovalReply(Stored):
+class ApprovalReply(_OfApproval):
     """The stored reply to an approval request. The first stored reply is the decision."""
 
-    v: Literal[1] = 1
-    tenant: Token
-    conversation_id: Token
-    run_id: Token
-    approval_id: Token
     outcome: ApprovalOutcome
     by: str
     decisions: tuple[ItemDecision, ...] = ()

@@ -186,6 +186,12 @@ class WorkspacePlacement(Stored):
     snapshot: SnapshotRef | None = None
 
 
+class PlacedRequest(Stored):
+    """A request to a runner, with the state of the workspace that the sender knows."""
+
+    place: WorkspacePlacement = WorkspacePlacement()
+
+
 class WorkspaceReport(Stored):
     """`workspace.report.{r}.{t}.{c}`: a runner reports a change of a workspace, or queries its placement."""
 
