@@ -9,7 +9,7 @@ import pytest
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.approvals.decisions import SubmittedDecision
-from banksman.runs.approval.requests import problem, sign, sign_first
+from banksman.runs.approval.requests import problem, sign
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
 from tests.runs.world import KEY, TENANT
@@ -101,7 +101,7 @@ def test_a_signed_reply_without_a_valid_first_approval_is_dead_lettered(how: str
         case "unsigned":
             reply = confirmed(first.model_copy(update={"by": "eve"}), by="bob")
         case "other call":
-            other = sign_first(first.model_copy(update={"digests": ("another",)}), KEY)
+            other = sign(first.model_copy(update={"digests": ("another",)}), KEY)
             reply = confirmed(other, by="bob", digests=first.digests)
         case _:
             reply = confirmed(first.model_copy(update={"signature": reply.signature}), by="bob")

@@ -16,7 +16,6 @@ from banksman.contracts.events import (
     RunFinished,
     RunStarted,
 )
-from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import (
     ApprovalReply,
     CancelRun,
@@ -39,10 +38,11 @@ from banksman.runs.approval.requests import (
     resolution,
 )
 from banksman.runs.claim import queued_events
+from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
 from banksman.runs.owner import append
 from banksman.runs.ports import Ports
-from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation, QueuedRun
+from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation
 from banksman.runs.steps import cancelled, ending_of
 
 
@@ -105,9 +105,7 @@ async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_i
     state = await ports.log.read(tenant, conversation_id)
     if open_request(state, approval_id) is not None:
         return False
-    run = state.run
-    latest = run is not None and approval_id in run.request_ids
-    if latest and state.owner is None:
+    if state.run is not None and approval_id in state.run.request_ids and state.owner is None:
         await _resume_if_parked(ports, state, approval_id)
         return False
     return True
@@ -153,18 +151,16 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
         if run is None or ending_of(state, run, ports.clock.now()) is not None:
             await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
             continue
-        if run.iteration >= run.settings.tools.max_iterations:
-            if (request := open_approval_request(state)) is not None:
-                superseded = resolution(await close_request(ports, request, "superseded"), request)
-                await append(ports, state, run.run_id, superseded)
-            else:
-                await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
-            continue
-        steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
-        bodies: tuple[EventBody, ...] = (steer,)
+        bodies: tuple[EventBody, ...] = ()
         if (request := open_approval_request(state)) is not None:
-            bodies = (*bodies, *resolution(await close_request(ports, request, "superseded"), request))
-        await append(ports, state, run.run_id, bodies)
+            bodies = resolution(await close_request(ports, request, "superseded"), request)
+        if run.iteration < run.settings.tools.max_iterations:
+            steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
+            await append(ports, state, run.run_id, (steer, *bodies))
+        elif bodies:
+            await append(ports, state, run.run_id, bodies)
+        else:
+            await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
 
 
 async def on_rename(ports: Ports, signal: RenameConversation) -> None:
@@ -259,31 +255,27 @@ async def _cancel_waiting(ports: Ports, state: Conversation, signal: CancelRun) 
     """Cancel a run that is queued or not in the log yet; return True when nothing is left to do."""
     if signal.run_id in state.ended or signal.run_id in state.cancelled_early:
         return True
-    queued = _queued(state, signal.run_id)
-    if queued is not None:
-        ended: EventBody = never_started(queued.settings, cancelled(signal.reason))
-        return await append(ports, state, signal.run_id, (ended,)) is not None
-    requested = CancelRequested(reason=signal.reason, by=signal.by)
-    return await append(ports, state, signal.run_id, (requested,)) is not None
-
-
-def _queued(state: Conversation, run_id: str) -> QueuedRun | None:
-    return next((queued for queued in state.queue if queued.run_id == run_id), None)
+    body: EventBody = CancelRequested(reason=signal.reason, by=signal.by)
+    for queued in state.queue:
+        if queued.run_id == signal.run_id:
+            body = never_started(queued.settings, cancelled(signal.reason))
+    return await append(ports, state, signal.run_id, (body,)) is not None
 
 
 def _has_message(state: Conversation, message_id: str) -> bool:
     if message_id in state.heard:
         return True
     steering = state.run.steering if state.run is not None else ()
-    users = (message for message in state.history if isinstance(message, UserMessage))
-    return any(message.message_id == message_id for message in (*steering, *users))
+    return message_id in user_message_ids((*steering, *state.history))
 
 
 async def _resume_if_parked(ports: Ports, state: Conversation, cause: str) -> None:
-    if state.run is not None and state.owner is None and not state.run.waits:
-        await ports.work.publish(_resume(state, state.run.run_id, cause))
-    elif state.run is not None and state.owner is not None:
+    if state.run is None:
+        return
+    if state.owner is not None:
         await ports.work.wake_owner(state.tenant, state.conversation_id)
+    elif not state.run.waits:
+        await ports.work.publish(_resume(state, state.run.run_id, cause))
 
 
 def _resume(state: Conversation, run_id: str, cause: str) -> ResumeRun:

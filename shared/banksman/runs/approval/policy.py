@@ -68,15 +68,8 @@ def decide(
 
 
 def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
-    return call.model_copy(
-        update={
-            "requires_approval": tool.requires_approval,
-            "idempotent": tool.idempotent,
-            "timeout_s": tool.timeout_s,
-            "server": tool.server,
-            "secrets": tool.secrets,
-        }
-    )
+    shared = ("requires_approval", "idempotent", "timeout_s", "server", "secrets")
+    return call.model_copy(update={name: getattr(tool, name) for name in shared})
 
 
 def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
@@ -92,9 +85,7 @@ def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
     return Pattern(tool, subject)
 
 
-def remembered_decisions(
-    approvals: Iterable[OpenApproval],
-) -> dict[Pattern, Decision]:
+def remembered_decisions(approvals: Iterable[OpenApproval]) -> dict[Pattern, Decision]:
     """Return the latest decision by pattern. An edited approval applies to the call as it was approved."""
     found: dict[Pattern, Decision] = {}
     for approval in approvals:
@@ -118,9 +109,7 @@ def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
     for message in history:
         match message:
             case AssistantMessage(calls=calls):
-                requested.update(
-                    {call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH}
-                )
+                requested |= {call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH}
             case ToolMessage(result=result) if result.tool_call_id in requested:
                 host = host_of(result.content)
                 if host is not None and host == requested[result.tool_call_id]:

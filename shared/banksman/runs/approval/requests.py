@@ -10,20 +10,14 @@ as the other.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
-from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 from pydantic.main import IncEx
 
-from banksman.contracts.approvals import (
-    ApprovalOutcome,
-    ApprovalRequested,
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-)
+from banksman.contracts.approvals import ApprovalOutcome, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.events import EventBody, ToolCallCompleted
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
@@ -31,7 +25,9 @@ from banksman.contracts.wire import JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Ports
-from banksman.runs.state import Conversation, Run
+from banksman.runs.state import Conversation
+
+Signed = TypeVar("Signed", ApprovalReply, FirstApproval)
 
 SYSTEM = "system"
 """The `by` of a reply that closes a request without a decision."""
@@ -40,12 +36,12 @@ DECIDED = frozenset({"approved", "rejected", "mixed"})
 """Outcomes that a person decides; such a reply needs a gateway's signature."""
 
 
-def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
-    return reply.model_copy(update={"signature": _mac(reply, key)})
+def sign(message: Signed, key: bytes) -> Signed:
+    return message.model_copy(update={"signature": _mac(message, key)})
 
 
-def is_signed(reply: ApprovalReply, key: bytes) -> bool:
-    return hmac.compare_digest(reply.signature, _mac(reply, key))
+def is_signed(message: ApprovalReply | FirstApproval, key: bytes) -> bool:
+    return hmac.compare_digest(message.signature, _mac(message, key))
 
 
 _SIGNED: IncEx = {
@@ -58,9 +54,12 @@ two versions, of which one does not know a field, accept each other's signatures
 signed needs a signature of its own."""
 
 
-def _mac(reply: ApprovalReply, key: bytes) -> str:
-    text = reply.model_copy(update={"signature": ""}).model_dump_json(include=_SIGNED)
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+def _mac(message: ApprovalReply | FirstApproval, key: bytes) -> str:
+    if isinstance(message, FirstApproval):
+        text = f"first approval\n{message.model_dump_json(include=_SIGNED, exclude={'signature'})}"
+    else:
+        text = message.model_copy(update={"signature": ""}).model_dump_json(include=_SIGNED)
+    return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
@@ -69,7 +68,7 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
     Users other than gateways can write to the subject of a reply, so permissions do not prove its origin. Any
     user of the account can name it as the reply subject of a request, which the server does not check.
     """
-    if request is not None and _target(reply) != _target(request):
+    if request is not None and reply.target != request.target:
         return "the reply belongs to another request"
     if reply.outcome not in DECIDED:
         return _system_reply_problem(reply)
@@ -92,10 +91,6 @@ def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
 
 def _digest(value: object) -> str:
     return digest(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
-
-
-def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
-    return message.tenant, message.conversation_id, message.run_id, message.approval_id
 
 
 def _system_reply_problem(reply: ApprovalReply) -> str | None:
@@ -143,33 +138,24 @@ def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
     run = state.run
     if run is None:
         return ()
-    approvals = (run.approval.request,) if run.undecided and run.approval is not None else ()
-    return (
-        *(_request(state, run, one.approval_id, one.expires_at, calls=one) for one in approvals),
-        *(_request(state, run, one.request_id, one.expires_at, wanted=one) for one in run.open_inputs),
+    request = partial(
+        ApprovalRequest, tenant=state.tenant, conversation_id=state.conversation_id, run_id=run.run_id
     )
-
-
-def _request(
-    state: Conversation,
-    run: Run,
-    approval_id: str,
-    expires_at: datetime,
-    *,
-    calls: ApprovalRequested | None = None,
-    wanted: InputRequested | None = None,
-) -> ApprovalRequest:
-    return ApprovalRequest(
-        tenant=state.tenant,
-        conversation_id=state.conversation_id,
-        run_id=run.run_id,
-        approval_id=approval_id,
-        expires_at=expires_at,
-        items=() if calls is None else calls.items,
-        input=wanted,
-        terms=None if calls is None else calls.terms,
-        escalates_at=None if calls is None else calls.escalates_at,
+    inputs = (
+        request(approval_id=one.request_id, expires_at=one.expires_at, items=(), input=one)
+        for one in run.open_inputs
     )
+    if run.approval is None or not run.undecided:
+        return tuple(inputs)
+    asked = run.approval.request
+    calls = request(
+        approval_id=asked.approval_id,
+        expires_at=asked.expires_at,
+        items=asked.items,
+        terms=asked.terms,
+        escalates_at=asked.escalates_at,
+    )
+    return calls, *inputs
 
 
 def open_request(state: Conversation, approval_id: str) -> ApprovalRequest | None:
@@ -211,21 +197,6 @@ def _system_reply(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutco
     )
 
 
-_SIGNED_FIRST: IncEx = {
-    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "by"), True),
-    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
-    **dict.fromkeys(("remember", "digests", "decided_at"), True),
-}
-
-
-def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
-    return first.model_copy(update={"signature": _first_mac(first, key)})
-
-
-def is_signed_first(first: FirstApproval, key: bytes) -> bool:
-    return hmac.compare_digest(first.signature, _first_mac(first, key))
-
-
 def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
     """Return why a reply lacks a valid first approval of the same calls; None if it has one or needs none."""
     if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
@@ -233,7 +204,7 @@ def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> s
     first = reply.first
     if first is None:
         return "only one of two users approved"
-    if not is_signed_first(first, key):
+    if not is_signed(first, key):
         return "the first approval is not signed by a gateway"
     if first.by == reply.by:
         return "one user approved twice"
@@ -243,10 +214,4 @@ def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> s
 
 
 def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
-    target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
-    return (*target, given.decisions, given.remember, given.digests)
-
-
-def _first_mac(first: FirstApproval, key: bytes) -> str:
-    text = f"first approval\n{first.model_dump_json(include=_SIGNED_FIRST)}"
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return given.target, given.decisions, given.remember, given.digests

@@ -121,11 +121,7 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    return WorkspacePlacement(
-        term=record.term,
-        generation=record.generation,
-        snapshot=record.snapshot,
-    )
+    return WorkspacePlacement(term=record.term, generation=record.generation, snapshot=record.snapshot)
 
 
 def _new(chosen: RunnerLease) -> WorkspaceOwner:

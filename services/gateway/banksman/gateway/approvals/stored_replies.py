@@ -6,7 +6,7 @@ from typing import Protocol
 
 from banksman.contracts.errors import Conflict, NotReady, Poison
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.runs.approval.requests import is_signed_first, problem, sign_first
+from banksman.runs.approval.requests import is_signed, problem, sign
 
 
 class ReplySlots(Protocol):
@@ -58,10 +58,10 @@ async def first_approval(slots: ReplySlots, reply: ApprovalReply, key: bytes) ->
             fields = set(FirstApproval.model_fields) - {"signature"}
             mine = FirstApproval(**{name: getattr(reply, name) for name in fields})
             # Two users may approve at once: the slot decides which of them is the first.
-            first = await slots.store_first(sign_first(mine, key))
+            first = await slots.store_first(sign(mine, key))
     except Poison as poison:
         raise _invalid(reply) from poison
-    if not is_signed_first(first, key):
+    if not is_signed(first, key):
         raise _invalid(reply)
     return first
 
