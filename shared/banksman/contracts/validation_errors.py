@@ -8,9 +8,8 @@ level.
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -136,7 +135,8 @@ def is_secret(annotation: Any, path: Sequence[int | str], value: object) -> bool
     """Return whether a value at a path in pydantic's format is secret, or may contain a secret."""
     inner = [annotation]
     for part in path:
-        fields = [field for model in _models(inner) for field in _named(model, str(part))]
+        models = _models_in(*inner, in_objects=True)
+        fields = [field for model in models for field in _named(model, str(part))]
         if any(not field.repr for field in fields):
             return True
         # A part that names no field is an index, a key, or the tag of a union's member.
@@ -148,19 +148,8 @@ def _named(model: type[BaseModel], name: str) -> list[Any]:
     return [field for own, field in model.model_fields.items() if name in (own, field.alias)]
 
 
-def _models(annotations: Sequence[Any]) -> list[type[BaseModel]]:
-    """Return the models in types, including the members of unions, lists and objects."""
-    found: list[type[BaseModel]] = []
-    for annotation in annotations:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found.append(annotation)
-        else:
-            found.extend(_models(get_args(annotation)))
-    return found
-
-
 def _contain_secrets(annotations: Sequence[Any], seen: list[type[BaseModel]]) -> bool:
-    for model in _models(annotations):
+    for model in _models_in(*annotations, in_objects=True):
         if model in seen:
             continue
         seen.append(model)
@@ -234,13 +223,13 @@ def _form(model: type[BaseModel]) -> _Form:
     return _Form(_tag(model), fields)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models of a type, including members of unions and items of lists."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list):
-        for member in get_args(annotation):
-            yield from _models_in(member)
+def _models_in(*annotations: Any, in_objects: bool = False) -> Iterator[type[BaseModel]]:
+    """Yield the models of types, including members of unions and lists, and of objects on request."""
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation
+        elif in_objects or get_origin(annotation) is not dict:
+            yield from _models_in(*get_args(annotation), in_objects=in_objects)
 
 
 def _tag(model: type[BaseModel]) -> object:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import assert_never, cast
+from typing import cast
 
 from banksman.contracts.messages import (
     AssistantMessage,
@@ -37,7 +37,7 @@ from banksman.contracts.messages import (
 )
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.prompting.templates import HOW_TO_CALL_AS_TEXT, HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
+from banksman.prompting.templates import HOW_TO_CALL, MERMAID_INSTRUCTIONS
 
 WORKSPACE = "workspace"
 """The category of the tools that work on a conversation's files."""
@@ -248,21 +248,11 @@ def _additions(
             "## Tools",
             *_categories(tools, shortened),
             "## How to call a tool",
-            _how_to_call(protocol),
+            HOW_TO_CALL[protocol],
         ]
     if mermaid:
         sections.append(MERMAID_INSTRUCTIONS)
     return _GAP.join(sections)
-
-
-def _how_to_call(protocol: ToolProtocol) -> str:
-    match protocol:
-        case "native":
-            return HOW_TO_CALL_NATIVELY
-        case "json_text":
-            return HOW_TO_CALL_AS_TEXT
-        case _:
-            assert_never(protocol)
 
 
 def _categories(tools: Iterable[ToolDefinition], shortened: bool) -> Iterable[str]:

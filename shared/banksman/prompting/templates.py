@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.wire import JsonObject, JsonValue
 
 _PLACEHOLDER = re.compile(r"\{\{([^{}]*+)\}\}")
@@ -99,7 +100,7 @@ CALL_SKELETON = (
     f'{{"{TOOL_KEY}": "tool_name", "{PARAMETERS_KEY}": {{"name": "value"}}, "{TERMINATE_KEY}": false}}'
 )
 
-HOW_TO_CALL_AS_TEXT = f"""\
+_HOW_TO_CALL_AS_TEXT = f"""\
 When you need a tool, output ONLY one JSON object in exactly this format, and nothing before or after it:
 
 {CALL_SKELETON}
@@ -176,8 +177,13 @@ erDiagram, gantt, pie). Quote labels that hold brackets or punctuation, as in A[
 actions, no styling. One diagram shows one thing.\
 """
 
-HOW_TO_CALL_NATIVELY = """\
+_HOW_TO_CALL_NATIVELY = """\
 Call tools through your tool interface, never as text in an answer. Calls that do not depend on each other \
 may go together. Each result comes back to you before you go on, unless you set the optional parameter \
 "terminate" to true: then the call is your last action, and its result itself goes to the user as the answer.\
 """
+
+HOW_TO_CALL: Mapping[ToolProtocol, str] = {
+    "native": _HOW_TO_CALL_NATIVELY,
+    "json_text": _HOW_TO_CALL_AS_TEXT,
+}

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, BusSubscription
@@ -160,9 +159,7 @@ class OwnerNotifications:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for remove in self._removers:
             remove()
         if self._hints is not None:

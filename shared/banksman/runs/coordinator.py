@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
-from banksman.contracts.events import EventBody
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.workspaces import WorkspaceLoss
 from banksman.runs.call_attempt import (
     BUSY_S,
     MAX_LOST_RUNNERS,
@@ -31,7 +28,7 @@ from banksman.runs.call_attempt import (
 from banksman.runs.outcome import Ending, batches, completions, losses, storable
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Placement
-from banksman.runs.state import Conversation, OpenCall
+from banksman.runs.state import OpenCall
 from banksman.runs.steps import ExecuteCalls, deadline_of
 
 
@@ -230,7 +227,9 @@ class ToolCallCoordinator:
         placements = [self.calls[result.tool_call_id].placement for result in results]
         lost = [placement.loss for placement in placements if placement is not None]
         for batch in batches([storable(result) for result in results]):
-            await self.owned.commit(lambda state, batch=batch: _events(state, batch, lost))
+            await self.owned.commit(
+                lambda state, batch=batch: [*completions(state, batch), *losses(state, lost)]
+            )
         done = [(self.calls.pop(result.tool_call_id), result) for result in results]
         await self.owned.ports.notifications.forget(self.owned.state, [call.attempt for call, _ in done])
         # After the commit and never before: until then the slots are the only place that holds the results.
@@ -242,9 +241,3 @@ class ToolCallCoordinator:
         ended = tuple(call.attempt for call, result in done if not call.slots_removable and result.runner)
         if ended:
             await self.owned.ports.slots.forget_results(self.owned.state.tenant, ended)
-
-
-def _events(
-    state: Conversation, results: Iterable[ToolResult], lost: Iterable[WorkspaceLoss | None]
-) -> list[EventBody]:
-    return [*completions(state, results), *losses(state, lost)]

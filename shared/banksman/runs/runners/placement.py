@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
@@ -121,10 +120,8 @@ class Placements:
         self._began_at = asyncio.get_running_loop().time()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leases.__aexit__(kind, error, trace)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._leases.__aexit__(*raised)
 
     def leases(self) -> list[RunnerLease]:
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]

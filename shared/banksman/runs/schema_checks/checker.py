@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import operator
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
@@ -27,8 +28,6 @@ from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 
 if TYPE_CHECKING:
     from banksman.runs.schema_checks.process import CheckReply, CheckRequest
-import operator
-from collections.abc import Callable
 
 MAX_REMEMBERED = 1_000
 """Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
@@ -126,9 +125,7 @@ class SchemaChecker:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._end_idle_later is not None:
             self._end_idle_later.cancel()
         while self._idle:

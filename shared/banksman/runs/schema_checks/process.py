@@ -16,7 +16,7 @@ import signal
 import sys
 from typing import Any, NotRequired, TypedDict
 
-from banksman.runs.schema_checks.rules import Path, SchemaFault, UnusableSchema, schema_fault, value_fault
+from banksman.runs.schema_checks.rules import Path, UnusableSchema, schema_fault, value_fault
 
 _PR_SET_PDEATHSIG = 1
 
@@ -74,10 +74,6 @@ def reply_to(request: CheckRequest) -> CheckReply:
             fault = schema_fault(json.loads(request["schema"]))
     except UnusableSchema as error:
         return {"unusable": str(error)}
-    return _described(fault)
-
-
-def _described(fault: SchemaFault | None) -> CheckReply:
     return {} if fault is None else {"path": _shortened(fault.path), "expected": fault.expected}
 
 

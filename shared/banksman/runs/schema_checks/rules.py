@@ -62,7 +62,7 @@ def schema_fault(schema: Schema) -> SchemaFault | None:
     try:
         _compile(plain)
         rules = _Rules(plain).most()
-    except jsonschema_rs.ValidationError as error:
+    except ValidationError as error:
         return _compile_fault(error)
     except RecursionError:
         rules = MAX_RULES + 1
@@ -84,8 +84,7 @@ def value_fault(schema: str, value: Any) -> SchemaFault | None:
     validator = _validator(schema)
     if validator.is_valid(value):
         return None
-    error = _clearest(islice(validator.iter_errors(value), _MAX_ERRORS))
-    return fault_of(error)
+    return fault_of(_clearest(islice(validator.iter_errors(value), _MAX_ERRORS)))
 
 
 @lru_cache(maxsize=_VALIDATORS)
@@ -95,7 +94,7 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
         if not _within_depth(parsed):
             raise UnusableSchema(f"it has more than {MAX_SCHEMA_DEPTH} nested objects and lists")
         return _compile(_plain(parsed))
-    except jsonschema_rs.ValidationError as error:
+    except ValidationError as error:
         fault = _compile_fault(error)
         place = ".".join(str(part) for part in fault.path)
         raise UnusableSchema(f"{place} {fault.expected}"[:MAX_TEXT_CHARS]) from error
@@ -107,7 +106,7 @@ def _compile(schema: Schema) -> jsonschema_rs.Validator:
     return jsonschema_rs.Draft202012Validator(schema, pattern_options=_PATTERNS, offline=True)
 
 
-def _compile_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
+def _compile_fault(error: ValidationError) -> SchemaFault:
     path = tuple(error.instance_path)
     if path and (path[-1] == "pattern" or "patternProperties" in path[-2:]):
         return SchemaFault(path, "a short pattern without look-around and back-references")
@@ -118,13 +117,11 @@ def _plain(schema: Schema) -> Schema:
     return {word: value for word, value in schema.items() if word not in _IGNORED_AT_TOP}
 
 
-def _clearest(errors: Iterable[jsonschema_rs.ValidationError]) -> jsonschema_rs.ValidationError:
+def _clearest(errors: Iterable[ValidationError]) -> ValidationError:
     """Return the error nearest to the top; for alternatives, the one error of the only close alternative."""
     found = min(errors, key=lambda error: (len(error.instance_path), error.kind.name in ("anyOf", "oneOf")))
     match found.kind:
-        case jsonschema_rs.ValidationErrorKind.AnyOf(
-            context
-        ) | jsonschema_rs.ValidationErrorKind.OneOfNotValid(context):
+        case ValidationErrorKind.AnyOf(context) | ValidationErrorKind.OneOfNotValid(context):
             # An alternative of another type was not intended. An optional parameter has two: its type, and
             # null.
             meant = [branch for branch in context if branch and not _is_other_type(branch, found)]
@@ -133,7 +130,7 @@ def _clearest(errors: Iterable[jsonschema_rs.ValidationError]) -> jsonschema_rs.
             return found
 
 
-def _is_other_type(branch: list[jsonschema_rs.ValidationError], whole: jsonschema_rs.ValidationError) -> bool:
+def _is_other_type(branch: list[ValidationError], whole: ValidationError) -> bool:
     return any(error.kind.name == "type" and error.instance_path == whole.instance_path for error in branch)
 
 
@@ -266,7 +263,8 @@ def fault_of(error: ValidationError) -> SchemaFault:
 def _expected(error: ValidationError) -> str:
     match error.kind:
         case ValidationErrorKind.Type(types):
-            return f"must be {_either([_TYPES[name] for name in sorted(types, key=_null_last)])}"
+            names = sorted(types, key=lambda name: (name == "null", name))
+            return f"must be {_either([_TYPES[name] for name in names])}"
         case ValidationErrorKind.Enum(options):
             return f"must be one of {_listed(options)}"
         case ValidationErrorKind.Constant(value):
@@ -307,10 +305,6 @@ def _of_alternatives(error: ValidationError, context: list[list[ValidationError]
 
 def _either(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
-
-
-def _null_last(name: str) -> tuple[bool, str]:
-    return name == "null", name
 
 
 def _listed(options: list[Any]) -> str:
