@@ -126,12 +126,8 @@ class RemoteError(BanksmanError):
         self.frame = frame
         self.code = frame.code
         self.retryable = frame.retryable
+        self.retry_after_s = frame.retry_after_s
         super().__init__(frame.message)
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds after which the replying process advises a retry; None if it gave no time."""
-        return self.frame.retry_after_s
 
 
 def error_envelope(error: Exception) -> bytes:

@@ -72,16 +72,13 @@ class BanksmanError(Exception):
 
     code: ErrorCode = ErrorCode.INTERNAL
     retryable: bool = False
+    retry_after_s: float | None = None
+    """Seconds after which a client may retry; None if no time is known."""
 
     @property
     def public(self) -> str:
         """The message for clients; logs have the full message, with subjects and the broker's own text."""
         return str(self)
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds after which a client may retry; None if no time is known."""
-        return None
 
 
 class CallerMistake(BanksmanError):
@@ -149,7 +146,7 @@ class Refused(BanksmanError):
     retryable = True
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0, public: str | None = None) -> None:
-        self._retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s
         self._public = public
         super().__init__(message)
 
@@ -157,11 +154,6 @@ class Refused(BanksmanError):
     def public(self) -> str:
         """The message for clients."""
         return self._public or str(self)
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds after which a client may retry."""
-        return self._retry_after_s
 
 
 class NotReady(Refused):

@@ -11,7 +11,7 @@ from banksman.contracts.errors import BadInput
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOKEN = re.compile(TOKEN_PATTERN)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_CHARS = 12
 """Length of the random part at the end of an id."""
@@ -20,7 +20,7 @@ _RANDOM_CHARS = 12
 def check_token(value: str, field: str) -> str:
     """Return `value`; raise `BadInput` unless it is a valid token of a subject."""
     if not is_token(value):
-        raise BadInput(field, value[:80], "1 to 64 letters, digits, '-' or '_'")
+        raise BadInput(field, value[:80], TOKEN_RULE)
     return value
 
 

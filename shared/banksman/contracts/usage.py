@@ -13,10 +13,7 @@ from banksman.contracts.events import Event, HistoryCompacted, MessageCompleted,
 from banksman.contracts.wire import Stored, Timestamp
 
 Window = Literal["day", "month"]
-"""
-day    a calendar day, UTC
-month  a calendar month, UTC
-"""
+"""A calendar day or month in UTC."""
 WINDOWS: tuple[Window, ...] = ("day", "month")
 
 

@@ -34,12 +34,13 @@ def render(template: str, variables: Mapping[str, JsonValue]) -> str:
     Raises:
         BadInput: A variable is missing, or braces contain no name.
     """
-    return _PLACEHOLDER.sub(lambda found: _value(found[1], variables), template)
+    parts = parts_of(template)
+    return "".join(part if isinstance(part, str) else _value(part, variables) for part in parts)
 
 
 def variables_of(template: str) -> tuple[str, ...]:
     """Return the distinct names in their order; raise `BadInput` if braces contain no name."""
-    return tuple(dict.fromkeys(_split(found[1])[0] for found in _PLACEHOLDER.finditer(template)))
+    return tuple(dict.fromkeys(part.path for part in parts_of(template) if isinstance(part, Placeholder)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,12 @@ class Placeholder:
 
 def parts_of(template: str) -> Iterator[str | Placeholder]:
     """Yield the texts and placeholders in their order; raise `BadInput` if braces contain no name."""
-    end = 0
-    for found in _PLACEHOLDER.finditer(template):
-        if found.start() > end:
-            yield template[end : found.start()]
-        yield Placeholder(*_split(found[1]))
-        end = found.end()
-    if end < len(template):
-        yield template[end:]
+    for index, part in enumerate(_PLACEHOLDER.split(template)):
+        # The pattern has one group, so every second part is the inside of braces.
+        if index % 2:
+            yield _placeholder(part)
+        elif part:
+            yield part
 
 
 def look_up(path: str, variables: Mapping[str, JsonValue]) -> JsonValue:
@@ -74,22 +73,21 @@ def look_up(path: str, variables: Mapping[str, JsonValue]) -> JsonValue:
     return node
 
 
-def _value(written: str, variables: Mapping[str, JsonValue]) -> str:
-    path, default = _split(written)
-    value = look_up(path, variables)
+def _value(placeholder: Placeholder, variables: Mapping[str, JsonValue]) -> str:
+    value = look_up(placeholder.path, variables)
     if value is not None:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if default is None:
-        raise BadInput(f"variables.{path}", None, "a value, because the system prompt uses it")
-    return default
+    if placeholder.default is None:
+        raise BadInput(f"variables.{placeholder.path}", None, "a value, because the system prompt uses it")
+    return placeholder.default
 
 
-def _split(written: str) -> tuple[str, str | None]:
+def _placeholder(written: str) -> Placeholder:
     name, bar, default = written.partition("|")
     path = name.strip()
     if not _PATH.fullmatch(path):
         raise BadInput("system_prompt", "{{" + written + "}}", "a variable's name between the braces")
-    return path, default.strip() if bar else None
+    return Placeholder(path, default.strip() if bar else None)
 
 
 TOOL_KEY = "tool"

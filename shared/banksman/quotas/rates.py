@@ -21,13 +21,8 @@ class TooManyRequests(CallerMistake):
     retryable = True
 
     def __init__(self, wait_s: float) -> None:
-        self._wait_s = wait_s
+        self.retry_after_s = wait_s
         super().__init__("too many requests")
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds until the next request is accepted."""
-        return self._wait_s
 
 
 @dataclass

@@ -179,10 +179,6 @@ REDELIVERY_S = 10.0
 next pull, the messages that had no heartbeat for three seconds."""
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Ports:
     """All ports of one process."""
@@ -198,5 +194,5 @@ class Ports:
     notifications: Notifications
     signing_key: bytes
     """The key with which gateways sign decisions."""
-    reconnected: Callable[[], bool] = _never
+    reconnected: Callable[[], bool] = field(default=lambda: False)
     """Returns whether this process reconnected less than `REDELIVERY_S` seconds ago."""

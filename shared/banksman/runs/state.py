@@ -77,7 +77,6 @@ class OpenApproval:
     request: ApprovalRequested
     resolved: ApprovalResolved | None = None
     escalated: bool = False
-    """Whether it was escalated."""
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,6 @@ Execute = Callable[[CallRequest], Awaitable[ToolResult]]
 Note = Callable[[LateResult], Awaitable[None]]
 
 
-def _always(request: CallRequest) -> bool:
-    return True
-
-
-def _nothing() -> None:
-    return
-
-
 def attempt_key(request: CallRequest) -> str:
     """Return the key of an attempt. Ids of calls are unique only within their tenant."""
     return f"{request.tenant}.{request.attempt}"
@@ -65,9 +57,9 @@ class RunnerCalls:
     """False when the lease was not renewed in time: then no call starts."""
     may_repeat: Callable[[CallRequest], bool]
     """Whether the tool is idempotent, by its own definition. The request is not trusted with this."""
-    fits: Callable[[CallRequest], bool] = _always
+    fits: Callable[[CallRequest], bool] = field(default=lambda _: True)
     """False when the workspace moved after the request was made."""
-    began: Callable[[], None] = _nothing
+    began: Callable[[], None] = field(default=lambda: None)
     """Called when a call is admitted."""
     note: Note | None = None
     """Stores the result of a call for which another result was stored first; None to drop it."""

@@ -12,10 +12,10 @@ that a late report is recognised.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Self, TypeVar
 
 from banksman.bus.storage.kv import Entry
 from banksman.contracts.assistants import Assistant
@@ -29,6 +29,8 @@ from banksman.contracts.workspaces import (
     WorkspaceReportReply,
 )
 from banksman.runs.ports import Placement
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +219,15 @@ class ToolServerProcess:
 
 
 def least_loaded(processes: Iterable[ToolServerProcess]) -> Placement | None:
-    serving = [process for process in processes if process.serving]
-    if not serving:
-        return None
-    least = min(process.load for process in serving)
-    return random.choice([process.placement for process in serving if process.load == least])
+    least = _least((process for process in processes if process.serving), lambda process: process.load)
+    return least and least.placement
+
+
+def _least(candidates: Iterable[T], load: Callable[[T], int]) -> T | None:
+    """Return one of the candidates with the least load; None without candidates."""
+    shuffled = list(candidates)
+    random.shuffle(shuffled)
+    return min(shuffled, key=load, default=None)
 
 
 class RunnerLoads:
@@ -237,12 +243,9 @@ class RunnerLoads:
 
     def least_loaded(self, leases: Iterable[Entry[RunnerLease]]) -> RunnerLease | None:
         """Return one of the runners with the least load; None when none accepts workspaces."""
-        accepting = [entry for entry in leases if _accepts_workspaces(entry)]
-        if not accepting:
-            return None
-        loads = {entry.key: entry.value.load + self._placed_since(entry) for entry in accepting}
-        least = min(loads.values())
-        return random.choice([entry.value for entry in accepting if loads[entry.key] == least])
+        accepting = (entry for entry in leases if _accepts_workspaces(entry))
+        least = _least(accepting, lambda entry: entry.value.load + self._placed_since(entry))
+        return least and least.value
 
     def add(self, runner: str) -> None:
         revision, count = self._placed.get(runner, (0, 0))
