@@ -20,7 +20,7 @@ from banksman.model_server.chat import (
     dumps,
     loads_object,
 )
-from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments
+from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments, typed_event
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
 _STOP_REASONS = {
@@ -44,14 +44,8 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 def message(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     content: list[Json] = []
-    if resolved.reasoning:
-        content.append(
-            {
-                "type": "thinking",
-                "thinking": resolved.reasoning,
-                "signature": signature_of(resolved.reasoning),
-            }
-        )
+    if thinking := resolved.reasoning:
+        content.append({"type": "thinking", "thinking": thinking, "signature": signature_of(thinking)})
     if resolved.text:
         content.append({"type": "text", "text": resolved.text})
     content += [_tool_use(call, _input(call)) for call in resolved.calls]
@@ -65,15 +59,15 @@ def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     start = _head(chat)
     if resolved.usage is not None:
         start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
-    stream = [_event("message_start", {"message": start}), _event("ping", {})]
+    stream = [typed_event("message_start", {"message": start}), typed_event("ping", {})]
     for index, (block, deltas) in enumerate(_blocks(resolved)):
-        stream.append(_event("content_block_start", {"index": index, "content_block": block}))
-        stream += [_event("content_block_delta", {"index": index, "delta": delta}) for delta in deltas]
-        stream.append(_event("content_block_stop", {"index": index}))
+        stream.append(typed_event("content_block_start", {"index": index, "content_block": block}))
+        stream += [typed_event("content_block_delta", {"index": index, "delta": delta}) for delta in deltas]
+        stream.append(typed_event("content_block_stop", {"index": index}))
     end: Json = {"delta": {"stop_reason": _stop_reason(resolved), "stop_sequence": None}}
     if resolved.usage is not None:
         end["usage"] = {"output_tokens": resolved.usage.output_tokens}
-    return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
+    return EventStream(stream, [typed_event("message_delta", end), typed_event("message_stop", {})])
 
 
 def refusal(refused: RequestRefused, request_id: str) -> bytes:
@@ -120,10 +114,6 @@ def _head(chat: ValidatedRequest) -> Json:
         "stop_reason": None,
         "stop_sequence": None,
     }
-
-
-def _event(kind: str, data: Json) -> bytes:
-    return f"event: {kind}\ndata: {dumps({'type': kind} | data)}\n\n".encode()
 
 
 def _stop_reason(resolved: ResolvedReply) -> str:

@@ -45,7 +45,7 @@ def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
         tools=tools,
         parallel_calls=choice.get("disable_parallel_tool_use") is not True,
         stream=body.get("stream") is True,
-        input_chars=len(system) + sum(map(_item_chars, items)) + (len(dumps(body["tools"])) if tools else 0),
+        tools_chars=len(dumps(body["tools"])) if tools else 0,
     )
 
 
@@ -135,30 +135,28 @@ class _Turn:
 def _turns(body: Json) -> list[_Turn]:
     messages = as_list(body.get("messages"))
     if messages is None:
-        raise RequestRefused("messages: Field required", "messages")
+        raise _refused("messages: Field required")
     if not messages:
-        raise RequestRefused("messages: at least one message is required", "messages")
+        raise _refused("messages: at least one message is required")
     turns: list[_Turn] = []
     for index, value in enumerate(messages):
         message = as_object(value) or {}
         role = message.get("role")
         if role not in ("user", "assistant"):
-            raise RequestRefused(
+            raise _refused(
                 f"messages.{index}.role: Input should be 'user' or 'assistant', not {role!r}. System text "
-                "belongs in the top-level `system` parameter.",
-                "messages",
+                "belongs in the top-level `system` parameter."
             )
         if not turns or turns[-1].role != role:
             turns.append(_Turn(role, index))
         read = _user_items if role == "user" else _assistant_items
         turns[-1].items += read(f"messages.{index}", _blocks(index, message))
     if turns[0].role != "user":
-        raise RequestRefused('messages: first message must use the "user" role', "messages")
+        raise _refused('messages: first message must use the "user" role')
     if turns[-1].role != "user":
-        raise RequestRefused(
+        raise _refused(
             "This model does not support assistant message prefill. The conversation must end with a user "
-            "message.",
-            "messages",
+            "message."
         )
     return turns
 
@@ -169,9 +167,9 @@ def _blocks(index: int, message: Json) -> list[Any]:
     if isinstance(content, str):
         blocks = [{"type": "text", "text": content}] if content else []
     if blocks is None:
-        raise RequestRefused(f"messages.{index}.content: Field required", "messages")
+        raise _refused(f"messages.{index}.content: Field required")
     if not blocks:
-        raise RequestRefused(f"messages.{index}: all messages must have non-empty content", "messages")
+        raise _refused(f"messages.{index}: all messages must have non-empty content")
     return blocks
 
 
@@ -210,10 +208,9 @@ def _assistant_items(where: str, blocks: list[Any]) -> list[Item]:
 def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
     kind = block.get("type")
     if kind not in allowed:
-        raise RequestRefused(
+        raise _refused(
             f"{where}: Input tag {kind!r} found using 'type' does not match any of the expected tags: "
-            + ", ".join(f"'{name}'" for name in sorted(allowed)),
-            "messages",
+            + ", ".join(f"'{name}'" for name in sorted(allowed))
         )
     return str(kind)
 
@@ -221,40 +218,38 @@ def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
 def _text(where: str, block: Json) -> str:
     text = block.get("text")
     if not isinstance(text, str):
-        raise RequestRefused(f"{where}.text: Field required", "messages")
+        raise _refused(f"{where}.text: Field required")
     if not text:
-        raise RequestRefused(f"{where}: text content blocks must be non-empty", "messages")
+        raise _refused(f"{where}: text content blocks must be non-empty")
     if text.isspace():
-        raise RequestRefused(f"{where}: text content blocks must contain non-whitespace text", "messages")
+        raise _refused(f"{where}: text content blocks must contain non-whitespace text")
     return text
+
+
+def _refused(text: str) -> RequestRefused:
+    return RequestRefused(text, "messages")
 
 
 def _call(where: str, block: Json) -> Call:
     call_id, name, arguments = block.get("id"), block.get("name"), as_object(block.get("input"))
     if not isinstance(call_id, str) or not TOOL_NAME.fullmatch(call_id):
-        raise RequestRefused(
-            f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'", "messages"
-        )
+        raise _refused(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise RequestRefused(
-            f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'", "messages"
-        )
+        raise _refused(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'")
     if arguments is None:
-        raise RequestRefused(f"{where}.tool_use.input: Input should be a valid dictionary", "messages")
+        raise _refused(f"{where}.tool_use.input: Input should be a valid dictionary")
     return Call(call_id, name, dumps(arguments))
 
 
 def _result(where: str, block: Json) -> ToolOutput:
     call_id, content = block.get("tool_use_id"), block.get("content")
     if not isinstance(call_id, str):
-        raise RequestRefused(f"{where}.tool_result.tool_use_id: Field required", "messages")
+        raise _refused(f"{where}.tool_result.tool_use_id: Field required")
     if content is None or isinstance(content, str):
         return ToolOutput(call_id, content or "", block.get("is_error") is True)
     parts = as_list(content)
     if parts is None:
-        raise RequestRefused(
-            f"{where}.tool_result.content: Input should be a valid string or list", "messages"
-        )
+        raise _refused(f"{where}.tool_result.content: Input should be a valid string or list")
     texts = [
         _text(f"{where}.tool_result.content.{index}", part)
         for index, part in enumerate(as_object(value) or {} for value in parts)
@@ -271,7 +266,7 @@ def _check_pairs(turns: list[_Turn]) -> None:
         _check_results(turn, calls, calls_at)
         calls, calls_at = turn.calls, turn.at
         if len(set(calls)) != len(calls) or seen.intersection(calls):
-            raise RequestRefused("messages: `tool_use` ids must be unique", "messages")
+            raise _refused("messages: `tool_use` ids must be unique")
         seen.update(calls)
 
 
@@ -279,30 +274,19 @@ def _check_results(turn: _Turn, calls: list[str], calls_at: int) -> None:
     results = turn.results
     for result in results:
         if result not in calls:
-            raise RequestRefused(
+            raise _refused(
                 f"messages.{turn.at}: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each "
-                "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
-                "messages",
+                "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         if results.count(result) > 1:
-            raise RequestRefused(
+            raise _refused(
                 f"messages.{turn.at}: each tool_use must have a single result. Found multiple `tool_result` "
-                f"blocks with id: {result}",
-                "messages",
+                f"blocks with id: {result}"
             )
     missing = [call for call in calls if call not in turn.leading_results]
     if missing:
-        raise RequestRefused(
+        raise _refused(
             f"messages.{calls_at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
             + ", ".join(missing)
-            + ". Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
-            "messages",
+            + ". Each `tool_use` block must have a corresponding `tool_result` block in the next message."
         )
-
-
-def _item_chars(item: Item) -> int:
-    match item:
-        case UserText(text) | ToolOutput(text=text):
-            return len(text)
-        case AssistantTurn(text, calls):
-            return len(text) + sum(len(call.name) + len(call.arguments) for call in calls)

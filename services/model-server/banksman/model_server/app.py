@@ -165,7 +165,10 @@ class ModelRoutes:
         recorded = self._begin(request, wire)
         outcome: Outcome = "disconnected"
         try:
-            chat = wire.parse(request.headers, await self._body(request, recorded))
+            body = await self._body(request, recorded)
+            if wire.required_header and wire.required_header not in request.headers:
+                raise RequestRefused(f"{wire.required_header}: header is required")
+            chat = wire.parse(body)
             self.thinking.check(chat)
             response, outcome = await self._deliver(chat, ReplySender(request, wire, request_id, self.gates))
             return response

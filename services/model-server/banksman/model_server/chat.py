@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
@@ -114,7 +114,7 @@ class ValidatedRequest:
     stream: bool = False
     include_usage: bool = True
     """Whether a stream reports usage. OpenAI streams do so only on request."""
-    input_chars: int = 0
+    tools_chars: int = 0
 
     @cached_property
     def position(self) -> int:
@@ -128,7 +128,12 @@ class ValidatedRequest:
 
     @property
     def input_tokens(self) -> int:
-        return estimated_tokens(self.input_chars)
+        return estimated_tokens(len(self.system) + sum(map(_chars, self.items)) + self.tools_chars)
+
+
+def _chars(item: Item) -> int:
+    calls = item.calls if isinstance(item, AssistantTurn) else ()
+    return len(item.text) + sum(len(call.name) + len(call.arguments) for call in calls)
 
 
 def estimated_tokens(chars: int) -> int:
@@ -144,24 +149,18 @@ ErrorType = Literal["invalid_request_error", "not_found_error"]
 """
 
 
+@dataclass(eq=False)
 class RequestRefused(Exception):
-    def __init__(
-        self,
-        message: str,
-        param: str | None = None,
-        *,
-        code: str | None = None,
-        status: int = 400,
-        error_type: ErrorType = "invalid_request_error",
-        details: Json | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        self.code = code
-        self.status = status
-        self.error_type: ErrorType = error_type
-        self.details = details
+    message: str
+    param: str | None = None
+    _: KW_ONLY
+    code: str | None = None
+    status: int = 400
+    error_type: ErrorType = "invalid_request_error"
+    details: Json | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def is_violation(self) -> bool:

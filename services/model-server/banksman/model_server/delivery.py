@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from aiohttp import web
 
-from banksman.model_server import anthropic_reply, openai_reply, responses_reply
+from banksman.model_server import anthropic_reply, openai_reply
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.chat import Dialect, Json, RequestRefused, ValidatedRequest, loads_object
 from banksman.model_server.models import EventStream, ResolvedReply
@@ -74,12 +74,7 @@ class ReplySender:
             status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
         )
         await response.prepare(self.request)
-        pieces = [chunk.encode() for chunk in reply.raw_chunks]
-        if reply.gate is not None:
-            await _write(response, pieces[: reply.gate.after_events], reply.chunk_delay_s, one_write=False)
-            await self.gates.passed(reply.gate.name)
-            pieces = pieces[reply.gate.after_events :]
-        await _write(response, pieces, reply.chunk_delay_s, one_write=False)
+        await self._write(response, reply, [chunk.encode() for chunk in reply.raw_chunks])
         await response.write_eof()
         return response
 
@@ -109,13 +104,15 @@ class ReplySender:
             await response.write_eof()
         return response
 
-    async def _write(self, response: web.StreamResponse, reply: ScriptedReply, events: list[bytes]) -> None:
-        gate = reply.gate
-        if gate is not None and gate.after_events > 0:
-            await _write(response, events[: gate.after_events], reply.chunk_delay_s)
+    async def _write(
+        self, response: web.StreamResponse, reply: ScriptedReply | RawReply, pieces: list[bytes]
+    ) -> None:
+        joins = isinstance(reply, ScriptedReply) and not reply.chunk_delay_s
+        if gate := reply.gate:
+            await _write(response, pieces[: gate.after_events], reply.chunk_delay_s, joins=joins)
             await self.gates.passed(gate.name)
-            events = events[gate.after_events :]
-        await _write(response, events, reply.chunk_delay_s)
+            pieces = pieces[gate.after_events :]
+        await _write(response, pieces, reply.chunk_delay_s, joins=joins)
 
     async def _break(self, response: web.StreamResponse, fault: Fault, next_event: bytes) -> None:
         match fault:
@@ -188,18 +185,11 @@ def _events_before(fault: Fault) -> int:
     return 0 if isinstance(fault, HttpError | EarlyEnd) else fault.after_events
 
 
-async def _write(
-    response: web.StreamResponse, pieces: list[bytes], delay_s: float, *, one_write: bool = True
-) -> None:
-    if not delay_s and one_write:
-        pieces = [b"".join(pieces)] if pieces else []
-    for piece in pieces:
+async def _write(response: web.StreamResponse, pieces: list[bytes], delay_s: float, *, joins: bool) -> None:
+    for piece in [b"".join(pieces)] if joins and pieces else pieces:
         if delay_s:
             await asyncio.sleep(delay_s)
         await response.write(piece)
-
-
-Parse = Callable[[Mapping[str, str], Json], ValidatedRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +198,9 @@ class VendorFormat:
 
     dialect: Dialect
     request_id_header: str
-    parse: Parse
-    """Parses headers and body; raises `RequestRefused` if they break a rule."""
+    required_header: str | None = None
+    parse: Callable[[Json], ValidatedRequest]
+    """Parses a body; raises `RequestRefused` if it breaks a rule."""
     body: Callable[[ResolvedReply, ValidatedRequest], bytes]
     events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
     refusal: Callable[[RequestRefused, str], bytes]
@@ -217,20 +208,10 @@ class VendorFormat:
     stream_error: Callable[[StreamError, str], bytes]
 
 
-def _with_any_headers(parse: Callable[[Json], ValidatedRequest]) -> Parse:
-    return lambda _headers, body: parse(body)
-
-
-def _parse_message(headers: Mapping[str, str], body: Json) -> ValidatedRequest:
-    if "anthropic-version" not in headers:
-        raise RequestRefused("anthropic-version: header is required")
-    return parse_message(body)
-
-
 CHAT_COMPLETIONS = VendorFormat(
     dialect="openai",
     request_id_header="x-request-id",
-    parse=_with_any_headers(parse_chat_completion),
+    parse=parse_chat_completion,
     body=openai_reply.completion,
     events=openai_reply.chunks,
     refusal=openai_reply.refusal,
@@ -240,16 +221,17 @@ CHAT_COMPLETIONS = VendorFormat(
 RESPONSES = replace(
     CHAT_COMPLETIONS,
     dialect="responses",
-    parse=_with_any_headers(parse_response),
-    body=responses_reply.response,
-    events=responses_reply.events,
-    stream_error=responses_reply.stream_error,
+    parse=parse_response,
+    body=openai_reply.response,
+    events=openai_reply.response_events,
+    stream_error=openai_reply.response_error,
 )
 """Refusals have the format of chat completions."""
 MESSAGES = VendorFormat(
     dialect="anthropic",
     request_id_header="request-id",
-    parse=_parse_message,
+    required_header="anthropic-version",
+    parse=parse_message,
     body=anthropic_reply.message,
     events=anthropic_reply.events,
     refusal=anthropic_reply.refusal,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from banksman.model_server.chat import (
     Call,
     Dialect,
+    Json,
     RequestRefused,
     ValidatedRequest,
     dumps,
@@ -124,6 +125,11 @@ class EventStream:
     closing: list[bytes]
 
 
+def typed_event(kind: str, fields: Json) -> bytes:
+    """Return an SSE event that names its type and repeats it in its data."""
+    return f"event: {kind}\ndata: {dumps({'type': kind} | fields)}\n\n".encode()
+
+
 def resolve_reply(
     reply: ScriptedReply, chat: ValidatedRequest, *, derived_ids_of: str | None = None
 ) -> ResolvedReply:
@@ -141,9 +147,8 @@ def resolve_reply(
     )
 
 
-def argument_fragments(arguments: str) -> list[str]:
-    step = _ARGUMENT_FRAGMENT_CHARS
-    return [arguments[start : start + step] for start in range(0, len(arguments), step)]
+def argument_fragments(arguments: str) -> tuple[str, ...]:
+    return _chunks(arguments, _ARGUMENT_FRAGMENT_CHARS)
 
 
 def _chunks(text: str, chunk_chars: int | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from banksman.model_server.chat import (
@@ -18,8 +19,53 @@ from banksman.model_server.chat import (
     schema_fault,
 )
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
-_NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
+NO_PARAMETERS: Json = {"type": "object", "properties": {}}
+_ROLES = "'system', 'developer', 'user', 'assistant', 'tool'"
+
+
+def object_at(where: str, value: object) -> Json:
+    found = as_object(value)
+    if found is None:
+        raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
+    return found
+
+
+def invalid_value(text: str, param: str) -> RequestRefused:
+    return RequestRefused(text, param, code="invalid_value")
+
+
+def check_schema(function: str, schema: Json, param: str) -> None:
+    fault = schema_fault(schema)
+    if fault is not None:
+        text = f"Invalid schema for function '{function}': {fault}."
+        raise RequestRefused(text, param, code="invalid_function_parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class PartKinds:
+    """The kinds of content parts; only those of `text` and `refusal` have a text."""
+
+    text: frozenset[str]
+    other: frozenset[str]
+    supported: str
+    """The kinds as the vendor lists them."""
+
+    def text_of(self, value: object, param: str) -> str:
+        part = as_object(value) or {}
+        kind = part.get("type")
+        if kind in self.other:
+            return ""
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if kind not in self.text | {"refusal"} or not isinstance(text, str):
+            raise invalid_value(f"Invalid value: {kind!r}. Supported values are: {self.supported}", param)
+        return text
+
+
+_PARTS = PartKinds(
+    text=frozenset({"text"}),
+    other=frozenset({"image_url", "input_audio", "file"}),
+    supported="'text', 'image_url', 'input_audio', 'refusal', and 'file', each with its own field.",
+)
 
 
 def parse_chat_completion(body: Json) -> ValidatedRequest:
@@ -43,7 +89,7 @@ def parse_chat_completion(body: Json) -> ValidatedRequest:
         parallel_calls=body.get("parallel_tool_calls") is not False,
         stream=body.get("stream") is True,
         include_usage=options.get("include_usage") is True,
-        input_chars=history.chars + (len(dumps(body["tools"])) if tools else 0),
+        tools_chars=len(dumps(body["tools"])) if tools else 0,
     )
 
 
@@ -52,12 +98,13 @@ def _messages(body: Json) -> list[Any]:
     if messages is None:
         raise RequestRefused("Missing required parameter: 'messages'.", "messages")
     if not messages:
-        raise RequestRefused(
-            "Invalid 'messages': empty array. Expected an array with minimum length 1.",
-            "messages",
-            code="empty_array",
-        )
+        raise _empty_array("messages")
     return messages
+
+
+def _empty_array(where: str) -> RequestRefused:
+    text = f"Invalid '{where}': empty array. Expected an array with minimum length 1."
+    return RequestRefused(text, where, code="empty_array")
 
 
 def _check_options(body: Json) -> None:
@@ -101,20 +148,13 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
         )
     name = function.get("name")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise RequestRefused(
+        raise invalid_value(
             f"Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that "
             "matches the pattern '^[a-zA-Z0-9_-]+$' with maximum length 64.",
             f"tools[{index}].function.name",
-            code="invalid_value",
         )
-    schema = function.get("parameters", {"type": "object", "properties": {}})
-    fault = schema_fault(as_object(schema) or {})
-    if fault is not None:
-        raise RequestRefused(
-            f"Invalid schema for function '{name}': {fault}.",
-            f"tools[{index}].function.parameters",
-            code="invalid_function_parameters",
-        )
+    schema = function.get("parameters", NO_PARAMETERS)
+    check_schema(name, as_object(schema) or {}, f"tools[{index}].function.parameters")
     return name, schema
 
 
@@ -122,16 +162,13 @@ class _History:
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.system: list[str] = []
-        self.chars = 0
         self._calls_at = 0
         self._call_ids: frozenset[str] = frozenset()
         self._waiting: list[str] = []
 
     def read(self, index: int, value: object) -> None:
-        message = as_object(value)
         where = f"messages[{index}]"
-        if message is None:
-            raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
+        message = object_at(where, value)
         role = message.get("role")
         if role == "tool":
             self._read_result(where, message)
@@ -140,19 +177,14 @@ class _History:
         self._call_ids = frozenset()
         match role:
             case "system" | "developer":
-                self.system.append(self._text(where, message.get("content")))
+                self.system.append(_text(where, message.get("content")))
             case "user":
-                self.items.append(UserText(self._text(where, message.get("content"))))
+                self.items.append(UserText(_text(where, message.get("content"))))
             case "assistant":
                 self._read_reply(index, where, message)
             case _:
-                raise RequestRefused(
-                    f"Invalid value: {role!r}. Supported values are: "
-                    + ", ".join(f"'{known}'" for known in _ROLES)
-                    + ".",
-                    f"{where}.role",
-                    code="invalid_value",
-                )
+                text = f"Invalid value: {role!r}. Supported values are: {_ROLES}."
+                raise invalid_value(text, f"{where}.role")
 
     def close(self) -> None:
         if self._waiting:
@@ -164,9 +196,9 @@ class _History:
             )
 
     def _read_reply(self, index: int, where: str, message: Json) -> None:
-        calls = self._calls(where, message)
+        calls = _calls(where, message)
         content = message.get("content")
-        text = "" if content is None and (calls or message.get("refusal")) else self._text(where, content)
+        text = "" if content is None and (calls or message.get("refusal")) else _text(where, content)
         self.items.append(AssistantTurn(text, calls))
         self._calls_at = index
         self._waiting = [call.id for call in calls]
@@ -175,43 +207,6 @@ class _History:
             raise RequestRefused(
                 f"Duplicate value for 'tool_call_id' in '{where}.tool_calls'.", f"{where}.tool_calls"
             )
-
-    def _calls(self, where: str, message: Json) -> tuple[Call, ...]:
-        stated = message.get("tool_calls")
-        if stated is None:
-            return ()
-        calls = as_list(stated)
-        if not calls:
-            raise RequestRefused(
-                f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1.",
-                f"{where}.tool_calls",
-                code="empty_array",
-            )
-        return tuple(self._call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls))
-
-    def _call(self, where: str, value: object) -> Call:
-        call = as_object(value) or {}
-        function = as_object(call.get("function")) or {}
-        call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
-        if call.get("type") != "function":
-            raise RequestRefused(f"Invalid value for '{where}.type': expected 'function'.", f"{where}.type")
-        if not isinstance(call_id, str) or not call_id:
-            raise RequestRefused(f"Missing required parameter: '{where}.id'.", f"{where}.id")
-        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            raise RequestRefused(
-                f"Invalid '{where}.function.name': string does not match pattern.",
-                f"{where}.function.name",
-                code="invalid_value",
-            )
-        if not isinstance(arguments, str):
-            raise RequestRefused(
-                f"Invalid type for '{where}.function.arguments': expected a string, but got "
-                f"{_type_name(arguments)} instead.",
-                f"{where}.function.arguments",
-                code="invalid_type",
-            )
-        self.chars += len(name) + len(arguments)
-        return Call(call_id, name, arguments)
 
     def _read_result(self, where: str, message: Json) -> None:
         call_id = message.get("tool_call_id")
@@ -226,50 +221,59 @@ class _History:
                 f"{where}.role",
             )
         if call_id not in self._waiting:
-            reason = (
-                "already has a result"
-                if call_id in self._call_ids
-                else "is not in the preceding 'tool_calls'"
-            )
+            is_repeat = call_id in self._call_ids
+            reason = "already has a result" if is_repeat else "is not in the preceding 'tool_calls'"
             raise RequestRefused(
                 f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", f"{where}.tool_call_id"
             )
         self._waiting.remove(call_id)
-        self.items.append(ToolOutput(call_id, self._text(where, message.get("content"))))
-
-    def _text(self, where: str, content: object) -> str:
-        text = content if isinstance(content, str) else _joined_parts(where, content)
-        self.chars += len(text)
-        return text
+        self.items.append(ToolOutput(call_id, _text(where, message.get("content"))))
 
 
-def _joined_parts(where: str, content: object) -> str:
+def _calls(where: str, message: Json) -> tuple[Call, ...]:
+    stated = message.get("tool_calls")
+    if stated is None:
+        return ()
+    calls = as_list(stated)
+    if not calls:
+        raise _empty_array(f"{where}.tool_calls")
+    return tuple(_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls))
+
+
+def _call(where: str, value: object) -> Call:
+    call = as_object(value) or {}
+    function = as_object(call.get("function")) or {}
+    call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+    if call.get("type") != "function":
+        raise RequestRefused(f"Invalid value for '{where}.type': expected 'function'.", f"{where}.type")
+    if not isinstance(call_id, str) or not call_id:
+        raise RequestRefused(f"Missing required parameter: '{where}.id'.", f"{where}.id")
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        text = f"Invalid '{where}.function.name': string does not match pattern."
+        raise invalid_value(text, f"{where}.function.name")
+    if not isinstance(arguments, str):
+        raise RequestRefused(
+            f"Invalid type for '{where}.function.arguments': expected a string, but got "
+            f"{_type_name(arguments)} instead.",
+            f"{where}.function.arguments",
+            code="invalid_type",
+        )
+    return Call(call_id, name, arguments)
+
+
+def _text(where: str, content: object) -> str:
+    if isinstance(content, str):
+        return content
     parts = as_list(content)
     if parts is None:
-        raise RequestRefused(
-            f"Invalid value for 'content': expected a string, got {_type_name(content)}.", f"{where}.content"
-        )
+        text = f"Invalid value for 'content': expected a string, got {_type_name(content)}."
+        raise RequestRefused(text, f"{where}.content")
     if not parts:
-        raise RequestRefused(
-            f"Invalid '{where}.content': empty array.", f"{where}.content", code="empty_array"
-        )
-    return "\n".join(_part_text(f"{where}.content[{index}]", part) for index, part in enumerate(parts))
-
-
-def _part_text(where: str, value: object) -> str:
-    part = as_object(value) or {}
-    kind = part.get("type")
-    if kind in _NON_TEXT_PARTS:
-        return ""
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if kind not in ("text", "refusal") or not isinstance(text, str):
-        raise RequestRefused(
-            f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio', 'refusal', "
-            "and 'file', each with its own field.",
-            f"{where}.type",
-            code="invalid_value",
-        )
-    return text
+        text = f"Invalid '{where}.content': empty array."
+        raise RequestRefused(text, f"{where}.content", code="empty_array")
+    return "\n".join(
+        _PARTS.text_of(part, f"{where}.content[{index}].type") for index, part in enumerate(parts)
+    )
 
 
 def _type_name(value: object) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 from aiohttp import web
@@ -131,12 +132,11 @@ class _Admin:
             query = _RequestsQuery.model_validate(dict(request.query))
         except ValidationError as invalid:
             return _invalid(invalid)
+        matching = partial(self.recorder.requests, query.script)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(query.wait_s):
-                await self.recorder.wait_until(
-                    lambda: len(self.recorder.requests(query.script)) >= query.at_least
-                )
-        return web.json_response([_view(recorded) for recorded in self.recorder.requests(query.script)])
+                await self.recorder.wait_until(lambda: len(matching()) >= query.at_least)
+        return web.json_response([_view(recorded) for recorded in matching()])
 
     async def delete_requests(self, _request: web.Request) -> web.Response:
         self.recorder.clear()
@@ -172,14 +172,5 @@ def _invalid(invalid: ValidationError) -> web.Response:
 
 
 def _view(recorded: RecordedRequest) -> Json:
-    return {
-        "number": recorded.number,
-        "dialect": recorded.dialect,
-        "script": recorded.script,
-        "model": recorded.model,
-        "path": recorded.path,
-        "headers": recorded.headers,
-        "body": recorded.body,
-        "raw": recorded.raw.decode(errors="replace"),
-        "outcome": recorded.outcome,
-    }
+    raw = recorded.raw.decode(errors="replace")
+    return asdict(recorded) | {"script": recorded.script, "body": recorded.body, "raw": raw}

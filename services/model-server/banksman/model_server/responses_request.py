@@ -15,11 +15,20 @@ from banksman.model_server.chat import (
     as_list,
     as_object,
     dumps,
-    schema_fault,
+)
+from banksman.model_server.openai_request import (
+    NO_PARAMETERS,
+    PartKinds,
+    check_schema,
+    invalid_value,
+    object_at,
 )
 
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
-_NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
+_PARTS = PartKinds(
+    text=frozenset({"input_text", "output_text", "text"}),
+    other=frozenset({"input_image", "input_file", "input_audio"}),
+    supported="'input_text', 'output_text', 'input_image', 'input_file', and 'refusal'.",
+)
 
 
 def parse_response(body: Json) -> ValidatedRequest:
@@ -40,17 +49,16 @@ def parse_response(body: Json) -> ValidatedRequest:
     instructions = body.get("instructions")
     system = [instructions] if isinstance(instructions, str) else []
     tools, namespaces = _tools(body)
-    system_text = "\n\n".join([*system, *history.system])
     return ValidatedRequest(
         dialect="responses",
         model=model,
         items=tuple(history.items),
-        system=system_text,
+        system="\n\n".join([*system, *history.system]),
         tools=tools,
         namespaces=namespaces,
         parallel_calls=body.get("parallel_tool_calls") is not False,
         stream=body.get("stream") is True,
-        input_chars=len(system_text) + history.chars + (len(dumps(body["tools"])) if tools else 0),
+        tools_chars=len(dumps(body["tools"])) if tools else 0,
     )
 
 
@@ -91,17 +99,10 @@ def _functions(tools: list[Json]) -> list[Json]:
 def _tool(tool: Json) -> tuple[str, Json]:
     name = tool.get("name")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise RequestRefused(
-            "Invalid 'tools.name': string does not match pattern '^[a-zA-Z0-9_-]+$'.",
-            "tools",
-            code="invalid_value",
-        )
-    schema = as_object(tool.get("parameters")) or {"type": "object", "properties": {}}
-    fault = schema_fault(schema)
-    if fault is not None:
-        raise RequestRefused(
-            f"Invalid schema for function '{name}': {fault}.", "tools", code="invalid_function_parameters"
-        )
+        text = "Invalid 'tools.name': string does not match pattern '^[a-zA-Z0-9_-]+$'."
+        raise invalid_value(text, "tools")
+    schema = as_object(tool.get("parameters")) or NO_PARAMETERS
+    check_schema(name, schema, "tools")
     return name, schema
 
 
@@ -111,14 +112,11 @@ class _Input:
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.system: list[str] = []
-        self.chars = 0
         self._call_ids: set[str] = set()
         self._waiting: set[str] = set()
 
     def read(self, where: str, value: object) -> None:
-        item = as_object(value)
-        if item is None:
-            raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
+        item = object_at(where, value)
         match item.get("type", "message"):
             case "message":
                 self._read_message(where, item)
@@ -135,7 +133,7 @@ class _Input:
             raise RequestRefused(f"No tool output found for function call {first}.", "input")
 
     def _read_message(self, where: str, item: Json) -> None:
-        text = self._text(where, item.get("content"))
+        text = _text(where, item.get("content"))
         match item.get("role"):
             case "system" | "developer":
                 self.system.append(text)
@@ -144,18 +142,14 @@ class _Input:
             case "assistant":
                 self._add_to_turn(text, ())
             case role:
-                raise RequestRefused(
-                    f"Invalid value: {role!r}. Supported values are: 'assistant', 'system', 'developer', and "
-                    "'user'.",
-                    f"{where}.role",
-                    code="invalid_value",
-                )
+                supported = "'assistant', 'system', 'developer', and 'user'"
+                text = f"Invalid value: {role!r}. Supported values are: {supported}."
+                raise invalid_value(text, f"{where}.role")
 
     def _read_call(self, where: str, item: Json) -> None:
         fields = [item.get(name) for name in ("call_id", "name", "arguments")]
         match fields:
             case [str() as call_id, str() as name, str() as arguments] if call_id:
-                self.chars += len(name) + len(arguments)
                 self._call_ids.add(call_id)
                 self._waiting.add(call_id)
                 called = _qualified(item.get("namespace"), name)
@@ -172,7 +166,7 @@ class _Input:
                 f"No tool call found for function call output with call_id {call_id}.", "input"
             )
         self._waiting.discard(call_id)
-        self.items.append(ToolOutput(call_id, self._text(where, item.get("output"))))
+        self.items.append(ToolOutput(call_id, _text(where, item.get("output"))))
 
     def _add_to_turn(self, text: str, calls: tuple[Call, ...]) -> None:
         last = self.items[-1] if self.items else None
@@ -181,29 +175,11 @@ class _Input:
         else:
             self.items.append(AssistantTurn(text, calls))
 
-    def _text(self, where: str, content: object) -> str:
-        parts = as_list(content)
-        if isinstance(content, str):
-            text = content
-        elif parts is not None:
-            text = "\n".join(_part_text(where, part) for part in parts)
-        else:
-            raise RequestRefused(f"Invalid type for '{where}': expected text or a list.", where)
-        self.chars += len(text)
-        return text
 
-
-def _part_text(where: str, value: object) -> str:
-    part = as_object(value) or {}
-    kind = part.get("type")
-    if kind in _NON_TEXT_PARTS:
-        return ""
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if (kind not in _TEXT_PARTS and kind != "refusal") or not isinstance(text, str):
-        raise RequestRefused(
-            f"Invalid value: {kind!r}. Supported values are: 'input_text', 'output_text', 'input_image', "
-            "'input_file', and 'refusal'.",
-            f"{where}.content",
-            code="invalid_value",
-        )
-    return text
+def _text(where: str, content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = as_list(content)
+    if parts is None:
+        raise RequestRefused(f"Invalid type for '{where}': expected text or a list.", where)
+    return "\n".join(_PARTS.text_of(part, f"{where}.content") for part in parts)
