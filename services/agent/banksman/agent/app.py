@@ -49,25 +49,19 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
     """Serve until `process.stop`; raise `BadInput` if a setting is invalid."""
     key = settings.approvals.key()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(health_server(process.health, settings.agent))
-        bus = await stack.enter_async_context(
-            await Bus.connect(
-                settings.nats,
-                name=AGENT,
-                inbox_prefix=inbox_prefix(AGENT),
-                background=process.health.background,
-            )
-        )
+        enter = stack.enter_async_context
+        await enter(health_server(process.health, settings.agent))
+        bus = await enter(await _connected(settings, process, AGENT))
         process.health.checks["nats"] = bus.problem
         slots = Shares(settings.agent.slots, settings.running_runs)
         process.health.places, process.health.used = settings.agent.slots, lambda: slots.used
-        await stack.enter_async_context(reported_state(bus, process.health))
+        await enter(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
             process.health.checks["streams"] = durability.problem
             if not await durability.holds(process.stop):
                 return
-        damaged = await stack.enter_async_context(DamagedLogs(bus))
+        damaged = await enter(DamagedLogs(bus))
         log = ConversationLog(bus, damaged)
         usage = UsageLedger(bus)
         guard = LogGuard(bus, damaged, fold=usage)
@@ -76,12 +70,12 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         process.health.warnings["storage"] = StorageRoom(bus).warning
         if not await guard.checked(process.stop):
             return
-        await stack.enter_async_context(usage)
-        await stack.enter_async_context(guard)
-        clock = await stack.enter_async_context(BrokerClock(bus))
+        await enter(usage)
+        await enter(guard)
+        clock = await enter(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
         stores = RunnerStores(bus, lambda: placements.leases())
-        placements = await stack.enter_async_context(
+        placements = await enter(
             Placements(
                 bus,
                 clock,
@@ -91,17 +85,16 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 remove_objects=stores.remove_snapshots,
             )
         )
-        await stack.enter_async_context(stores)
-        await stack.enter_async_context(RunnerRoom(bus))
-        catalog = await stack.enter_async_context(
-            AvailableTools(
-                bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s
-            )
+        await enter(stores)
+        await enter(RunnerRoom(bus))
+        away_s = settings.agent.away_s
+        catalog = await enter(
+            AvailableTools(bus, placements, enabled=settings.agent.tools_enabled, away_s=away_s)
         )
-        notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
+        notifications = await enter(OwnerNotifications(bus, clock))
         placements.on_lease_end(notifications.wake_all)
-        await stack.enter_async_context(RunnerPresence(bus, placements))
-        schemas = await stack.enter_async_context(SchemaChecker())
+        await enter(RunnerPresence(bus, placements))
+        schemas = await enter(SchemaChecker())
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = RunWorker(
@@ -120,13 +113,16 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 schemas,
             ),
         )
-        registry = await stack.enter_async_context(
-            ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=settings.agent.away_s)
+        registry = await enter(
+            ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=away_s)
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus), stores)
-        await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))
-        redaction = await stack.enter_async_context(TenantRedaction(bus, key))
-        await _enter_relay(stack, settings, process, tickets, redaction)
+        await enter(ControlPlane(bus, router, title="Banksman agent"))
+        redaction = await enter(TenantRedaction(bus, key))
+        # A connection of its own: a flood of messages may make the server close it.
+        relay_bus = await enter(await _connected(settings, process, f"{AGENT} relay"))
+        process.health.checks["relay"] = relay_bus.problem
+        await enter(Relay(relay_bus, tickets, redaction))
         process.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
@@ -141,21 +137,8 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         )
 
 
-async def _enter_relay(
-    stack: AsyncExitStack,
-    settings: AgentServiceSettings,
-    process: ServiceProcess,
-    tickets: CallTickets,
-    redaction: TenantRedaction,
-) -> None:
-    """Serve the relay over a connection of its own: a flood of messages may make the server close it."""
-    bus = await stack.enter_async_context(
-        await Bus.connect(
-            settings.nats,
-            name=f"{AGENT} relay",
-            inbox_prefix=inbox_prefix(AGENT),
-            background=process.health.background,
-        )
+async def _connected(settings: AgentServiceSettings, process: ServiceProcess, name: str) -> Bus:
+    background = process.health.background
+    return await Bus.connect(
+        settings.nats, name=name, inbox_prefix=inbox_prefix(AGENT), background=background
     )
-    process.health.checks["relay"] = bus.problem
-    await stack.enter_async_context(Relay(bus, tickets, redaction))

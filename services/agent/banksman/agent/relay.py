@@ -132,22 +132,13 @@ class Relay:
         if write is None:
             write = self._checks.checked(message, tenant=message.subject.split(".")[3])
         if write.subject != subjects.late_result():
-            await self._check_room(message, write)
+            await self._room.take(message, write)
         try:
             return await self._writes.store(message, write)
         except NoResponders:
             raise
         except Unavailable:
             return None
-
-    async def _check_room(self, message: Message, write: Write) -> None:
-        """Raise `Overloaded` if the messages of a tenant, or of one tool server, leave no room for others."""
-        _, source, kind, owner, *_ = message.subject.split(".")
-        if kind == "lease":
-            if write.headers.get(EXPECTED_LAST_SUBJECT_SEQ, "0") == "0":
-                await self._room.take_lease(owner, of_tenant=source == TENANT_ACCOUNT)
-        elif source == TENANT_ACCOUNT:
-            await self._room.take_slot(owner, kind, len(write.data))
 
     async def _reply(self, message: Message, data: bytes) -> None:
         if message.reply:
@@ -174,33 +165,37 @@ def _refusal(error: BanksmanError) -> bytes:
 
 
 class RelayRoom:
-    """Counts the messages of tool servers against `RoomLimits`.
-
-    Its methods raise `Overloaded` if there is no room, and `Unavailable` if the server did not respond.
-    """
+    """Counts the messages of tool servers against `RoomLimits`."""
 
     def __init__(self, bus: Bus, limits: RoomLimits) -> None:
         self._room = MessageRoom(bus)
         self._limits = limits
 
-    async def take_lease(self, owner: str, *, of_tenant: bool) -> None:
-        """Count a new lease of a tenant, or of a tool server of the platform."""
-        below = kv_subject(RUNNERS, f"{ANY}.{owner}.{ANY}" if of_tenant else f"{owner}.{ANY}")
-        await self._room.take(kv_stream(RUNNERS), below, lambda _: self._limits.leases, f"leases of {owner}")
+    async def take(self, message: Message, write: Write) -> None:
+        """Count a message.
 
-    async def take_slot(self, tenant: str, kind: str, size: int) -> None:
-        """Count a start or a result of a tenant's tool server; `size` is in bytes."""
-        if kind == "started":
-            below = subjects.tool_started(tenant, ANY)
+        Raises:
+            Overloaded: The messages of a tenant, or of one tool server, leave no room for others.
+            Unavailable: The server did not respond.
+        """
+        _, source, kind, owner, *_ = message.subject.split(".")
+        of_tenant = source == TENANT_ACCOUNT
+        if kind == "lease":
+            if write.headers.get(EXPECTED_LAST_SUBJECT_SEQ, "0") == "0":
+                below = kv_subject(RUNNERS, f"{ANY}.{owner}.{ANY}" if of_tenant else f"{owner}.{ANY}")
+                leases = self._limits.leases
+                await self._room.take(kv_stream(RUNNERS), below, lambda _: leases, f"leases of {owner}")
+        elif of_tenant and kind == "started":
+            below = subjects.tool_started(owner, ANY)
             await self._room.take(RESULTS, below, lambda _: self._limits.slots, "starts")
-            return
-        charged = SMALL_BYTES if size <= SMALL_BYTES else LARGE_BYTES
-        below = subjects.tool_result(tenant, ANY)
+        elif of_tenant:
+            await self._take_result(owner, SMALL_BYTES if len(write.data) <= SMALL_BYTES else LARGE_BYTES)
 
+    async def _take_result(self, tenant: str, charged: int) -> None:
         def most(use: StreamUse) -> int:
             return min(self._limits.slots, fixed_share(use, charged))
 
-        await self._room.take(RESULTS, below, most, "results", charged=charged)
+        await self._room.take(RESULTS, subjects.tool_result(tenant, ANY), most, "results", charged=charged)
 
 
 class AcknowledgedWrites:

@@ -88,39 +88,39 @@ class RelayChecks:
         started = _decoded(CallStarted, message, MAX_STARTED_BYTES)
         if started.void or started.attempt != attempt:
             raise BadInput("attempt", started.attempt, f"the start of {attempt}")
-        holder = self._holder(started.ticket, tenant, attempt, started.runner, needs_ticket=of_platform)
-        return _slot(message, subjects.tool_started(tenant, attempt), holder if of_platform else tenant)
+        publisher = self._publisher(started.ticket, tenant, attempt, started.runner, of_platform)
+        return _slot(message, subjects.tool_started(tenant, attempt), publisher)
 
     def _finished(self, message: Message, tenant: str, attempt: str, *, of_platform: bool) -> Write:
         finished = _decoded(CallFinished, message, MAX_RESULT_BYTES)
         if finished.attempt != attempt:
             raise BadInput("attempt", finished.attempt, f"the result of {attempt}")
         named = finished.result.runner
-        holder = self._holder(finished.ticket, tenant, attempt, named, needs_ticket=of_platform)
-        write = _slot(message, subjects.tool_result(tenant, attempt), holder if of_platform else tenant)
+        publisher = self._publisher(finished.ticket, tenant, attempt, named, of_platform)
+        write = _slot(message, subjects.tool_result(tenant, attempt), publisher)
         # Only a tenant's own servers receive its secrets; runners remove those of MCP servers themselves.
         return write if of_platform else replace(write, data=self.redaction.of(tenant, finished, write.data))
 
     def _late(self, message: Message) -> Write:
         late = _decoded(LateResult, message, MAX_RESULT_BYTES)
-        holder = self._holder(late.ticket, late.tenant, late.attempt, late.runner, needs_ticket=True)
+        holder = self._publisher(late.ticket, late.tenant, late.attempt, late.runner, of_platform=True)
         # One id for each ticket: the holder of a ticket can repeat the note but cannot add another one.
         msg_id = f"{subjects.late_result()}:{late.tenant}:{late.attempt}:{late.runner}"
         return Write(subjects.late_result(), message.data, {MSG_ID: msg_id}, holder)
 
-    def _holder(
-        self, ticket: str | None, tenant: str, attempt: str, named: str | None, *, needs_ticket: bool
+    def _publisher(
+        self, ticket: str | None, tenant: str, attempt: str, named: str | None, of_platform: bool
     ) -> str:
-        """Return the holder of a ticket; "" for a message of a tenant's server without a ticket."""
+        """Return the holder of a ticket, or the tenant, whose own servers may send a message without one."""
+        if ticket is None and of_platform:
+            raise Forbidden(f"{attempt}: the message has no ticket of the call")
         if ticket is None:
-            if needs_ticket:
-                raise Forbidden(f"{attempt}: the message has no ticket of the call")
-            return ""
+            return tenant
         holder = self.tickets.holder(ticket, tenant, attempt)
         # The result of a call that could not be executed names no runner.
         if holder is None or named not in (holder, None):
             raise Forbidden(f"{attempt}: the ticket is not that of this call and {named}")
-        return holder
+        return holder if of_platform else tenant
 
 
 def _slot(message: Message, subject: str, publisher: str) -> Write:

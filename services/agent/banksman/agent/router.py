@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
+from faststream.nats.subscriber.usecases import LogicSubscriber
 
 from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.agent.tools import ToolRegistry
@@ -33,31 +35,14 @@ def agent_router(
     bus: Bus, worker: RunWorker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
 ) -> NatsRouter:
     router = NatsRouter()
+    consumer = partial(_consumer, bus, router)
 
-    @router.subscriber(
-        subjects.run_signal(ANY, ANY),
-        stream=JStream(names.RUNS, declare=False),
-        durable=names.SIGNALS,
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-        title="run signals",
-    )
+    @consumer(subjects.run_signal(ANY, ANY), names.RUNS, names.SIGNALS, "run signals")
     async def signal(signal: RunSignal, message: Work) -> Outcome | Continued:
         """Handle a cancel, a steering message, a renaming or a deletion without the queue of runs."""
         return await worker.on_signal(signal, message)
 
-    @router.subscriber(
-        subjects.timer_fired(ANY, ANY, ANY),
-        stream=JStream(names.TIMERS, declare=False),
-        durable=names.FIRED_TIMERS,
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-        title="fired timers",
-    )
+    @consumer(subjects.timer_fired(ANY, ANY, ANY), names.TIMERS, names.FIRED_TIMERS, "fired timers")
     async def timer(approval: TimedApproval, message: Work) -> Outcome:
         """Escalate or expire an approval request, or remove a decided one."""
         return await worker.on_timer(approval, message)
@@ -71,9 +56,26 @@ def agent_router(
     return router
 
 
+def _consumer(
+    bus: Bus, router: NatsRouter, subject: str, stream: str, durable: str, title: str
+) -> LogicSubscriber[Any]:
+    """Declare a handler of a durable consumer; the handler's outcome settles each message."""
+    return router.subscriber(
+        subject,
+        stream=JStream(stream, declare=False),
+        durable=durable,
+        pull_sub=one_at_a_time(bus),
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+        title=title,
+    )
+
+
 def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
     invalid = ExceptionMiddleware()
     router = NatsRouter(middlewares=(invalid,))
+    consumer = partial(_consumer, bus, router)
 
     @invalid.add_handler(Poison, publish=True)
     async def discard(poison: Poison, message: Work) -> Outcome:
@@ -82,16 +84,7 @@ def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
             raise poison
         return await worker.on_invalid_decision(message, poison.reason)
 
-    @router.subscriber(
-        subjects.approval_reply(ANY, ANY),
-        stream=JStream(names.APPROVALS, declare=False),
-        durable=names.APPROVAL_REPLIES,
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-        title="approval replies",
-    )
+    @consumer(subjects.approval_reply(ANY, ANY), names.APPROVALS, names.APPROVAL_REPLIES, "approval replies")
     async def decision(reply: ApprovalReply, message: Work) -> Outcome:
         """Handle the stored decision of an approval request."""
         check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
@@ -138,12 +131,9 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
 def report_router(reports: WorkspaceReports) -> NatsRouter:
     router = NatsRouter()
 
-    @router.subscriber(
-        subjects.workspace_report(ANY, ANY, ANY),
-        queue=names.AGENTS,
-        max_workers=CONCURRENCY,
-        title="workspace.report",
-    )
+    reports_of = subjects.workspace_report(ANY, ANY, ANY)
+
+    @router.subscriber(reports_of, queue=names.AGENTS, max_workers=CONCURRENCY, title="workspace.report")
     async def report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply:
         """Record a runner's report about a workspace and return the placement of the workspace."""
         return await reports.on_report(report, message.subject)

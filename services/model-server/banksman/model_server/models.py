@@ -16,7 +16,7 @@ from banksman.model_server.chat import (
     estimated_tokens,
     model_not_found,
 )
-from banksman.model_server.demo.reply import demo_reply
+from banksman.model_server.demo_reply import demo_reply
 from banksman.model_server.script import RawReply, Script, ScriptedCall, ScriptedReply, ScriptedUsage
 
 DEMO_MODEL = "demo"

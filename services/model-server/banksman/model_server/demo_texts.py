@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from banksman.model_server.chat import Json, ToolOutput, as_object, dumps, loads_object
-from banksman.model_server.demo.rules import Step
+from banksman.model_server.demo_rules import Step
 
 _QUOTED_CHARS = 2_000
 SIGNATURE = "\n\n*I am the demo model: a set of rules, not a language model.*"
@@ -73,12 +73,9 @@ def _section(done: ExecutedStep) -> str:
     if done.step.kind != "list":
         return f"## {done.step.subject}\n\n{_size(done.text)}\n\n{_fenced(done.text)}"
     place, names = done.step.subject or "the workspace", done.text.split("\n")[:-1]
-    listed = "\n".join(f"- {name}" for name in names)
-    return (
-        f"{_counted(len(names), 'entry')} in {place}:\n\n{listed}"
-        if names
-        else f"There are no files in {place}."
-    )
+    if not names:
+        return f"There are no files in {place}."
+    return f"{_counted(len(names), 'entry')} in {place}:\n\n{_listed(names)}"
 
 
 def _outcome(done: ExecutedStep) -> str:
@@ -93,9 +90,7 @@ def _outcome(done: ExecutedStep) -> str:
         case "list":
             names = [_code(name) for name in text.splitlines()]
             place = subject if step.subject else "The workspace"
-            return f"{place} holds {_counted(len(names), 'entry')}:\n\n" + "\n".join(
-                f"- {name}" for name in names
-            )
+            return f"{place} holds {_counted(len(names), 'entry')}:\n\n{_listed(names)}"
         case "summarise":
             return f"{subject} has {_size(text)} It begins:\n\n{_fenced(text[:200])}"
         case "write":
@@ -105,10 +100,14 @@ def _outcome(done: ExecutedStep) -> str:
         case "save":
             return f"I saved the output to {subject}."
         case "use":
-            facts = (f"- {name}: {value}" for name, value in done.facts.items() if name != "success")
-            return f"{subject} returned:\n\n" + ("\n".join(facts) or text)
+            facts = [f"{name}: {value}" for name, value in done.facts.items() if name != "success"]
+            return f"{subject} returned:\n\n" + (_listed(facts) or text)
         case _:
             return f"{subject} contains:\n\n{_fenced(text)}"
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _intention(step: Step) -> str:
@@ -148,9 +147,8 @@ def _fenced(text: str) -> str:
     """Return the beginning of a text in a code fence that is longer than any in the text."""
     shown = text[:_QUOTED_CHARS].rstrip()
     fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", shown)), default=0))
-    note = (
-        f"\n\n(the first {_QUOTED_CHARS:,} of {len(text):,} characters)" if len(text) > _QUOTED_CHARS else ""
-    )
+    cut = f"\n\n(the first {_QUOTED_CHARS:,} of {len(text):,} characters)"
+    note = cut if len(text) > _QUOTED_CHARS else ""
     return f"{fence}\n{shown}\n{fence}{note}" if shown else "(empty)"
 
 

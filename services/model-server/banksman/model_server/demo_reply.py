@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from textwrap import shorten
-from typing import Any, cast
 
+from banksman.model_server import demo_texts as texts
 from banksman.model_server.chat import (
     AssistantTurn,
     Call,
     Item,
+    Json,
     ToolOutput,
     UserText,
     ValidatedRequest,
@@ -21,9 +21,8 @@ from banksman.model_server.chat import (
     dumps,
     loads_object,
 )
-from banksman.model_server.demo import texts
-from banksman.model_server.demo.rules import Step, ideas, read_request
-from banksman.model_server.demo.texts import ExecutedStep, read_result
+from banksman.model_server.demo_rules import Step, ideas, read_request
+from banksman.model_server.demo_texts import ExecutedStep, read_result
 from banksman.model_server.script import ScriptedCall, ScriptedReply
 
 _MAX_STREAM_S = 4.0
@@ -60,9 +59,8 @@ def _reply(history: DemoConversation) -> ScriptedReply:
         return ScriptedReply(text=texts.final_text(done, [texts.NO_TOOL.format(missing)]))
     if history.json_text:
         (call,) = calls
-        return ScriptedReply(
-            text=dumps({"tool": call.name, "parameters": call.arguments, "terminate": False})
-        )
+        written = {"tool": call.name, "parameters": call.arguments, "terminate": False}
+        return ScriptedReply(text=dumps(written))
     return ScriptedReply(text="" if history.rounds else texts.announcement(steps), tool_calls=tuple(calls))
 
 
@@ -105,10 +103,9 @@ def read_history(chat: ValidatedRequest) -> DemoConversation:
     json_text = not chat.tools and '"tool"' in chat.system and '"terminate"' in chat.system
     items = _with_native_calls(chat.items) if json_text else chat.items
     begin, end = _last_request(items)
+    request = "\n".join(one.text for one in items[begin:end] if isinstance(one, UserText))
     return DemoConversation(
-        request=_without_context(
-            "\n".join(one.text for one in items[begin:end] if isinstance(one, UserText))
-        ),
+        request=_without_context(request),
         rounds=_rounds(items[end:]),
         last_path=_last_path(items[:begin]),
         json_text=json_text,
@@ -150,11 +147,9 @@ def _with_native_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
 def _written_call(text: str, index: int) -> Call | None:
     written = loads_object(text[text.find("{") : text.rfind("}") + 1]) or {}
     tool, parameters = written.get("tool"), as_object(written.get("parameters"))
-    return (
-        Call(f"text_{index}", tool, dumps(parameters))
-        if isinstance(tool, str) and parameters is not None
-        else None
-    )
+    if not isinstance(tool, str) or parameters is None:
+        return None
+    return Call(f"text_{index}", tool, dumps(parameters))
 
 
 def _last_request(items: tuple[Item, ...]) -> tuple[int, int]:
@@ -188,29 +183,22 @@ def workflow_reply(chat: ValidatedRequest, request: str) -> str | None:
     if _TASK not in chat.system:
         return None
     words = set(_WORD.findall(request.lower()))
-    workflows = [_workflow(line) for line in chat.system.splitlines() if line.startswith('{"name"')]
-    none: dict[str, Any] = {}
-    best = max(workflows, key=lambda one: _score(one, words), default=none)
+    described = [line for line in chat.system.splitlines() if line.startswith('{"name"')]
+    workflows = [loads_object(line) or {} for line in described]
+    best = max(workflows, key=lambda one: _score(one, words), default=Json())
     if not _score(best, words):
         return dumps({"workflow": None})
     return dumps({"workflow": best["name"], "parameters": _parameters(best, words, request)})
 
 
-def _workflow(line: str) -> dict[str, Any]:
-    try:
-        return cast(dict[str, Any], json.loads(line))
-    except ValueError:
-        return {}
-
-
-def _score(workflow: dict[str, Any], words: set[str]) -> int:
+def _score(workflow: Json, words: set[str]) -> int:
     return len(words & set(_WORD.findall(str(workflow.get("name", "")).lower())))
 
 
-def _parameters(workflow: dict[str, Any], words: set[str], request: str) -> dict[str, Any]:
-    form = cast(dict[str, Any], workflow.get("parameters", {}))
-    properties = cast(dict[str, dict[str, Any]], form.get("properties", {}))
-    found: dict[str, Any] = {
+def _parameters(workflow: Json, words: set[str], request: str) -> Json:
+    form: Json = workflow.get("parameters", {})
+    properties: dict[str, Json] = form.get("properties", {})
+    found: Json = {
         name: choice
         for name, field in properties.items()
         for choice in field.get("enum", ())
@@ -245,9 +233,8 @@ def workflow_text(chat: ValidatedRequest, request: str) -> str | None:
         if not said:
             return "The conversation has no messages."
         lines = [f"- {who}: {text[:MAX_CHARS]}" for who, text in said[-MAX_LINES:]]
-        return f"The last {len(lines)} of {len(said)} messages (the demo model only quotes):\n\n" + "\n".join(
-            lines
-        )
+        title = f"The last {len(lines)} of {len(said)} messages (the demo model only quotes):"
+        return "\n".join([title, "", *lines])
     if _REPORT in chat.system:
         sources = [(number, _SENTENCE.search(body)) for number, body in _SOURCE.findall(request)]
         lines = [f"- {found[0][:MAX_CHARS]} [{number}]" for number, found in sources if found]
