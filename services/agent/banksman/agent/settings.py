@@ -9,8 +9,9 @@ from pydantic import Field
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.tools import DEFAULT_AWAY_S
 from banksman.bus.connection import NatsSettings
+from banksman.contracts.messages import Usage
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
-from banksman.runs.pricing import Price
+from banksman.runs.pricing import Price, cost
 from banksman.runs.runners.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
@@ -49,6 +50,10 @@ class AgentSettings(HealthSettings):
     """`provider:model` that writes summaries; None for the model of the run."""
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])
     """USD per million tokens by `provider:model`; replaces and extends the built-in table."""
+
+    def priced(self, model: str, usage: Usage) -> Usage:
+        """Return a usage of `provider:model` with its cost."""
+        return usage.model_copy(update={"cost_usd": cost(model, usage, self.prices)})
 
 
 class AgentServiceSettings(ServiceSettings):

@@ -15,7 +15,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Self
 
-from banksman.agent.logs.heads_recorder import WRITE_EVERY_S, CommitFold, HeadsRecorder
+from banksman.agent.logs.heads_recorder import WRITE_EVERY_S, HeadsRecorder
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError
@@ -55,7 +56,7 @@ class LogGuard:
         bus: Bus,
         damaged: DamagedLogs,
         *,
-        fold: CommitFold | None = None,
+        fold: UsageLedger | None = None,
         write_every_s: float = WRITE_EVERY_S,
         scrub_after_s: float = SCRUB_AFTER_S,
     ) -> None:
@@ -85,11 +86,11 @@ class LogGuard:
             try:
                 if not self._checked:
                     await self._check()
-                if self._damaged.of_all is None:
-                    return True
                 reason = self._damaged.of_all
             except BanksmanError as error:
                 reason = str(error)
+            if reason is None:
+                return True
             if reason != logged:
                 logger.error("not ready: %s", reason)
                 logged = reason

@@ -1,7 +1,7 @@
 """Follows the headers of all commits: one agent records the log heads, and folds the commits for all agents.
 
 Each follower receives one message per commit. Therefore one agent follows, and also passes each commit to the
-other fold over all logs (`CommitFold`).
+other fold over all logs, the usage of tenants.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import contextlib
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.kv import Entry
-from banksman.bus.storage.tail import StoredHeaders, tail
+from banksman.bus.storage.tail import tail
 from banksman.contracts.administration import HeadsSegment, LogHead
 from banksman.contracts.errors import Poison
 from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads
@@ -42,29 +43,6 @@ class _Segment:
         self.upto = stream_seq
 
 
-class CommitFold(Protocol):
-    """A state that one process folds from the headers of all commits, besides the record of the log heads."""
-
-    wanted: asyncio.Event
-    """Set when this process should follow the commits at once, because no other process seems to."""
-
-    async def begin(self) -> int:
-        """Begin to fold; return the stream sequence after which `take` needs the commits."""
-        ...
-
-    def take(self, commit: StoredHeaders) -> None:
-        """Fold a commit. It may have been folded already."""
-        ...
-
-    async def end(self) -> None:
-        """Stop folding, because another process folds or this one stops."""
-        ...
-
-    async def is_followed(self) -> bool:
-        """Return False if no process folds."""
-        ...
-
-
 class HeadsRecorder:
     """Writes the record of the log heads while its context is open, unless another process writes it."""
 
@@ -72,7 +50,7 @@ class HeadsRecorder:
         self,
         heads: LogHeads,
         *,
-        fold: CommitFold | None = None,
+        fold: UsageLedger | None = None,
         write_every_s: float = WRITE_EVERY_S,
         standby_s: float = STANDBY_S,
     ) -> None:

@@ -128,6 +128,7 @@ class UsageLedger:
         await self._view.__aexit__(None, None, None)
 
     async def begin(self) -> int:
+        """Begin to count; return the stream sequence after which `take` needs the commits."""
         # Read in this order: the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
@@ -145,6 +146,7 @@ class UsageLedger:
         return self._upto
 
     def take(self, commit: StoredHeaders) -> None:
+        """Count a commit, unless it is counted already."""
         if commit.stream_seq <= self._upto:
             return
         consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
@@ -156,6 +158,7 @@ class UsageLedger:
         self._advanced.set()
 
     async def end(self) -> None:
+        """Stop counting, because another process counts or this one stops."""
         self._counting.clear()
         for task in tuple(self._replies):
             task.cancel()
@@ -165,6 +168,7 @@ class UsageLedger:
             account.forget()
 
     async def is_followed(self) -> bool:
+        """Return False if no process counts."""
         try:
             await self._request(UsageQuery(tenant=ALL_TENANTS, upto=0))
         except NoResponders:

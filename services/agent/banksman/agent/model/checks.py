@@ -62,7 +62,8 @@ async def argument_problems(
         if tool is None or call.arguments_error is not None:
             continue
         problem = await schemas.argument_problem(tenant, tool, call.arguments or {})
-        found |= {} if problem is None else {call_id: problem}
+        if problem is not None:
+            found[call_id] = problem
     return found
 
 
@@ -81,7 +82,8 @@ async def old_contents(
         async with asyncio.timeout(OLD_CONTENTS_S):
             for path in dict.fromkeys(paths):
                 text = await _old_content(placements, state, path)
-                found |= {} if text is None else {path: text}
+                if text is not None:
+                    found[path] = text
     return found
 
 
@@ -134,8 +136,7 @@ class CallPolicy:
         if decision == "deny":
             text = f"The policy of this assistant does not allow this call of {call.name}."
             return _refused(call, "denied", text)
-        if decision == "ask" and self.facts.approvals_full is not None:
-            reason = self.facts.approvals_full
+        if decision == "ask" and (reason := self.facts.approvals_full) is not None:
             text = f"This call needs an approval, which cannot be requested now: {reason}."
             return _refused(call, "unavailable", text)
         return CheckedCall(call, needs_approval=decision == "ask")
@@ -185,14 +186,10 @@ class TenantBudgets:
         count: their price is known only with the reply.
         """
         limits = self.settings.of(owned.state.tenant)
-        if not _any_counted(limits):
+        if all(limits.within(window) == (None, None) for window in WINDOWS):
             return None
         consumed = await self.usage.consumed(owned.state.tenant, owned.state.stream_seq)
         return _used_up(limits, consumed, owned.ports.clock.now())
-
-
-def _any_counted(limits: TenantLimits) -> bool:
-    return any(limits.within(window) != (None, None) for window in WINDOWS)
 
 
 def _used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:

@@ -19,7 +19,6 @@ from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
 from banksman.runs.history import compacted
 from banksman.runs.owner import Build, Ownership, nothing
-from banksman.runs.pricing import cost
 from banksman.runs.state import NO_USAGE, Conversation, Run
 from banksman.runs.steps import deadline_of
 
@@ -126,10 +125,9 @@ class Compactor:
         except BanksmanError as error:
             logger.warning("the conversation was not summarised: %s", error, extra={"run_id": run.run_id})
             return _Written()
-        usage = completion.reply.usage
-        priced = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})
         text = shortened((completion.reply.text or "").strip(), _summary_chars(wanted, size))
-        return _Written(text, completion.model, priced)
+        usage = self.settings.priced(completion.model, completion.reply.usage)
+        return _Written(text, completion.model, usage)
 
     def _request(
         self, model: str, older: tuple[Message, ...], wanted: CompactionCut, size: Size
@@ -161,21 +159,18 @@ def is_too_long(error: BanksmanError) -> bool:
 
 
 def _event(owned: Ownership, chosen: CompactionCut, written: _Written) -> HistoryCompacted:
+    before = owned.state.compaction
     return HistoryCompacted(
         message_id=owned.ports.clock.new_id("m"),
         how="summarised" if written.text else "dropped",
-        summary=written.text or _summary_before(owned.state),
+        # The summary of an earlier compaction must not be lost with the oldest messages.
+        summary=written.text or (before.summary if before else ""),
         kept_from=chosen.kept_from,
         tokens_before=chosen.tokens_before,
         tokens_after=0,
         model=written.model,
         usage=written.usage,
     )
-
-
-def _summary_before(state: Conversation) -> str:
-    """Return the summary of an earlier compaction, which must not be lost with the oldest messages."""
-    return state.compaction.summary if state.compaction else ""
 
 
 def _summary_chars(wanted: CompactionCut, size: Size) -> int:

@@ -15,6 +15,7 @@ from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut
 from banksman.contracts.events import (
     EventBody,
+    FinishReason,
     MessageCompleted,
     ProtocolRetry,
     ToolCallCompleted,
@@ -89,7 +90,7 @@ class ReplyCommit:
             return paid_events(state, self.paid, text)
         match self.reading:
             case Final(text, finish_reason):
-                return (_message(run, self, text).model_copy(update={"finish_reason": finish_reason}),)
+                return (_message(run, self.paid, text, finish_reason, self.provider_state),)
             case Malformed() as malformed:
                 return (_retry(run, self, malformed),)
             case RequestedCalls(text, calls):
@@ -98,17 +99,26 @@ class ReplyCommit:
                 assert_never(self.reading)
 
 
-def _message(run: Run, reply: ReplyCommit, text: str | None) -> MessageCompleted:
+def _message(
+    run: Run,
+    paid: PaidReply,
+    text: str | None,
+    finish_reason: FinishReason,
+    provider_state: JsonObject | None = None,
+    *,
+    is_partial: bool = False,
+) -> MessageCompleted:
     return MessageCompleted(
-        message_id=reply.paid.message_id,
+        message_id=paid.message_id,
         role="assistant",
         content=text,
-        finish_reason="tool_calls",
-        model=reply.paid.model,
+        finish_reason=finish_reason,
+        model=paid.model,
         protocol=run.settings.tool_protocol,
-        provider=reply.paid.provider,
-        provider_state=reply.provider_state,
-        usage=reply.paid.usage,
+        provider=paid.provider,
+        provider_state=provider_state,
+        usage=paid.usage,
+        partial=is_partial,
     )
 
 
@@ -130,7 +140,7 @@ def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:
 def _call_events(
     state: Conversation, run: Run, reply: ReplyCommit, text: str | None, requested: tuple[RequestedCall, ...]
 ) -> tuple[EventBody, ...]:
-    message = _message(run, reply, text)
+    message = _message(run, reply.paid, text, "tool_calls", reply.provider_state)
     most = run.settings.limits.calls_per_reply
     policy = CallPolicy.of(state, run, reply.facts)
     numbered = list(zip(requested, reply.call_ids, strict=True))
@@ -189,18 +199,7 @@ def paid_events(
     """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
         return ()
-    message = MessageCompleted(
-        message_id=reply.message_id,
-        role="assistant",
-        content=text,
-        finish_reason="unknown",
-        model=reply.model,
-        protocol=state.run.settings.tool_protocol,
-        provider=reply.provider,
-        usage=reply.usage,
-        partial=is_partial,
-    )
-    return (message,)
+    return (_message(state.run, reply, text, "unknown", is_partial=is_partial),)
 
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:

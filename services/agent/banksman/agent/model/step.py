@@ -40,7 +40,6 @@ from banksman.prompting.enhance import enhance, needs_of
 from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
-from banksman.runs.pricing import cost
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation, Run
@@ -124,8 +123,8 @@ class ModelStep:
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
         usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
-        usage = usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)})
-        return PartialReply(truncated_text(text), PaidReply(deltas.message_id, model, "", usage))
+        paid = PaidReply(deltas.message_id, model, "", self.settings.priced(model, usage))
+        return PartialReply(truncated_text(text), paid)
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
         """Request and check the reply; return None if the run was cancelled meanwhile."""
@@ -147,8 +146,7 @@ class ModelStep:
         if completion is None:
             return None
         await reach("agent.reply_received")
-        usage = completion.reply.usage
-        usage = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})
+        usage = self.settings.priced(completion.model, completion.reply.usage)
         paid = PaidReply(deltas.message_id, completion.model, completion.provider, usage)
         try:
             return await self._checked(owned, prepared, deltas, completion.reply, paid)
@@ -183,27 +181,22 @@ class ModelStep:
         calls: tuple[RequestedCall, ...],
         call_ids: tuple[str, ...],
     ) -> CallFacts:
-        state = owned.state
-        executed = calls[: owned.run.settings.limits.calls_per_reply]
-        tools = self._callable_tools(state, owned.run, prepared)
+        tenant, settings = owned.state.tenant, owned.run.settings
+        executed = calls[: settings.limits.calls_per_reply]
+        # Also the tools of a server that is restarting may be called.
+        returning = self.catalog.returning(tenant, settings.tools)
+        kept = (tool for tool in returning if tool.name not in prepared.dropped)
+        tools = {tool.name: tool for tool in (*kept, *prepared.tools)}
         return CallFacts(
             tools=tools,
-            problems=await argument_problems(self.schemas, state.tenant, executed, call_ids, tools),
-            old_contents=await old_contents(self.placements, state, executed),
-            approvals_full=await self._approvals_full(state.tenant, executed),
+            problems=await argument_problems(self.schemas, tenant, executed, call_ids, tools),
+            old_contents=await old_contents(self.placements, owned.state, executed),
+            approvals_full=await self._approvals_full(tenant, executed),
         )
 
     async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
         size = sum(len(json.dumps(call.arguments)) for call in calls)
         return await self.tenants.approvals.problem(tenant, size) if calls else None
-
-    def _callable_tools(
-        self, state: Conversation, run: Run, prepared: _Prepared
-    ) -> dict[str, ToolDefinition]:
-        """Return the tools that may be called, also those of a server that is restarting, by name."""
-        returning = self.catalog.returning(state.tenant, run.settings.tools)
-        kept = (tool for tool in returning if tool.name not in prepared.dropped)
-        return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
         settings = run.settings
