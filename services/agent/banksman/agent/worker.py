@@ -86,19 +86,16 @@ def is_suspect(state: Conversation) -> bool:
     return state.run is not None and state.claims_in_row >= SUSPECT_CLAIMS
 
 
+@dataclass(slots=True)
 class Turn:
     """The time in which a run is driven; a suspect occupies the quarantine for it."""
 
-    def __init__(self, place: asyncio.Lock | None) -> None:
-        self._place = place
-
-    @property
-    def ended(self) -> bool:
-        return self._place is None
+    place: asyncio.Lock | None
+    """None if the turn has ended, or the run is no suspect."""
 
     def end(self) -> None:
         """Give the place to the next suspect. Safe to repeat."""
-        place, self._place = self._place, None
+        place, self.place = self.place, None
         if place is not None:
             place.release()
 
@@ -137,7 +134,7 @@ class Quarantine:
 async def _clear(turn: Turn, on_cleared: Callable[[], Awaitable[None]]) -> None:
     await asyncio.sleep(ALONE_S)
     try:
-        if not turn.ended:
+        if turn.place is not None:
             await on_cleared()
     except BanksmanError as error:
         logger.warning("a suspect run could not be cleared: %s", error)

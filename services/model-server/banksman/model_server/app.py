@@ -24,7 +24,6 @@ from banksman.model_server.chat import (
     Json,
     RequestRefused,
     ValidatedRequest,
-    dumps,
     loads_object,
     model_not_found,
 )
@@ -39,11 +38,11 @@ from banksman.model_server.delivery import (
 from banksman.model_server.models import Models, resolve_reply
 from banksman.model_server.recorder import (
     MAX_VIOLATIONS,
+    AdminRoutes,
     Outcome,
     RecordedRequest,
     Recorder,
     Violation,
-    add_admin_routes,
 )
 from banksman.model_server.script import RawReply, Script, ScriptName
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings
@@ -156,7 +155,7 @@ class ModelRoutes:
         for path in ("/", "/healthz", "/readyz"):
             app.router.add_get(path, _ok)
         if self.recorder is not None:
-            add_admin_routes(app, self.models, self.recorder, self.violations, self.gates)
+            AdminRoutes(self.models, self.recorder, self.violations, self.gates).add_to(app)
         app.router.add_route("*", "/{path:.*}", _unknown_url)
         return app
 
@@ -231,16 +230,16 @@ class ModelRoutes:
         return web.json_response({"input_tokens": chat.input_tokens}, headers={"request-id": request_id})
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        page = anthropic_reply.models_page if _is_anthropic(request) else openai_reply.models_page
-        return web.json_response(page(self.models.names()))
+        reply = anthropic_reply if _is_anthropic(request) else openai_reply
+        return web.json_response(reply.models_page(self.models.names()))
 
     async def _read_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
         wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
         if name not in self.models.names():
             return self._refuse(model_not_found(name), wire, _new_request_id(), b"")
-        entry = anthropic_reply.model_object if _is_anthropic(request) else openai_reply.model_object
-        return web.json_response(entry(name))
+        reply = anthropic_reply if _is_anthropic(request) else openai_reply
+        return web.json_response(reply.model_object(name))
 
 
 def _new_request_id() -> str:
@@ -266,7 +265,5 @@ async def _ok(_request: web.Request) -> web.Response:
 
 async def _unknown_url(request: web.Request) -> web.Response:
     message = f"Unknown request URL: {request.method} {request.path}. The API's paths begin with /v1/."
-    body: Json = {
-        "error": {"message": message, "type": "invalid_request_error", "param": None, "code": "unknown_url"}
-    }
-    return _json_bytes(dumps(body).encode(), 404, {})
+    refused = RequestRefused(message, code="unknown_url", status=404)
+    return _json_bytes(openai_reply.refusal(refused, ""), 404, {})

@@ -109,11 +109,20 @@ class _RequestsQuery(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Admin:
+class AdminRoutes:
     models: Models
     recorder: Recorder
     violations: deque[Violation]
     gates: Gates
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_put("/scripts/{name}", self.put_script)
+        app.router.add_delete("/scripts/{name}", self.delete_script)
+        app.router.add_get("/requests", self.get_requests)
+        app.router.add_delete("/requests", self.delete_requests)
+        app.router.add_get("/violations", self.get_violations)
+        app.router.add_delete("/violations", self.delete_violations)
+        app.router.add_put("/gates/{name}", self.open_gate)
 
     async def put_script(self, request: web.Request) -> web.Response:
         try:
@@ -152,19 +161,6 @@ class _Admin:
     async def open_gate(self, request: web.Request) -> web.Response:
         self.gates.open(request.match_info["name"])
         return web.Response(status=204)
-
-
-def add_admin_routes(
-    app: web.Application, models: Models, recorder: Recorder, violations: deque[Violation], gates: Gates
-) -> None:
-    admin = _Admin(models, recorder, violations, gates)
-    app.router.add_put("/scripts/{name}", admin.put_script)
-    app.router.add_delete("/scripts/{name}", admin.delete_script)
-    app.router.add_get("/requests", admin.get_requests)
-    app.router.add_delete("/requests", admin.delete_requests)
-    app.router.add_get("/violations", admin.get_violations)
-    app.router.add_delete("/violations", admin.delete_violations)
-    app.router.add_put("/gates/{name}", admin.open_gate)
 
 
 def _invalid(invalid: ValidationError) -> web.Response:

@@ -178,7 +178,8 @@ def cut(
     at = next(
         (at for at in _borders(history) if at >= first and behind[len(history) - at] <= room), len(history)
     )
-    saved = sum(size.messages[:at]) - summary - _kept_message_tokens(history[:at], size, message)
+    kept = size.messages[history.index(message)] if message in history[:at] else 0
+    saved = sum(size.messages[:at]) - summary - kept
     return CompactionCut(at, size.total, summary) if saved >= limit * LEAST_GAIN else None
 
 
@@ -195,7 +196,3 @@ def _beginning(history: tuple[Message, ...], iterations: int) -> int:
     while at > 1 and isinstance(history[at - 1], UserMessage):
         at -= 1
     return at
-
-
-def _kept_message_tokens(older: tuple[Message, ...], size: Size, message: UserMessage) -> int:
-    return next((size.messages[at] for at, one in enumerate(older) if one == message), 0)

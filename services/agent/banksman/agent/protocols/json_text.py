@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from banksman.agent.protocols.base import (
@@ -160,36 +160,36 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Fields:
-    def __init__(self, text: str, start: int, end: int, value: JsonObject) -> None:
-        self._text = text
-        self._start = start
-        self._end = end
-        self._value = value
+    text: str
+    start: int
+    end: int
+    value: JsonObject
 
     def check_names(self) -> None:
         for name in _FIELDS:
-            if name not in self._value:
-                raise _MalformedCall(f'the required field "{name}" is missing', self._start)
-        for name in self._value:
+            if name not in self.value:
+                raise _MalformedCall(f'the required field "{name}" is missing', self.start)
+        for name in self.value:
             if name not in _FIELDS:
                 raise self._wrong(name, f'the field "{name[:64]}" is not allowed')
 
     def name(self) -> str:
-        value = self._value[TOOL_KEY]
+        value = self.value[TOOL_KEY]
         if isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS:
             return value
         raise self._wrong(TOOL_KEY, f'"{TOOL_KEY}" must be a string of 1 to {MAX_NAME_CHARS} characters')
 
     def parameters(self) -> JsonObject:
-        value = self._value[PARAMETERS_KEY]
+        value = self.value[PARAMETERS_KEY]
         if isinstance(value, dict):
             return value
         kind = "JSON written inside a string" if isinstance(value, str) else _kind(value)
         raise self._wrong(PARAMETERS_KEY, f'"{PARAMETERS_KEY}" must be an object, not {kind}')
 
     def terminate(self) -> bool:
-        value = self._value[TERMINATE_KEY]
+        value = self.value[TERMINATE_KEY]
         if isinstance(value, bool):
             return value
         raise self._wrong(
@@ -197,8 +197,8 @@ class _Fields:
         )
 
     def _wrong(self, name: str, rule: str) -> _MalformedCall:
-        found = self._text.find(json.dumps(name, ensure_ascii=False), self._start, self._end)
-        return _MalformedCall(rule, max(found, self._start))
+        found = self.text.find(json.dumps(name, ensure_ascii=False), self.start, self.end)
+        return _MalformedCall(rule, max(found, self.start))
 
 
 def _kind(value: JsonValue) -> str:

@@ -63,8 +63,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     def timeout(self, model: str) -> Timeout:
         from anthropic import Timeout
 
-        silence_s = self.settings.silence_s(f"{self.name}:{model}")
-        return Timeout(silence_s, connect=self.settings.connect_timeout_s)
+        return Timeout(self.silence_s(model), connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         return partial(self._attempt, request, deltas)
@@ -231,9 +230,8 @@ class AnthropicReplyReader:
                 self._thinking.setdefault(index, _Thinking()).text.append(text)
                 await self._builder.add_reasoning(text)
             case "signature_delta":
-                self._thinking.setdefault(index, _Thinking()).signature.append(
-                    as_text(delta.get("signature"))
-                )
+                signature = as_text(delta.get("signature"))
+                self._thinking.setdefault(index, _Thinking()).signature.append(signature)
             case _:
                 pass
 

@@ -87,12 +87,9 @@ def plan(request: ModelRequest, provider: str) -> Plan:
     provider, a compaction, another model, or a message in addition to outputs requires a new thread: a run
     that waits for outputs accepts nothing else.
     """
-    items = exchanges(request.messages)
-    place = max((at for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=None)
-    last = items[place] if place is not None else None
-    tail = [item for item in items[(place or 0) + 1 :] if isinstance(item, UserMessage)]
-    match last, _current_state(request, provider):
-        case ModelExchange(calls=(_, *_)), ThreadState(run_id=str(run_id)) as state if not tail:
+    older, tail = _divided(request)
+    match older[-1] if older else None, _current_state(request, provider):
+        case ModelExchange(calls=(_, *_)) as last, ThreadState(run_id=str(run_id)) as state if not tail:
             if state.model == request.model:
                 return Submit(state.thread_id, run_id, _outputs(last))
         case ModelExchange(calls=()), ThreadState(run_id=None) as state if tail:
@@ -104,13 +101,19 @@ def plan(request: ModelRequest, provider: str) -> Plan:
 
 def begin(request: ModelRequest) -> Begin:
     """Return the plan for a new thread, which is always possible."""
+    older, tail = _divided(request)
+    now = _joined(tail)
+    if not older:
+        return Begin(now)
+    history = [_HISTORY, *(piece for item in older for piece in _as_text(item))]
+    return Begin("\n\n".join([*history, *((_NEXT, now) if tail else (_CLOSING,))]))
+
+
+def _divided(request: ModelRequest) -> tuple[list[UserMessage | ModelExchange], list[UserMessage]]:
+    """Return the history up to the last reply of the model, and the messages of the user after it."""
     items = exchanges(request.messages)
     after = max((at + 1 for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=0)
-    now = _joined(item for item in items[after:] if isinstance(item, UserMessage))
-    if not after:
-        return Begin(now)
-    history = [_HISTORY, *(piece for item in items[:after] for piece in _as_text(item))]
-    return Begin("\n\n".join([*history, *((_NEXT, now) if items[after:] else (_CLOSING,))]))
+    return items[:after], [item for item in items[after:] if isinstance(item, UserMessage)]
 
 
 def known_assistant(request: ModelRequest, provider: str) -> ThreadState | None:

@@ -206,24 +206,20 @@ class RetryingProvider(ABC, Generic[C]):
         too_late = ends_at is not None and asyncio.get_running_loop().time() + delay_s >= ends_at
         if number >= self.settings.max_attempts or too_late:
             raise ProviderFailed(self.name, fault.message, status=fault.status, unavailable=True) from fault
-        logger.warning(
-            "repeating the model request: %s",
-            fault.message,
-            extra={
-                "provider": self.name,
-                "attempt": number,
-                "status": fault.status,
-                "delay_s": round(delay_s, 3),
-            },
-        )
+        facts = {"provider": self.name, "attempt": number, "status": fault.status}
+        extra = {**facts, "delay_s": round(delay_s, 3)}
+        logger.warning("repeating the model request: %s", fault.message, extra=extra)
         return delay_s
+
+    def silence_s(self, model: str) -> float:
+        return self.settings.silence_s(f"{self.name}:{model}")
 
     def silent(self, model: str) -> ProviderFailed:
         """Return the failure of a request whose reply paused for longer than `model` may be silent.
 
         It is `unavailable`, so that another model is tried, and not transient: this model may still write.
         """
-        text = f"{model} was silent for {self.settings.silence_s(f'{self.name}:{model}'):g} s"
+        text = f"{model} was silent for {self.silence_s(model):g} s"
         return ProviderFailed(self.name, text, unavailable=True)
 
     def warm(self) -> None:

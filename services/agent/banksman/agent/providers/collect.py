@@ -52,7 +52,8 @@ class ReplyBuilder:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
-        self._last_call = -1
+        self.last_call = -1
+        """The highest index of a call, including calls that are left out; -1 if there is no call."""
         self._chars = 0
         self._reasoning_chars = 0
 
@@ -87,9 +88,9 @@ class ReplyBuilder:
     ) -> None:
         """Add a fragment of a call. The first id and name count, because some servers repeat them."""
         # Counted also for a call that is left out, so that an endless stream of calls is cut.
-        self._chars += _CALL_CHARS if index > self._last_call else 1
+        self._chars += _CALL_CHARS if index > self.last_call else 1
         self._chars += len(arguments) if isinstance(arguments, str) else 0
-        self._last_call = max(self._last_call, index)
+        self.last_call = max(self.last_call, index)
         if index not in self._calls and len(self._calls) >= MAX_CALLS:
             return
         call = self._calls.setdefault(index, _Call())
@@ -116,10 +117,6 @@ class ReplyBuilder:
 
     def has_call(self, index: int) -> bool:
         return index in self._calls
-
-    def last_call(self) -> int | None:
-        """Return the highest index of a call, including calls that are left out; None if there is no call."""
-        return None if self._last_call < 0 else self._last_call
 
     def reply(
         self,

@@ -72,14 +72,10 @@ def exchanges(messages: Iterable[Message]) -> list[UserMessage | ModelExchange]:
 
 
 def _with_result(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> CallWithResult:
-    message = results.get(call.id) or _unknown_outcome(call)
+    unknown = failed(call.id, "unknown_outcome", "The result of this call is not known.")
+    message = results.get(call.id) or ToolMessage(name=call.name, result=unknown)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
     return CallWithResult(_wire_id(call, used), name, call.arguments, message)
-
-
-def _unknown_outcome(call: ToolCall) -> ToolMessage:
-    result = failed(call.id, "unknown_outcome", "The result of this call is not known.")
-    return ToolMessage(name=call.name, result=result)
 
 
 def _wire_id(call: ToolCall, used: set[str]) -> str:

@@ -70,7 +70,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         sent = body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS))
-        silence_s = self.settings.silence_s(f"{self.name}:{request.model}")
+        silence_s = self.silence_s(request.model)
         reader = OpenAIReplyReader(deltas)
         try:
             async with aclosing(self.client.chunks(sent, silence_s)) as chunks:
@@ -192,10 +192,8 @@ class OpenAIReplyReader:
         reason = self._finish_reason
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
-        finish_reason = _FINISH_REASONS.get(reason, "unknown")
-        state: JsonObject | None = (
-            {self._reasoning_field: self._builder.reasoning} if self._reasoning_field else None
-        )
+        field, finish_reason = self._reasoning_field, _FINISH_REASONS.get(reason, "unknown")
+        state: JsonObject | None = {field: self._builder.reasoning} if field else None
         return self._builder.reply(finish_reason, reason, _usage(self._usage), state)
 
     async def _take_delta(self, delta: dict[str, Any]) -> None:
@@ -214,10 +212,8 @@ class OpenAIReplyReader:
         index = call.get("index")
         if isinstance(index, int):
             return index
-        last = self._builder.last_call()
-        if last is None:
-            return 0
-        return last + 1 if call.get("id") else last
+        last = self._builder.last_call
+        return last + 1 if call.get("id") or last < 0 else last
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

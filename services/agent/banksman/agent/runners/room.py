@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Self
 
 from banksman.agent.runners.stores import StoreRequests, StoreState
@@ -66,7 +67,9 @@ class RunnerRoom:
         self._checking: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._checking = self._bus.background.repeat("runner-room", self.check, wait=self._wait)
+        self._checking = self._bus.background.repeat(
+            "runner-room", self.check, wait=lambda: asyncio.sleep(self._pause_s)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -77,9 +80,6 @@ class RunnerRoom:
         # The next check must take place before the free room can be filled.
         fills_in_s = [await self._check(store) / FASTEST_BYTES_PER_S for store in RUNNER_STORES]
         self._pause_s = max(self._soonest_s, min(LATEST_S, *fills_in_s))
-
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._pause_s)
 
     async def _check(self, store: str) -> int:
         state = await self._stores.state(store)
@@ -113,12 +113,9 @@ class RunnerRoom:
     ) -> bool:
         most_bytes = int(MOST_SHARE * state.max_bytes)
         own = by_runner[runner]
-        others = {
-            subject: messages
-            for other, subjects in by_runner.items()
-            if other != runner
-            for subject, messages in subjects.items()
-        }
+        others = dict(
+            chain.from_iterable(found.items() for other, found in by_runner.items() if other != runner)
+        )
         of_own, of_others = sum(own.values()), sum(others.values())
         if min(held_bytes, of_own * state.max_message_bytes) <= most_bytes:
             return False
@@ -159,8 +156,8 @@ class RunnerRoom:
         )
         if store == OUTPUTS:
             await self._remove_oldest(runner, state)
-            return
-        await self._remove_snapshots(runner, await self._recorded_places(runner), state)
+        else:
+            await self._remove_snapshots(runner, await self._recorded_places(runner), state)
 
     async def _remove_oldest(self, runner: str, state: StoreState) -> None:
         """Remove a runner's oldest outputs until all objects take at most `OWN_SHARE` of the store."""

@@ -74,12 +74,9 @@ class StoreRequests:
         self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
 
     async def state(self, store: str) -> StoreState:
-        try:
-            info = await jetstream.call(self._bus, self._api("STREAM.INFO", object_stream(store)))
-        except jetstream.ApiError as error:
-            if error.err_code == CODE_STREAM_NOT_FOUND:
-                return StoreState(0, 0, 0, 0, 0)
-            raise
+        info = await self._call("STREAM.INFO", store, missing=CODE_STREAM_NOT_FOUND)
+        if info is None:
+            return StoreState(0, 0, 0, 0, 0)
         config, state = cast(dict[str, int], info["config"]), cast(dict[str, int], info["state"])
         return StoreState(
             state["bytes"],
@@ -106,11 +103,14 @@ class StoreRequests:
         body: dict[str, Any] = {"filter": subject}
         await self._call("STREAM.PURGE", store, body if before is None else {**body, "seq": before})
 
-    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    async def _call(
+        self, verb: str, store: str, body: dict[str, Any] | None = None, *, missing: int = CODE_NO_MESSAGE
+    ) -> dict[str, Any] | None:
+        """Return the response of the API; None if it is the error `missing`."""
         try:
             return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
         except jetstream.ApiError as error:
-            if error.err_code == CODE_NO_MESSAGE:
+            if error.err_code == missing:
                 return None
             raise
 
@@ -153,8 +153,8 @@ class RunnerStores:
 
     async def remove_snapshots(self, tenant: str, conversation_id: str) -> None:
         """Remove all snapshots of a deleted conversation, of all runners, recorded or not."""
+        below = f"*.{_workspace_key(tenant, conversation_id)}.>"
         for subject in (object_meta, object_chunks):
-            below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
             await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
 
     async def collect(self) -> None:
@@ -193,6 +193,10 @@ class RunnerStores:
             await self._stores.purge(WORKSPACES, below)
 
 
+def _workspace_key(tenant: str, conversation_id: str) -> str:
+    return f"{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}"
+
+
 def _snapshot_at(place: str) -> StoredSnapshot | None:
     owner, *path = place.split(".")
     if len(path) not in (3, 4) or not all(is_token(token) for token in path):
@@ -212,7 +216,7 @@ class WorkspaceReports:
     async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
         """Record a report. Safe to repeat: a report contains the current state, not a change."""
         *_, runner, tenant, conversation_id = subject.split(".")
-        key = f"{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}"
+        key = _workspace_key(tenant, conversation_id)
         assistant = await self._assistant_of(tenant, key) if report.starts else None
         while True:
             entry = await self._owners.get(key)
