@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
 from banksman.contracts.tools import NetworkPolicy, ToolCall
-from banksman.tool_runner.egress.client import Egress, EgressWithPrivate, HostRules
+from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.network import FetchRefused, rules_of
 from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.settings import EgressSettings, FetchLimits
@@ -152,7 +152,7 @@ async def test_internationalised_name_is_checked_in_its_resolved_form(runner: Ru
 async def test_policy_of_an_assistant_applies_to_private_servers() -> None:
     async with serving(replying(b"json")) as server:
         place = f"127.0.0.1:{server.port}"
-        way_out = EgressWithPrivate(FetchLimits(), hosts=HostRules(), private=(place,), ssl_context=TLS)
+        way_out = Egress(FetchLimits(), hosts=HostRules(), private=(place,), ssl_context=TLS)
         url = f"http://{place}/"
         assert (await way_out.get(url, within=HostRules((place,)))).body == b"json"
         with pytest.raises(FetchRefused, match="for this assistant"):

@@ -10,7 +10,7 @@ import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.contracts.mcp import DiscoverSignIn, OAuthClient, RequestToken
-from banksman.tool_runner.egress.client import EgressWithPrivate
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 from banksman.tool_runner.settings import FetchLimits
@@ -54,7 +54,7 @@ def stating(changes: dict[str, dict[str, Any] | bytes]) -> tuple[Responder, list
 def reaching(server: Server, *, allowed: bool = True) -> Authorizations:
     private = (f"127.0.0.1:{server.port}",) if allowed else ()
     limits = FetchLimits(timeout_s=5)
-    return Authorizations(EgressWithPrivate(limits, hosts=HostRules(), private=private, ssl_context=TLS))
+    return Authorizations(Egress(limits, hosts=HostRules(), private=private, ssl_context=TLS))
 
 
 async def discovered(changes: dict[str, dict[str, Any] | bytes], client: OAuthClient | None = None) -> Any:

@@ -21,7 +21,7 @@ from tests.tool_runner.conftest import TLS, replying, serving
 
 from banksman.contracts.mcp import HttpServer, McpTarget, ServedTool
 from banksman.runtime.health import listening
-from banksman.tool_runner.egress.client import EgressWithPrivate
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
@@ -118,7 +118,7 @@ def workspace(root: Path) -> Workspace:
 
 def servers_reaching(*private: str) -> McpClient:
     limits = RunnerLimits(fetch=FetchLimits(timeout_s=5))
-    egress = EgressWithPrivate(limits.fetch, hosts=HostRules(), private=private, ssl_context=TLS)
+    egress = Egress(limits.fetch, hosts=HostRules(), private=private, ssl_context=TLS)
     return McpClient(None, egress, limits)
 
 

@@ -20,8 +20,13 @@ from tests.tool_runner.conftest import Runner, exists, only
 from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine_v1, examine_v2
-from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.cgroups import (
+    CallCgroups,
+    NotDelegated,
+    divided,
+    examine_v1,
+    examine_v2,
+)
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.settings import SandboxLimits
 
@@ -132,7 +137,7 @@ def test_next_runner_removes_the_cgroups_of_runners_that_were_killed(runner: Run
 import os, signal, sys
 from pathlib import Path
 from banksman.tool_runner.settings import SandboxLimits
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import examine_v2
 from banksman.tool_runner.sandbox.bwrap.cgroups import divided
 made = divided(examine_v2(frozenset()), Path(sys.argv[1]))
 made.create(SandboxLimits())
@@ -181,7 +186,7 @@ def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path
     (directory,) = shared.directories
     program = """
 import os, sys
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import NotDelegated, examine_v2
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 try:
     examine_v2(frozenset())
@@ -206,7 +211,7 @@ def test_a_runner_moves_itself_out_of_the_cgroup_that_it_divides(runner: Runner,
     program = """
 import sys
 from pathlib import Path
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import examine_v2
 from banksman.tool_runner.sandbox.bwrap.cgroups import divided
 from banksman.tool_runner.settings import SandboxLimits
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")

@@ -17,8 +17,7 @@ from tests.tool_runner.conftest import Runner, exists, only
 
 from banksman.tool_runner.sandbox.base import SandboxCommand
 from banksman.tool_runner.sandbox.bwrap import processes
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
-from banksman.tool_runner.sandbox.bwrap.cgroups import divided
+from banksman.tool_runner.sandbox.bwrap.cgroups import NotDelegated, divided, examine
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, Starters, find_bwrap
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner
 from banksman.tool_runner.sandbox.bwrap.spawner_process import STARTER_NAME

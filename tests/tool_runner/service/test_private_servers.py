@@ -11,7 +11,7 @@ import pytest
 
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import load
-from banksman.tool_runner.egress.client import EgressWithPrivate, HostRules
+from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.network import FetchRefused
 from banksman.tool_runner.settings import FetchLimits, ToolRunnerServiceSettings
 
@@ -33,10 +33,8 @@ async def answering(head: str, body: str = "") -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def egress(*private: str, **rules: tuple[str, ...]) -> EgressWithPrivate:
-    return EgressWithPrivate(
-        FetchLimits(timeout_s=5), hosts=HostRules(**rules), private=private, ssl_context=TLS
-    )
+def egress(*private: str, **rules: tuple[str, ...]) -> Egress:
+    return Egress(FetchLimits(timeout_s=5), hosts=HostRules(**rules), private=private, ssl_context=TLS)
 
 
 async def test_allowed_private_server_can_be_fetched_from() -> None:

@@ -16,12 +16,12 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.settings import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_reading import read_archive
-from banksman.tool_runner.workspaces.archive_writing import (
+from banksman.tool_runner.workspaces.archive import (
     MAX_PATHS_BYTES,
     Contents,
     SnapshotRefused,
     link_stays,
+    read_archive,
     write_archive,
 )
 

@@ -15,13 +15,12 @@ from banksman.contracts.errors import BanksmanError
 from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
-from banksman.tool_runner.egress.client import Egress, EgressWithPrivate
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
-from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, NotDelegated, divided, examine
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
@@ -149,7 +148,7 @@ def workspace_tools(
 async def _egress(own: ToolRunnerSettings) -> Egress:
     # Reading the machine's certificates takes a third of a second on a busy machine.
     ssl_context = await asyncio.to_thread(ssl.create_default_context)
-    return EgressWithPrivate(
+    return Egress(
         own.limits.fetch,
         hosts=HostRules(own.egress.allow_hosts, own.egress.deny_hosts),
         private=own.egress.allow_private_addresses,

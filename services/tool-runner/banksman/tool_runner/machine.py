@@ -10,7 +10,7 @@ from pathlib import Path
 from banksman.contracts.ids import new_id
 from banksman.runtime.settings import load
 from banksman.tool_runner.identity import sandbox_identity, stored_id
-from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.bwrap.cgroups import NotDelegated, examine
 from banksman.tool_runner.settings import ToolRunnerServiceSettings
 from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
 from banksman.tool_runner.workspaces.workspace import default_root

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 from banksman.bus.connection import Bus
 from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, sealed
@@ -22,7 +21,7 @@ from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.workspaces import OWN_SHARE
 from banksman.runtime.failpoints import reach
-from banksman.tool_runner.sandbox.base import in_background
+from banksman.tool_runner.sandbox.base import Stream, in_background
 from banksman.tool_runner.tools.toolbox import OnProgress
 
 logger = logging.getLogger(__name__)
@@ -32,8 +31,6 @@ PIECE_CHARS = 4096
 PIECE_EVERY_S = 0.1
 BACKLOG_CHARS = 64 * 1024
 """Maximum waiting characters of one stream; further output is dropped here and stays in the result."""
-
-Stream = Literal["stdout", "stderr"]
 
 _UNLISTED_SHARE = 8
 """A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""

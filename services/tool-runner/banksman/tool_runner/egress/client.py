@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import zlib
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from typing import Protocol
 import httpcore
 import httpx
 
-from banksman.runtime.addresses import Address, is_public
+from banksman.runtime.addresses import is_public
 from banksman.tool_runner.egress.network import (
     ANY_HOST,
     PORTS,
@@ -67,35 +68,42 @@ class Egress:
         *,
         hosts: HostRules | None = None,
         ports: frozenset[int] = PORTS,
-        resolver: Resolver | None = None,
+        resolver: Resolver = resolve,
         address_allowed: AddressPolicy = is_public,
         ssl_context: ssl.SSLContext | None = None,
+        private: Iterable[str] = (),
     ) -> None:
+        """`private` are servers as `address:port`, whose address may be private."""
         self._limits = limits
-        self._hosts = hosts or HostRules()
+        self._hosts = hosts or ANY_HOST
         self._ports = ports
-        self._network = PinnedNetwork(resolver or resolve, address_allowed)
+        self._network = PinnedNetwork(resolver, address_allowed)
         self.ssl_context = ssl_context or ssl.create_default_context()
         """Verifies the servers of TLS connections."""
+        self._private = {
+            server: _client_for(*server, limits, self.ssl_context) for server in map(_parse, private)
+        }
 
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL and follow redirects. Each hop is checked like the first.
 
-        `timeout_s` applies to all hops together, up to the limit's default. `within` narrows the client's
-        rules. Raises `FetchRefused` or `FetchFailed`.
+        Only the first hop may be a private server: a public page cannot redirect to one. `timeout_s` applies
+        to all hops together, up to the limit's default. `within` narrows the client's rules. Raises
+        `FetchRefused` or `FetchFailed`.
         """
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._follow(url, within)
+                return await self._client(url)._follow(url, within)
         except TimeoutError as error:
             raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        checked = self._checked(str(url), within)
+        client = self._client(str(url))
+        checked = client._checked(str(url), within)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                return await self._network.connect_tcp(checked.raw_host.decode("ascii"), port_of(checked))
+                return await client._network.connect_tcp(checked.raw_host.decode("ascii"), port_of(checked))
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
         except (*HttpErrors, OSError, ValueError) as error:
@@ -103,7 +111,14 @@ class Egress:
 
     def trusts(self, url: str) -> bool:
         """Return whether the operator has allowed the address of a URL by name, so that it needs no https."""
-        return False
+        return self._client(url) is not self
+
+    def _client(self, url: str) -> Egress:
+        """Return the client for a first hop: that of a private server, or this one."""
+        with contextlib.suppress(httpx.InvalidURL, ValueError):
+            parsed = httpx.URL(url)
+            return self._private.get((parsed.host, port_of(parsed)), self)
+        return self
 
     async def _follow(self, url: str, within: HostRules) -> Fetched:
         current = self._checked(url, within)
@@ -148,15 +163,14 @@ class Egress:
             inflater = Inflater(header(response, b"content-encoding"), self._limits.max_body_bytes)
         except UnsupportedEncoding as error:
             raise FetchFailed(str(error)) from error
-        received = 0
+        room, truncated = self._limits.max_received_bytes, False
         async for chunk in response.aiter_stream():
-            room = self._limits.max_received_bytes - received
-            received += len(chunk)
             # Raw bytes are inflated here with a limit; the library would inflate a whole chunk at once.
             inflater.add(chunk[:room])
-            if len(chunk) > room or inflater.full:
-                return Fetched(str(url), response.status, content_type, inflater.body, truncated=True)
-        return Fetched(str(url), response.status, content_type, inflater.body, truncated=False)
+            if truncated := len(chunk) > room or inflater.full:
+                break
+            room -= len(chunk)
+        return Fetched(str(url), response.status, content_type, inflater.body, truncated)
 
 
 def _described(error: Exception) -> str:
@@ -171,46 +185,12 @@ def header(response: httpcore.Response, name: bytes) -> str:
     return values[0].decode("latin-1").strip() if values else ""
 
 
-class EgressWithPrivate(Egress):
-    def __init__(
-        self,
-        limits: FetchLimits,
-        *,
-        hosts: HostRules,
-        private: Iterable[str],
-        ssl_context: ssl.SSLContext,
-    ) -> None:
-        super().__init__(limits, hosts=hosts, ssl_context=ssl_context)
-        self._private = {
-            server: _client_for(*server, limits, ssl_context) for server in (_parse(text) for text in private)
-        }
-
-    async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
-        """GET a URL. Only the first hop may be a private server: a public page cannot redirect to one."""
-        client = self._private.get(_host_and_port(url))
-        if client is not None:
-            return await client.get(url, timeout_s=timeout_s, within=within)
-        return await super().get(url, timeout_s=timeout_s, within=within)
-
-    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        client = self._private.get(_host_and_port(str(url)))
-        if client is not None:
-            return await client.connect(url, within=within)
-        return await super().connect(url, within=within)
-
-    def trusts(self, url: str) -> bool:
-        return _host_and_port(url) in self._private
-
-
 def _client_for(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
-    def is_allowed(found: Address) -> bool:
-        return found == ip_address(address)
-
     return Egress(
         limits,
         hosts=HostRules(allowed=(address,)),
         ports=frozenset({port}),
-        address_allowed=is_allowed,
+        address_allowed=lambda found: found == ip_address(address),
         ssl_context=ssl_context,
     )
 
@@ -218,14 +198,6 @@ def _client_for(address: str, port: int, limits: FetchLimits, ssl_context: ssl.S
 def _parse(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return str(ip_address(host.strip("[]"))), int(port)
-
-
-def _host_and_port(url: str) -> tuple[str, int]:
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
-        return "", 0
-    return parsed.host, port_of(parsed)
 
 
 class _Decompressor(Protocol):
@@ -245,7 +217,8 @@ class Inflater:
     def __init__(self, content_encoding: str, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._body = bytearray()
-        self._over = False
+        self.full = False
+        """True after bytes above the limit were added."""
         self._begun = False
         self._encoding = content_encoding.strip().lower()
         match self._encoding:
@@ -262,10 +235,6 @@ class Inflater:
     def body(self) -> bytes:
         return bytes(self._body)
 
-    @property
-    def full(self) -> bool:
-        return self._over
-
     def add(self, chunk: bytes) -> None:
         """Add received bytes, up to the limit; raise ValueError if they do not have the header's encoding."""
         inflate = self._decompressor(chunk)
@@ -274,7 +243,7 @@ class Inflater:
             return
         pending = chunk
         try:
-            while pending and not self._over:
+            while pending and not self.full:
                 # Without max_length, zlib would inflate a bomb of one chunk to a thousand times its size.
                 self._append(inflate.decompress(pending, _STEP_BYTES))
                 pending = inflate.unconsumed_tail
@@ -291,4 +260,4 @@ class Inflater:
     def _append(self, data: bytes) -> None:
         room = self._max_bytes - len(self._body)
         self._body += data[:room]
-        self._over = self._over or len(data) > room
+        self.full = self.full or len(data) > room

@@ -22,17 +22,11 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl, ValidationError
 
-from banksman.contracts.mcp import (
-    AccessToken,
-    Authorization,
-    DiscoverSignIn,
-    OAuthClient,
-    RequestToken,
-)
+from banksman.contracts.mcp import AccessToken, Authorization, DiscoverSignIn, OAuthClient, RequestToken
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import ANY_HOST
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
-from banksman.tool_runner.mcp.http import CheckedTransport
+from banksman.tool_runner.mcp.transports import CheckedTransport
 
 SIGN_IN_S: Final = 10.0
 """Seconds for all requests of one step."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,16 +23,19 @@ from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import ANY_HOST, HostRules, rules_of
-from banksman.tool_runner.mcp.connection import (
-    MAX_SHOWN_CHARS,
-    ConnectionState,
-    ServerFailed,
-)
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, in_background, run_until
+from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ConnectionState, ServerFailed
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop, run_until
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.bash import FENCED, LOCKED
-from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure, watch_growth
+from banksman.tool_runner.tools.toolbox import (
+    FENCED,
+    ToolOutcome,
+    ToolRun,
+    WorkspaceLocked,
+    failure,
+    growth_problem,
+    within_quota,
+)
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
@@ -86,7 +88,10 @@ class McpClient:
         call = _Call(target, arguments, run, Redaction(target.secrets), ConnectionState())
         started_at = time.monotonic()
         try:
-            async with asyncio.timeout(run.timeout_s), self._within_quota(call):
+            # Only a program, which runs in the workspace, can make it grow.
+            program = not isinstance(target.transport, HttpServer)
+            watched = within_quota(run, self.limits.sandbox) if program else nullcontext()
+            async with asyncio.timeout(run.timeout_s), watched:
                 outcome = await run_until(self._perform(call), run.stop.wait())
         except TimeoutError:
             outcome = _timed_out(call)
@@ -100,13 +105,14 @@ class McpClient:
     ) -> tuple[ServedTool, ...]:
         """Return the tools of a server. No error contains a secret of its transport or a text in `hidden`."""
         state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
+        run = ToolRun(workspace, LIST_S, Stop())
         try:
             await import_sdk()
             from banksman.tool_runner.mcp.session import served_tools, session
 
             async with (
                 asyncio.timeout(LIST_S),
-                self._connected(transport, workspace, LIST_S, ANY_HOST, secrets, state) as streams,
+                self._connected(transport, run, secrets, state) as streams,
                 session(streams) as opened,
             ):
                 return await served_tools(opened)
@@ -116,30 +122,13 @@ class McpClient:
             text = _reason(state, first_error(error))
             raise ListingFailed(secrets.of(text), needs_sign_in=state.needs_sign_in) from error
 
-    @asynccontextmanager
-    async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
-        run = call.run
-        if isinstance(call.target.transport, HttpServer):
-            yield
-            return
-        usage = await run.workspace.meter.current()
-        if usage.locked(run.workspace.limits):
-            raise Denied(f"{usage.excess(run.workspace.limits)}; {LOCKED}")
-        bounds = usage.bounds(run.workspace.limits)
-        async with in_background(watch_growth(run, bounds, self.limits.sandbox.watchdog_interval_s)):
-            yield
-
     async def _perform(self, call: _Call) -> ToolOutcome:
         await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
-        from banksman.tool_runner.mcp.session import outcome_of
 
         target, run = call.target, call.run
-        rules = rules_of(run.network)
         async with (
-            self._connected(
-                target.transport, run.workspace, run.timeout_s, rules, call.secrets, call.state
-            ) as streams,
+            self._connected(target.transport, run, call.secrets, call.state) as streams,
             protocol.session(streams) as opened,
         ):
             served = await protocol.served_tool(opened, target.tool)
@@ -154,25 +143,18 @@ class McpClient:
             result = await protocol.call(opened, target.tool, call.arguments)
         max_chars = self.limits.max_output_chars
         await run.workspace.meter.before_write()
-        return await asyncio.to_thread(outcome_of, result, call.secrets, run.workspace, max_chars)
+        return await asyncio.to_thread(protocol.outcome_of, result, call.secrets, run.workspace, max_chars)
 
     def _connected(
-        self,
-        transport: McpTransport,
-        workspace: Workspace,
-        timeout_s: float,
-        rules: HostRules,
-        secrets: Redaction,
-        state: ConnectionState,
+        self, transport: McpTransport, run: ToolRun, secrets: Redaction, state: ConnectionState
     ) -> AbstractAsyncContextManager[Streams]:
-        from banksman.tool_runner.mcp.http import opened
-        from banksman.tool_runner.mcp.stdio import started
+        from banksman.tool_runner.mcp.transports import opened, started
 
         if isinstance(transport, HttpServer):
-            return opened(transport, self.egress, rules, state)
+            return opened(transport, self.egress, rules_of(run.network), state)
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
-        return started(transport, self.sandbox, workspace, timeout_s, secrets, state)
+        return started(transport, self.sandbox, run, secrets, state)
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -188,8 +170,7 @@ def _stopped(call: _Call) -> ToolOutcome:
         case "fenced" if call.sent:
             return failure("unknown_outcome", FENCED)
         case "workspace_limit":
-            excess = call.run.workspace.meter.excess() or "the workspace grew beyond its limit"
-            return failure("tool_error", f"the program was killed: {excess}; delete files first")
+            return failure("tool_error", f"the program was killed: {growth_problem(call.run.workspace)}")
         case _:
             effects = "; it may have had effects before" if call.sent else " before it was sent"
             return failure("cancelled", f"the call was cancelled{effects}")
@@ -201,7 +182,7 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
 
     if isinstance(error, SandboxUnavailable):
         return failure("unavailable", f"the sandbox could not be started: {error}")
-    refused = isinstance(error, Denied) or call.state.refused
+    refused = isinstance(error, Denied | WorkspaceLocked) or call.state.refused
     broken = call.state.problem is not None
     text = call.secrets.of(_reason(call.state, error))
     if not call.sent:
@@ -220,7 +201,7 @@ def _reason(state: ConnectionState, error: BaseException) -> str:
     if state.needs_sign_in:
         return UNAUTHORIZED
     match error:
-        case Denied() | ServerFailed():
+        case Denied() | WorkspaceLocked() | ServerFailed():
             return str(error)
         case MCPError():
             return f"the server responded with an error: {error.error.message[:MAX_SHOWN_CHARS]}"
@@ -248,9 +229,7 @@ def _imported() -> None:
     # The SDK logs the messages of servers, with any secret they contain. Its session uses the second name.
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    from banksman.tool_runner.mcp import http as http
-    from banksman.tool_runner.mcp import session as session
-    from banksman.tool_runner.mcp import stdio as stdio
+    from banksman.tool_runner.mcp import transports as transports
 
 
 @dataclass(frozen=True, slots=True)

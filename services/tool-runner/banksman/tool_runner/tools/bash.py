@@ -20,17 +20,19 @@ from banksman.tool_runner.sandbox.base import (
     SandboxOutcome,
     SandboxUnavailable,
     Stream,
-    in_background,
 )
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.toolbox import (
+    FENCED,
     OnProgress,
     ToolOutcome,
     ToolRun,
+    WorkspaceLocked,
     continuation,
     failure,
+    growth_problem,
     store_output,
-    watch_growth,
+    within_quota,
 )
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
@@ -39,12 +41,6 @@ MAX_PROGRESS_CHARS = 100_000
 SHORT_BYTES = 8 * 1024
 """Maximum bytes of an output that the event loop handles. A thread, which handles longer ones, costs as much
 time as starting the sandbox."""
-LOCKED = "it runs no command until the user deletes files of the conversation, or starts another conversation"
-FENCED = (
-    "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
-    "It started and may have had effects, wholly or in part. It was not repeated. "
-    "Check before doing it again."
-)
 
 
 class BashTool:
@@ -61,22 +57,14 @@ class BashTool:
         script = str(arguments["command"])
         if refusal := self._refusal(script):
             return failure("invalid_arguments", refusal)
-        usage = await run.workspace.meter.current()
-        if usage.locked(run.workspace.limits):
-            return failure(
-                "tool_error", f"the command was not run: {usage.excess(run.workspace.limits)}; {LOCKED}"
-            )
         timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            # A hard quota needs a file system per workspace; without it, a watchdog measures and kills.
-            bounds = usage.bounds(run.workspace.limits)
-            async with (
-                self._proxy_session(run) as on_listener,
-                in_background(watch_growth(run, bounds, self._limits.sandbox.watchdog_interval_s)),
-            ):
+            async with within_quota(run, self._limits.sandbox), self._proxy_session(run) as on_listener:
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
+        except WorkspaceLocked as locked:
+            return failure("tool_error", f"the command was not run: {locked}")
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         # A thread only for outputs that may be long: a truncated output is stored as a file of the workspace.
@@ -154,8 +142,7 @@ class BashTool:
             case "memory_limit":
                 return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
-                excess = workspace.meter.excess() or "the workspace grew beyond its limit"
-                return "tool_error", f"{killed}: {excess}; delete files first"
+                return "tool_error", f"{killed}: {growth_problem(workspace)}"
             case _:
                 assert_never(reason)
 

@@ -8,15 +8,16 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
-from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.settings import WorkspaceLimits
+from banksman.tool_runner.sandbox.base import Stop, Stream, in_background
+from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -24,10 +25,15 @@ log = logging.getLogger(__name__)
 
 _MAX_PROBLEM_CHARS = 600
 """Limit for the text of a schema violation: it repeats the value, which may be a whole file."""
-OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
+OnProgress = Callable[[Stream, str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
 _OUTPUT_DIRECTORY = ".banksman/output"
 UTF_8 = "utf-8"
+FENCED = (
+    "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
+    "It started and may have had effects, wholly or in part. It was not repeated. "
+    "Check before doing it again."
+)
 _SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
 """Python's names of the encodings in which each byte is one character."""
 
@@ -129,8 +135,34 @@ class ToolBox:
         return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
 
 
-async def watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
-    """Stop a call that makes its workspace too large. A workspace that is already too large may not grow."""
+class WorkspaceLocked(Exception):
+    """The workspace is so far above its limits that no program runs in it; the text is for the model."""
+
+
+@asynccontextmanager
+async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[None]:
+    """Stop the call if a program makes its workspace too large; raise `WorkspaceLocked` if none may run.
+
+    A workspace that is already too large may not grow. A hard quota needs a file system per workspace;
+    without it, a watchdog measures and kills.
+    """
+    usage = await run.workspace.meter.current()
+    if usage.locked(run.workspace.limits):
+        raise WorkspaceLocked(
+            f"{usage.excess(run.workspace.limits)}; it runs no command until the user deletes files of the "
+            "conversation, or starts another conversation"
+        )
+    bounds = usage.bounds(run.workspace.limits)
+    async with in_background(_watch_growth(run, bounds, limits.watchdog_interval_s)):
+        yield
+
+
+def growth_problem(workspace: Workspace) -> str:
+    excess = workspace.meter.excess() or "the workspace grew beyond its limit"
+    return f"{excess}; delete files first"
+
+
+async def _watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
     meter = run.workspace.meter
     while True:
         if meter.due and (await meter.renew(bounds)).excess(bounds):

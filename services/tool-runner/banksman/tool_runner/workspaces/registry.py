@@ -21,7 +21,7 @@ from banksman.contracts.workspaces import (
 )
 from banksman.quotas.places import SharedPlaces, Shares
 from banksman.runtime.failpoints import reach
-from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
+from banksman.tool_runner.workspaces.archive import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import (
     Reports,
     SnapshotLost,

@@ -12,7 +12,7 @@ from typing import NoReturn
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceReport, WorkspaceReportReply
 from banksman.tool_runner.settings import SnapshotSettings
-from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
+from banksman.tool_runner.workspaces.archive import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import Reports, WorkspaceEntry
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.snapshots import Snapshots

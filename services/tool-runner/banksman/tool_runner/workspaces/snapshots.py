@@ -26,8 +26,7 @@ from banksman.contracts.workspaces import OWN_SHARE, SnapshotManifest, SnapshotP
 from banksman.quotas.stored import StreamUse, is_crowded, lent_bytes_problem, stream_use
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.settings import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_reading import read_archive
-from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
+from banksman.tool_runner.workspaces.archive import Contents, SnapshotRefused, read_archive, write_archive
 from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
 

@@ -9,7 +9,7 @@ import re
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -83,25 +83,29 @@ async def kill_orphans() -> int:
     killed = 0
     while pids := orphans():
         for pid in pids:
-            killed += await _kill(pid)
+            with contextlib.ExitStack() as opened:
+                if (pidfd := kill_process(pid, lambda _: True, opened)) is not None:
+                    killed += 1
+                    await wait_exit(pidfd)
+                    # Another call that ended at the same time may already have reaped it.
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
     return killed
 
 
-async def _kill(pid: int) -> int:
+def kill_process(pid: int, is_meant: Callable[[int], bool], opened: contextlib.ExitStack) -> int | None:
+    """Kill a process and return its pidfd, which `opened` closes; None if it has ended or is not meant."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return 0
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        await wait_exit(pidfd)
-        # Another call that ended at the same time may already have reaped it.
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
-        return 1
-    finally:
-        os.close(pidfd)
+        return None
+    opened.callback(os.close, pidfd)
+    # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
+    if not is_meant(pid):
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    return pidfd
 
 
 def end_leftovers(root: Path, *, wait_s: float = 5.0) -> int:
@@ -113,7 +117,10 @@ def end_leftovers(root: Path, *, wait_s: float = 5.0) -> int:
     place = _location(root)
     deadline = time.monotonic() + wait_s
     with contextlib.ExitStack() as opened:
-        killed = [pidfd for pid in _sandboxes(place) if (pidfd := _killed(pid, place, opened)) is not None]
+        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+        sandboxes = [pid for pid in pids if _is_sandbox_of(pid, place)]
+        found = [kill_process(pid, lambda pid: _is_sandbox_of(pid, place), opened) for pid in sandboxes]
+        killed = [pidfd for pidfd in found if pidfd is not None]
         poll = select.poll()
         for pidfd in killed:
             poll.register(pidfd, select.POLLIN)
@@ -160,11 +167,6 @@ def _unescaped(path: str) -> PurePosixPath:
     return PurePosixPath(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path))
 
 
-def _sandboxes(place: _Location) -> list[int]:
-    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if _is_sandbox_of(pid, place)]
-
-
 def _is_sandbox_of(pid: int, place: _Location) -> bool:
     """Return whether a process is bwrap, in a mount namespace with a workspace below `place`.
 
@@ -179,18 +181,3 @@ def _is_sandbox_of(pid: int, place: _Location) -> bool:
                 for mount in _mounts(pid)
             )
     return False
-
-
-def _killed(pid: int, place: _Location, opened: contextlib.ExitStack) -> int | None:
-    """Kill a process and return its pidfd; None if it has ended or its id was reused."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    opened.callback(os.close, pidfd)
-    # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
-    if not _is_sandbox_of(pid, place):
-        return None
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    return pidfd
