@@ -133,7 +133,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         "Tool-runner: the start is stored, the command runs, the result is stored.",
         (
-            "banksman.tool_runner.worker: call",
+            "banksman.tool_runner.execution: call",
             "banksman.runs.runners.calls: admit",
             "banksman.tool_runner.execution: run _prepare_workspace",
             "banksman.tool_runner.workspaces.registry: turn prepare _begin_change",

@@ -120,13 +120,19 @@ def _read(path: Path, wanted: str | None) -> tuple[str, int]:
     return check_token(str(stored.get("runner", "")), "runner"), epoch
 
 
-def _write(root: Path, runner: str, epoch: int) -> None:
-    temporary = root / f"{_FILE}.new"
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    temporary = path.with_suffix(".new")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump({"runner": runner, "epoch": epoch}, file)
+        file.write(text)
         file.flush()
+        # Without fsync, a power cut after the rename can leave an empty file under the final name.
         os.fsync(file.fileno())
-    temporary.replace(root / _FILE)
+    temporary.replace(path)
+
+
+def _write(root: Path, runner: str, epoch: int) -> None:
+    replace_file(root / _FILE, json.dumps({"runner": runner, "epoch": epoch}))
     # The rename is durable only after an fsync of the directory. A lower epoch after a power cut would let a
     # restarted runner reuse the message ids of its earlier process.
     directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)

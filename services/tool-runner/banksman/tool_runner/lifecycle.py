@@ -18,6 +18,7 @@ from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.egress.proxy import CommandProxy
+from banksman.tool_runner.execution import CallWorker
 from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, NotDelegated, divided, examine
@@ -29,7 +30,6 @@ from banksman.tool_runner.tools.bash import BashTool
 from banksman.tool_runner.tools.files import ReadFileTool, SearchCodeTool, WriteFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.tools.web_fetch import WebFetchTool
-from banksman.tool_runner.worker import CallWorker
 from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import re
 import socket
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
+
+from banksman.tool_runner.settings import SandboxLimits
 
 Stream = Literal["stdout", "stderr"]
 
@@ -81,15 +85,11 @@ class Stop:
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
-        self._reason: KilledReason | None = None
-
-    @property
-    def reason(self) -> KilledReason | None:
-        return self._reason
+        self.reason: KilledReason | None = None
 
     def request(self, reason: KilledReason) -> None:
         if not self._over.is_set():
-            self._reason = reason
+            self.reason = reason
             self._over.set()
 
     def exited(self) -> None:
@@ -185,28 +185,12 @@ class HeadTail:
         return (head[:head_chars] + marker + (tail[-tail_chars:] if tail_chars else ""))[:max_chars]
 
     def _edges(self) -> tuple[str, str]:
+        """Return both ends without the characters that the cuts have split."""
         if not self.dropped:
             return self.text(), self.text()
-        return _decode_head(self._head), _decode_tail(self._tail)
-
-
-def _decode_head(data: bytearray) -> str:
-    """Leave out a character that the cut has split."""
-    end = len(data)
-    for back in range(1, min(MAX_UTF8_BYTES, end) + 1):
-        byte = data[end - back]
-        if byte & 0xC0 != 0x80:
-            width = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            end -= back if width > back else 0
-            break
-    return data[:end].decode("utf-8", "replace")
-
-
-def _decode_tail(data: bytearray) -> str:
-    start = 0
-    while start < min(MAX_UTF8_BYTES - 1, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    return data[start:].decode("utf-8", "replace")
+        head, _ = codecs.utf_8_decode(self._head, "replace", False)
+        split = re.match(rb"[\x80-\xbf]{0,3}", self._tail)
+        return head, self._tail[split.end() if split else 0 :].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +251,38 @@ class CapturedOutput:
 def _show(stream: HeadTail, share: int) -> str:
     fits = not stream.dropped and len(stream.text()) <= share
     return stream.text() if fits else stream.clip(share)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOutput:
+    """What a running command has written, and its stop, which the output limit requests."""
+
+    captured: CapturedOutput
+    stop: Stop
+    on_output: OnOutput | None
+    max_bytes: int
+
+    @property
+    def full(self) -> bool:
+        return self.captured.total_bytes > self.max_bytes
+
+    def add(self, stream: Stream, chunk: bytes) -> None:
+        self.captured.add(stream, chunk)
+        if self.on_output is not None:
+            self.on_output(stream, chunk)
+        if self.full:
+            self.stop.request("output_limit")
+
+
+@contextlib.contextmanager
+def capturing(
+    max_chars: int, limits: SandboxLimits, on_output: OnOutput | None, stop: Stop | None
+) -> Generator[RunningOutput]:
+    """Capture the output of a command whose outcome the block returns."""
+    captured = CapturedOutput(max_chars, limits.max_stored_output_bytes)
+    try:
+        yield RunningOutput(captured, stop or Stop(), on_output, limits.max_output_bytes)
+    except BaseException:
+        # Without an outcome, the caller cannot close the output.
+        captured.close()
+        raise

@@ -4,6 +4,7 @@ import asyncio
 import codecs
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import assert_never
 
 from banksman.contracts.tools import ErrorKind
@@ -43,43 +44,42 @@ SHORT_BYTES = 8 * 1024
 time as starting the sandbox."""
 
 
+@dataclass(frozen=True, slots=True)
 class BashTool:
+    sandbox: Sandbox
+    limits: RunnerLimits
+    proxy: CommandProxy | None
+    """If None, no command may connect, even if its policy allows it."""
     definition = BASH
-
-    def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
-        """Without `proxy`, no command may connect, even if its policy allows it."""
-        self._sandbox = sandbox
-        self._limits = limits
-        self._proxy = proxy
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
         script = str(arguments["command"])
         if refusal := self._refusal(script):
             return failure("invalid_arguments", refusal)
-        timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
+        timeout_s = min(_timeout(arguments, self.limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            async with within_quota(run, self._limits.sandbox), self._proxy_session(run) as on_listener:
+            async with within_quota(run, self.limits.sandbox), self._proxy_session(run) as on_listener:
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
-                outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
+                outcome = await self.sandbox.run(command, on_output=on_output, stop=run.stop)
         except WorkspaceLocked as locked:
             return failure("tool_error", f"the command was not run: {locked}")
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         # A thread only for outputs that may be long: a truncated output is stored as a file of the workspace.
-        if outcome.output.total_bytes <= min(SHORT_BYTES, self._limits.max_output_chars):
+        if outcome.output.total_bytes <= min(SHORT_BYTES, self.limits.max_output_chars):
             ended = self._result(outcome, run.workspace, timeout_s)
         else:
             ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
-        if self._proxy is None and _wants_network(run):
+        if self.proxy is None and _wants_network(run):
             ended.value["note"] = (
                 "The operator of this runner does not allow commands to connect to any host."
             )
         return ended
 
     def _refusal(self, script: str) -> str | None:
-        limit = self._limits.sandbox.max_command_bytes
+        limit = self.limits.sandbox.max_command_bytes
         if "\0" in script:
             return "command: expected text without NUL"
         if has_lone_surrogate(script):
@@ -90,11 +90,11 @@ class BashTool:
 
     @contextlib.asynccontextmanager
     async def _proxy_session(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
-        if self._proxy is None or not _wants_network(run):
+        if self.proxy is None or not _wants_network(run):
             yield None
             return
         label = f"{run.workspace.tenant}/{run.workspace.conversation}"
-        async with self._proxy.session(rules_of(run.network), label) as session:
+        async with self.proxy.session(rules_of(run.network), label) as session:
             yield session.listen
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
@@ -129,7 +129,7 @@ class BashTool:
         )
 
     def _killed(self, reason: KilledReason, timeout_s: float, workspace: Workspace) -> tuple[ErrorKind, str]:
-        limits, killed = self._limits.sandbox, "the command was killed"
+        limits, killed = self.limits.sandbox, "the command was killed"
         match reason:
             case "timeout":
                 return "timeout", f"{killed} after its time-out of {timeout_s:g} s"

@@ -7,6 +7,7 @@ import codecs
 import posixpath
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from banksman.contracts.tools import PathChange
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -32,11 +33,10 @@ _FAILED = 2
 _SKIPPED = ("--exclude-dir=.git", "--exclude-dir=.banksman", "--exclude=.banksman-*")
 
 
+@dataclass(frozen=True, slots=True)
 class ReadFileTool:
+    limits: RunnerLimits
     definition = READ_FILE
-
-    def __init__(self, limits: RunnerLimits) -> None:
-        self._max_chars = limits.max_output_chars
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         offset = arguments.get("offset", 0)
@@ -45,13 +45,14 @@ class ReadFileTool:
         return await asyncio.to_thread(self._read, run, str(arguments["path"]), start, encoding)
 
     def _read(self, run: ToolRun, path: str, offset: int, encoding: str) -> ToolOutcome:
+        max_chars = self.limits.max_output_chars
         try:
             part = read_part(
-                run.workspace.directory, path, offset=offset, max_bytes=self._max_chars * MAX_UTF8_BYTES
+                run.workspace.directory, path, offset=offset, max_bytes=max_chars * MAX_UTF8_BYTES
             )
         except PathRefused as refused:
             return failure("tool_error", str(refused), path=path)
-        shown = page(part.data, self._max_chars, encoding)
+        shown = page(part.data, max_chars, encoding)
         end = offset + shown.consumed_bytes
         value: JsonObject = {
             "success": True,
@@ -67,11 +68,10 @@ class ReadFileTool:
         return ToolOutcome(value=value, truncated=end < part.total_bytes)
 
 
+@dataclass(frozen=True, slots=True)
 class WriteFileTool:
+    limits: RunnerLimits
     definition = WRITE_FILE
-
-    def __init__(self, limits: RunnerLimits) -> None:
-        self._max_bytes = limits.sandbox.file_size_bytes
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         # The quota is a watchdog: a workspace that a command has filled refuses the next write.
@@ -86,8 +86,8 @@ class WriteFileTool:
             data = content.encode("utf-8")
         except UnicodeEncodeError:
             return failure("invalid_arguments", "content: expected valid Unicode", path=path)
-        if len(data) > self._max_bytes:
-            error = f"content: expected at most {self._max_bytes} bytes (got {len(data)})"
+        if len(data) > (most := self.limits.sandbox.file_size_bytes):
+            error = f"content: expected at most {most} bytes (got {len(data)})"
             return failure("invalid_arguments", error, path=path)
         try:
             created = write_whole(run.workspace.directory, path, data, run.workspace.identity)
@@ -106,23 +106,20 @@ class WriteFileTool:
         return ToolOutcome(value=value, changed=(change,))
 
 
+@dataclass(frozen=True, slots=True)
 class SearchCodeTool:
     """Searches the files of the workspace with grep in the sandbox, which bounds its time and memory."""
 
+    sandbox: Sandbox
+    limits: RunnerLimits
     definition = SEARCH_CODE
-
-    def __init__(self, sandbox: Sandbox, limits: RunnerLimits) -> None:
-        self._sandbox = sandbox
-        self._max_chars = limits.max_output_chars
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         try:
-            script = _script(arguments)
+            command = SandboxCommand(_script(arguments), run.workspace.directory, run.timeout_s)
+            outcome = await self.sandbox.run(command, stop=run.stop)
         except PathRefused as refused:
             return failure("tool_error", str(refused))
-        command = SandboxCommand(script, run.workspace.directory, run.timeout_s)
-        try:
-            outcome = await self._sandbox.run(command, stop=run.stop)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         return await asyncio.to_thread(self._result, outcome, run, _most(arguments))
@@ -144,7 +141,7 @@ class SearchCodeTool:
             kind = "tool_error" if missing else "invalid_arguments"
             return failure(kind, problem[:MAX_LINE_CHARS].strip())
         found = sorted(_matches(written), key=lambda one: (one[0], one[1]))
-        shown = _fitting(found[:most], self._max_chars)
+        shown = _fitting(found[:most], self.limits.max_output_chars)
         truncated = len(shown) < len(found) or len(written) >= _MAX_OUTPUT_BYTES
         value: JsonObject = {"success": True, "matches": shown, "truncated": truncated}
         if truncated:

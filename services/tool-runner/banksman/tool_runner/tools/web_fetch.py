@@ -223,8 +223,13 @@ class PageConverter:
             raise ConversionFailed(f"it took longer than {self._limits.timeout_s:g} s") from None
 
     async def _in_process(self, order: Order, page: bytes) -> Markdown:
-        order["filter"] = base64.b64encode(await asyncio.to_thread(_filter)).decode()
-        process = await _start()
+        try:
+            order["filter"] = base64.b64encode(await asyncio.to_thread(converter_filter)).decode()
+            process = await _start()
+        except SandboxUnavailable as error:
+            raise ConversionFailed(str(error)) from error
+        except OSError as error:
+            raise ConversionFailed(f"the converter does not start: {error.strerror}") from error
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_write(process, json.dumps(order).encode() + b"\n" + page))
@@ -252,28 +257,18 @@ class PageConverter:
         }
 
 
-def _filter() -> bytes:
-    try:
-        return converter_filter()
-    except SandboxUnavailable as error:
-        raise ConversionFailed(str(error)) from error
-
-
 async def _start() -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            converter_process.__file__,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise ConversionFailed(f"the converter does not start: {error.strerror}") from error
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        converter_process.__file__,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 async def _write(process: asyncio.subprocess.Process, content: bytes) -> None:
@@ -299,17 +294,13 @@ async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes | 
 
 
 def _parse_output(output: bytes, status: int) -> Markdown:
+    if status < 0:
+        raise ConversionFailed(_SIGNALS.get(signal.Signals(-status), f"signal {-status} ended the converter"))
     head, newline, text = output.partition(b"\n")
     if status != 0 or not newline:
-        raise ConversionFailed(_failure(status))
+        raise ConversionFailed(f"the converter exited with {status}")
     warnings = cast(list[str], json.loads(head))
     return Markdown(text.decode("utf-8", "replace"), tuple(warnings))
-
-
-def _failure(status: int) -> str:
-    if status < 0:
-        return _SIGNALS.get(signal.Signals(-status), f"signal {-status} ended the converter")
-    return f"the converter exited with {status}"
 
 
 def charset(content_type: str, body: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from banksman.contracts.workspaces import (
 )
 from banksman.runs.runners.workspaces import LocalWorkspace
 from banksman.runtime.backoff import Backoff, retry
+from banksman.tool_runner.identity import replace_file
 
 logger = logging.getLogger(__name__)
 REPLY_S = 5.0
@@ -141,14 +141,7 @@ class WorkspaceRecords:
         return self.directory / f"{entry.tenant}.{entry.conversation}.json"
 
     def _write(self, entry: WorkspaceEntry, record: WorkspaceRecord) -> None:
-        path = self._path(entry)
-        temporary = path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(record.model_dump_json())
-            file.flush()
-            # Without fsync, a power cut after the rename can leave an empty file under the final name.
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(self._path(entry), record.model_dump_json())
 
 
 def _read(path: Path) -> WorkspaceRecord:

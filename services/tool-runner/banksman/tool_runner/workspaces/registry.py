@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
@@ -77,23 +77,19 @@ class CallTurns:
         return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())
 
 
+@dataclass
 class WorkspaceRegistry:
-    def __init__(
-        self,
-        workspaces: WorkspaceStore,
-        snapshots: Snapshots,
-        reports: Reports,
-        turns: CallTurns,
-        *,
-        runner_epoch: int,
-    ) -> None:
-        self.workspaces = workspaces
-        self.runner_epoch = runner_epoch
-        self._reports = reports
-        self._turns = turns
-        self._records = WorkspaceRecords(workspaces.root / ".records")
-        self._installer = Installer(workspaces, snapshots, reports, self._records, runner_epoch)
-        self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
+    workspaces: WorkspaceStore
+    snapshots: Snapshots
+    reports: Reports
+    turns: CallTurns
+    runner_epoch: int
+    _entries: dict[tuple[str, str], WorkspaceEntry] = field(
+        default_factory=dict[tuple[str, str], WorkspaceEntry]
+    )
+
+    def __post_init__(self) -> None:
+        self._records = WorkspaceRecords(self.workspaces.root / ".records")
 
     def load(self) -> None:
         self._entries |= {entry.key: entry for entry in self._records.load()}
@@ -162,12 +158,12 @@ class WorkspaceRegistry:
                 # before the lock: in the other order, this request and a call that holds the turn would wait
                 # for each other.
                 await locks.aclose()
-                await locks.enter_async_context(self._turns.workspace(*entry.key))
+                await locks.enter_async_context(self.turns.workspace(*entry.key))
                 await locks.enter_async_context(entry.lock)
             if not entry.state.admits(place):
                 raise WorkspaceMoved
             if place.term > entry.state.term or not self.workspaces.exists(*entry.key):
-                await self._installer.install(entry, place, repeats=repeats)
+                await self._install(entry, place, repeats=repeats)
             if changes:
                 await self._begin_change(entry, repeats=repeats)
 
@@ -182,7 +178,7 @@ class WorkspaceRegistry:
 
         If no reply arrives, which raises Unavailable, the platform may have received the report.
         """
-        verdict = await self._reports.send(*entry.key, report, repeats=repeats)
+        verdict = await self.reports.send(*entry.key, report, repeats=repeats)
         if verdict.mine and verdict.known:
             entry.state.apply(verdict)
             entry.snapshot = verdict.snapshot and verdict.snapshot.id
@@ -235,16 +231,7 @@ class WorkspaceRegistry:
             await self.workspaces.delete(*entry.key)
         return True
 
-
-@dataclass(frozen=True, slots=True)
-class Installer:
-    workspaces: WorkspaceStore
-    snapshots: Snapshots
-    reports: Reports
-    records: WorkspaceRecords
-    runner_epoch: int
-
-    async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
+    async def _install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
         """Replace the directory by the files of the term of `place`. The caller holds the lock of the entry.
 
         The stored record marks the directory as incomplete meanwhile. After a crash, the next process
@@ -255,7 +242,7 @@ class Installer:
             WorkspaceMoved: the workspace now has another term.
         """
         first_files = await self._report_arrival(entry, place, repeats=repeats)
-        await self.records.mark_incomplete(entry)
+        await self._records.mark_incomplete(entry)
         await self.workspaces.delete(*entry.key)
         lost = None
         if place.snapshot is not None:
@@ -266,7 +253,7 @@ class Installer:
         entry.state.restored(place)
         entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
         entry.lost = lost
-        await self.records.store(entry)
+        await self.store(entry)
         if lost is not None:
             raise SnapshotLost(lost)
 

@@ -180,12 +180,7 @@ class Snapshots:
         return tuple(parts)
 
     async def _manifest(self, name: str, expected_digest: str) -> SnapshotManifest:
-        try:
-            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S)
-        except NotFound as error:
-            raise SnapshotRefused("it is no longer in the store") from error
-        except ObjectBroken as error:
-            raise SnapshotRefused("its manifest is damaged") from error
+        data = await self._object(name, missing="it is no longer in the store", what="its manifest")
         if digest(data) != expected_digest:
             raise SnapshotRefused("its manifest differs from the recorded one")
         try:
@@ -213,18 +208,23 @@ class Snapshots:
             raise SnapshotRefused("its parts have more bytes than its files may have")
 
     async def _part(self, name: str, part: SnapshotPart, key: str) -> bytes:
-        try:
-            data = await self.objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
-        except NotFound as error:
-            raise SnapshotRefused("a part is missing") from error
-        except ObjectBroken as error:
-            raise SnapshotRefused("a part is damaged") from error
+        data = await self._object(name, missing="a part is missing", what="a part", max_bytes=part.size)
         if len(data) != part.size or digest(data) != part.digest:
             raise SnapshotRefused("a part differs from its manifest")
         content = await asyncio.to_thread(opened, data, key, name)
         if content is None:
             raise SnapshotRefused("a part cannot be decrypted")
         return content
+
+    async def _object(
+        self, name: str, *, missing: str, what: str, max_bytes: int = MAX_OBJECT_BYTES
+    ) -> bytes:
+        try:
+            return await self.objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=max_bytes)
+        except NotFound as error:
+            raise SnapshotRefused(missing) from error
+        except ObjectBroken as error:
+            raise SnapshotRefused(f"{what} is damaged") from error
 
     def _unpack(self, file: BinaryIO, target: Path, manifest: SnapshotManifest) -> None:
         target.mkdir(mode=0o700)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.contracts.ids import check_token
@@ -34,21 +35,16 @@ def default_root(data_dir: Path, identity: SandboxIdentity) -> Path:
     return _SHARED_STATE / name / "workspaces"
 
 
+@dataclass
 class Workspace:
-    def __init__(
-        self,
-        tenant: str,
-        conversation: str,
-        directory: Path,
-        identity: SandboxIdentity,
-        limits: WorkspaceLimits,
-    ) -> None:
-        self.tenant = tenant
-        self.conversation = conversation
-        self.directory = directory
-        self.identity = identity
-        self.limits = limits
-        self.meter = QuotaMeter(directory, limits)
+    tenant: str
+    conversation: str
+    directory: Path
+    identity: SandboxIdentity
+    limits: WorkspaceLimits
+
+    def __post_init__(self) -> None:
+        self.meter = QuotaMeter(self.directory, self.limits)
 
 
 class WorkspaceStore:

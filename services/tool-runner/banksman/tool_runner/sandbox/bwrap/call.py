@@ -8,14 +8,7 @@ import os
 import socket
 from typing import cast
 
-from banksman.tool_runner.sandbox.base import (
-    CapturedOutput,
-    OnListener,
-    OnOutput,
-    SandboxUnavailable,
-    Stop,
-    Stream,
-)
+from banksman.tool_runner.sandbox.base import OnListener, RunningOutput, SandboxUnavailable, Stream
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.spawner import SpawnedTree, Starter
 
@@ -28,44 +21,29 @@ _LISTENER_BYTES = 64
 
 class BwrapCall:
     def __init__(
-        self,
-        tree: SpawnedTree,
-        starter: Starter,
-        output: CapturedOutput,
-        stop: Stop,
-        max_output_bytes: int,
-        on_output: OnOutput | None,
-        proxy_inbox: ListenerInbox | None,
+        self, tree: SpawnedTree, starter: Starter, output: RunningOutput, proxy_inbox: ListenerInbox | None
     ) -> None:
-        self._proxy_inbox = proxy_inbox
-        self._tree = tree
+        self.tree = tree
         self._starter = starter
-        self._status_fd = tree.status_fd
-        self._streams: dict[Stream, int] = {"stdout": tree.stdout_fd, "stderr": tree.stderr_fd}
         self._output = output
-        self._stop = stop
-        self._max_output_bytes = max_output_bytes
-        self._on_output = on_output
+        self._proxy_inbox = proxy_inbox
+        self._report = b""
         self._loop = asyncio.get_running_loop()
-        for stream, fd in self._streams.items():
+        for stream, fd in tree.streams.items():
             # A blocking read would stop the event loop if another process drained the pipe first.
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._read, stream)
-
-    @property
-    def pid(self) -> int | None:
-        return self._tree.pid
 
     async def end(self, wait_s: float) -> None:
         """Kill the remaining processes, read the rest of the output, and close all descriptors.
 
         Waits at most `wait_s` seconds for the tree; the starter handles processes that end later.
         """
-        self._starter.kill(self._tree)
+        self._starter.kill(self.tree)
         try:
             async with asyncio.timeout(wait_s):
-                await self._tree.ended.wait()
-                if self._tree.failure is not None:
+                await self.tree.ended.wait()
+                if self.tree.failure is not None:
                     # Without a spawner, its starters and their orphans belong to the runner (bubblewrap
                     # issues 633 and 700).
                     await processes.kill_orphans()
@@ -77,20 +55,22 @@ class BwrapCall:
 
     def exit_code(self) -> int | None:
         """Return None if the runner killed the command; raise `SandboxUnavailable` if it was not started."""
-        if self._stop.reason is not None:
+        if self._output.stop.reason is not None:
             return None
-        if self._tree.failure is not None:
-            raise SandboxUnavailable(self._tree.failure)
-        reported = _reported_exit_code(self._report)
-        if reported is None:
-            raise SandboxUnavailable(
-                self._output.stderr.text().strip() or "bwrap ended without an exit report"
-            )
-        return reported
+        if self.tree.failure is not None:
+            raise SandboxUnavailable(self.tree.failure)
+        # bwrap's `--json-status-fd` has one JSON object per line.
+        for line in reversed(self._report.splitlines()):
+            status = cast(dict[str, int], json.loads(line))
+            if "exit-code" in status:
+                return status["exit-code"]
+        raise SandboxUnavailable(
+            self._output.captured.stderr.text().strip() or "bwrap ended without an exit report"
+        )
 
     def _read(self, stream: Stream) -> bool:
         """Read one chunk; return False if there is none now, or the stream has ended."""
-        fd = self._streams[stream]
+        fd = self.tree.streams[stream]
         try:
             chunk = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -99,30 +79,24 @@ class BwrapCall:
             self._loop.remove_reader(fd)
             return False
         self._output.add(stream, chunk)
-        if self._on_output is not None:
-            self._on_output(stream, chunk)
-        if self._output.total_bytes > self._max_output_bytes:
-            self._stop.request("output_limit")
         return True
 
     def _drain(self) -> None:
-        for stream in self._streams:
+        for stream in self.tree.streams:
             # A process that could not be killed may still write: the limit bounds this loop.
-            while self._output.total_bytes <= self._max_output_bytes and self._read(stream):
+            while not self._output.full and self._read(stream):
                 pass
 
     def _close(self) -> None:
-        os.set_blocking(self._status_fd, False)
+        os.set_blocking(self.tree.status_fd, False)
         with contextlib.suppress(BlockingIOError):
-            self._report = os.read(self._status_fd, _STATUS_BYTES)
-        for fd in self._streams.values():
+            self._report = os.read(self.tree.status_fd, _STATUS_BYTES)
+        os.close(self.tree.status_fd)
+        for fd in self.tree.streams.values():
             self._loop.remove_reader(fd)
-        for fd in (self._status_fd, *self._streams.values()):
             os.close(fd)
         if self._proxy_inbox is not None:
             self._proxy_inbox.close()
-
-    _report: bytes = b""
 
 
 class ListenerInbox:
@@ -156,12 +130,3 @@ class ListenerInbox:
             listener = socket.socket(fileno=descriptors[0])
             listener.set_inheritable(False)
             self._on_listener(listener)
-
-
-def _reported_exit_code(report: bytes) -> int | None:
-    """Return the last `exit-code` of bwrap's `--json-status-fd`, which has one JSON object per line."""
-    for line in reversed(report.splitlines()):
-        status = cast(dict[str, int], json.loads(line))
-        if "exit-code" in status:
-            return status["exit-code"]
-    return None

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
-    CapturedOutput,
     OnOutput,
+    RunningOutput,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stop,
+    capturing,
     in_background,
 )
 from banksman.tool_runner.sandbox.bwrap import processes
@@ -66,30 +67,25 @@ class BwrapSandbox:
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        stop = stop or Stop()
-        output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-        # The call may have been cancelled while its proxy was set up. Then no process is started.
-        if stop.reason is not None:
-            return SandboxOutcome(None, output, stop.reason, 0)
-        started = time.monotonic()
-        try:
+        with capturing(self._max_output_chars, self._limits, on_output, stop) as output:
+            # The call may have been cancelled while its proxy was set up. Then no process is started.
+            if output.stop.reason is not None:
+                return SandboxOutcome(None, output.captured, output.stop.reason, 0)
+            started = time.monotonic()
             async with self._starters.lend() as place:
                 cgroup = place.cgroup
-                call = self._spawn(command, output, on_output, stop, place.starter)
+                call = self._spawn(command, output, place.starter)
                 try:
-                    await self._watch(call, command.timeout_s, stop, cgroup)
+                    await self._watch(call, command.timeout_s, output.stop, cgroup)
                 finally:
                     await call.end(self._limits.kill_wait_s)
-                killed = stop.reason
+                killed = output.stop.reason
                 # The kernel may have killed the command between two measurements of the watchdog.
                 if killed is None and cgroup is not None and cgroup.exceeded_memory():
                     killed = "memory_limit"
             exit_code = call.exit_code() if killed is None else None
-        except BaseException:
-            # Without an outcome, the caller cannot close the output.
-            output.close()
-            raise
-        return SandboxOutcome(exit_code, output, killed, round((time.monotonic() - started) * 1000))
+            duration_ms = round((time.monotonic() - started) * 1000)
+            return SandboxOutcome(exit_code, output.captured, killed, duration_ms)
 
     async def sweep(self) -> None:
         """Kill orphans of a killed spawner, and end unused starters, every second until cancelled."""
@@ -107,14 +103,7 @@ class BwrapSandbox:
             if killed:
                 log.warning("%d sandbox processes outlived their spawner and were killed", killed)
 
-    def _spawn(
-        self,
-        command: SandboxCommand,
-        output: CapturedOutput,
-        on_output: OnOutput | None,
-        stop: Stop,
-        starter: Starter,
-    ) -> BwrapCall:
+    def _spawn(self, command: SandboxCommand, output: RunningOutput, starter: Starter) -> BwrapCall:
         with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
             inbox: ListenerInbox | None = None
             special: dict[str, int] = {}
@@ -124,10 +113,10 @@ class BwrapSandbox:
                 on_failure.callback(inbox.close)
                 special["proxy"] = inbox.given.fileno()
             options = bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
-            tree = starter.spawn(options, inner_command(command), on_end=stop.exited, special=special)
+            words = inner_command(command)
+            tree = starter.spawn(options, words, on_end=output.stop.exited, special=special)
             on_failure.pop_all()
-        max_output_bytes = self._limits.max_output_bytes
-        return BwrapCall(tree, starter, output, stop, max_output_bytes, on_output, inbox)
+        return BwrapCall(tree, starter, output, inbox)
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, cgroup: CallCgroup | None) -> None:
         async with in_background(self._watch_memory(call, stop, cgroup)):
@@ -142,12 +131,12 @@ class BwrapSandbox:
         hidden = HiddenFilesWatch(self._limits.max_unlinked_bytes, self._limits.file_size_bytes)
         while True:
             await asyncio.sleep(pause_s)
-            if call.pid is None:
+            if (pid := call.tree.pid) is None:
                 continue
             started = time.monotonic()
-            if await asyncio.to_thread(self._exceeds_memory, call.pid, cgroup):
+            if await asyncio.to_thread(self._exceeds_memory, pid, cgroup):
                 stop.request("memory_limit")
-            if await asyncio.to_thread(hidden.exceeded, call.pid):
+            if await asyncio.to_thread(hidden.exceeded, pid):
                 stop.request("workspace_limit")
             # The command controls the number of processes and mappings, and so the time of a measurement.
             pause_s = max(self._limits.watchdog_interval_s, (time.monotonic() - started) / _WATCH_SHARE)
@@ -213,23 +202,21 @@ class Starters:
         """Lend a starter for the block; raise `SandboxUnavailable` if none can be started."""
         self._lent += 1
         try:
-            async with self._taken() as place:
+            place = await self._take()
+            try:
                 yield place
+            finally:
+                await self._take_back(place)
         finally:
             self._lent -= 1
 
-    @contextlib.asynccontextmanager
-    async def _taken(self) -> AsyncGenerator[PooledStarter]:
-        place = await self._take()
-        try:
-            yield place
-        finally:
-            if place.reusable():
-                place.unused_since = time.monotonic()
-                self._unused.append(place)
-            else:
-                # Without the shield, a cancelled caller would leave the cgroup behind.
-                await asyncio.shield(self._end(place))
+    async def _take_back(self, place: PooledStarter) -> None:
+        if place.reusable():
+            place.unused_since = time.monotonic()
+            self._unused.append(place)
+        else:
+            # Without the shield, a cancelled caller would leave the cgroup behind.
+            await asyncio.shield(self._end(place))
 
     async def end_unused(self) -> None:
         oldest = time.monotonic() - self._unused_s

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.sandbox.base import SandboxUnavailable
+from banksman.tool_runner.sandbox.base import SandboxUnavailable, Stream
 from banksman.tool_runner.sandbox.bwrap import spawner_process
 from banksman.tool_runner.sandbox.bwrap.recipe import GATE
 from banksman.tool_runner.sandbox.bwrap.spawner_process import MAX_PACKET_BYTES, SEPARATOR
@@ -45,12 +45,12 @@ class SpawnedProcess:
 class SpawnedTree(SpawnedProcess):
     """The process tree of one call; `pid` is that of the outer bwrap."""
 
-    def __init__(self, on_end: Callable[[], None], stdout_fd: int, stderr_fd: int, status_fd: int) -> None:
+    def __init__(self, on_end: Callable[[], None], streams: dict[Stream, int], status_fd: int) -> None:
         super().__init__(on_end)
-        self.stdout_fd = stdout_fd
-        self.stderr_fd = stderr_fd
+        self.streams = streams
+        """The read ends of the pipes for the output. The caller of `spawn` closes them, and `status_fd`."""
         self.status_fd = status_fd
-        """The read end of the pipe for bwrap's report; the caller of `spawn` closes all three."""
+        """The read end of the pipe for bwrap's report."""
 
 
 class _Channel:
@@ -172,7 +172,7 @@ class Starter:
             # A command that opens /dev/stdout reopens the pipe by its path, which only its owner may do.
             self._identity.own(stdout)
             self._identity.own(stderr)
-            tree = SpawnedTree(on_end, stdout_fd, stderr_fd, status_fd)
+            tree = SpawnedTree(on_end, {"stdout": stdout_fd, "stderr": stderr_fd}, status_fd)
             self._channel.spawn(tree, (packed, stdout, stderr, status, *special.values()), special)
             on_failure.pop_all()
         return tree

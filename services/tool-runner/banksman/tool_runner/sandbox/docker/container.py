@@ -9,16 +9,15 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
 from banksman.tool_runner.sandbox.base import (
-    CapturedOutput,
     KilledReason,
-    OnOutput,
+    RunningOutput,
     SandboxCommand,
     SandboxUnavailable,
     Stop,
@@ -47,34 +46,22 @@ class ExitReport(BaseModel):
 
 @dataclass(slots=True, eq=False)
 class ContainerCall:
-    output: CapturedOutput
-    on_output: OnOutput | None
-    stop: Stop
-    max_output_bytes: int
-    ended: asyncio.Event
+    output: RunningOutput
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when no process of the command is left, or the container is lost."""
     report: ExitReport | None = None
     failure: str | None = None
 
-    def add(self, stream: Stream, chunk: bytes) -> None:
-        if self.output.total_bytes > self.max_output_bytes:
-            return
-        self.output.add(stream, chunk)
-        if self.on_output is not None:
-            self.on_output(stream, chunk)
-        if self.output.total_bytes > self.max_output_bytes:
-            self.stop.request("output_limit")
-
     def end(self, *, report: ExitReport | None = None, failure: str | None = None) -> None:
         self.report, self.failure = report, failure
         if report is not None and report.killed_reason is not None:
-            self.stop.request(report.killed_reason)
-        self.stop.exited()
+            self.output.stop.request(report.killed_reason)
+        self.output.stop.exited()
         self.ended.set()
 
     def exit_code(self) -> int | None:
         """Return None if the runner killed the command; raise `SandboxUnavailable` if it was not started."""
-        if self.stop.reason is not None:
+        if self.output.stop.reason is not None:
             return None
         if self.report is None or self.report.failure is not None:
             raise SandboxUnavailable(str(self.report.failure if self.report else self.failure))
@@ -107,12 +94,8 @@ class Container:
         )
 
     @property
-    def busy(self) -> bool:
-        return self._call is not None
-
-    @property
     def idle_s(self) -> float:
-        return 0.0 if self.busy else time.monotonic() - self._last_used
+        return 0.0 if self._call is not None else time.monotonic() - self._last_used
 
     def connect(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -128,11 +111,9 @@ class Container:
                 remedy="Its image needs bash, findutils and Python 3.9 or newer.",
             )
 
-    def begin(
-        self, limits: SandboxLimits, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
-    ) -> ContainerCall:
+    def begin(self, output: RunningOutput) -> ContainerCall:
         """Reserve the container for a command; `run` starts it, and `end` releases the container."""
-        self._call = ContainerCall(output, on_output, stop, limits.max_output_bytes, asyncio.Event())
+        self._call = ContainerCall(output)
         return self._call
 
     async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
@@ -206,7 +187,8 @@ class Container:
             case supervisor.HELLO, _:
                 self._hello.set()
             case ((supervisor.STDOUT | supervisor.STDERR), ContainerCall() as call):
-                call.add(_STREAMS[kind], payload)
+                if not call.output.full:
+                    call.output.add(_STREAMS[kind], payload)
             case supervisor.EXIT, ContainerCall() as call:
                 report = ExitReport.model_validate_json(payload)
                 self._spent = not report.reusable

@@ -17,12 +17,13 @@ from typing import cast
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
-    CapturedOutput,
     OnOutput,
+    RunningOutput,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stop,
+    capturing,
     run_until,
 )
 from banksman.tool_runner.sandbox.docker.container import Container, directory_id
@@ -103,15 +104,11 @@ class DockerSandbox:
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        stop = stop or Stop()
-        output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-        try:
-            with self._using(command.workspace):
-                return await self._run(command, output, on_output, stop)
-        except BaseException:
-            # Without an outcome, the caller cannot close the output.
-            output.close()
-            raise
+        with (
+            capturing(self._max_output_chars, self._limits, on_output, stop) as output,
+            self._using(command.workspace),
+        ):
+            return await self._run(command, output)
 
     @contextlib.contextmanager
     def _using(self, workspace: Path) -> Generator[None]:
@@ -124,21 +121,20 @@ class DockerSandbox:
         finally:
             self._in_use.discard(workspace)
 
-    async def _run(
-        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
-    ) -> SandboxOutcome:
+    async def _run(self, command: SandboxCommand, output: RunningOutput) -> SandboxOutcome:
+        stop = output.stop
         container = None if stop.reason is not None else await self._container(command.workspace, stop)
         if container is None:
-            return SandboxOutcome(None, output, stop.reason, 0)
+            return SandboxOutcome(None, output.captured, stop.reason, 0)
         started = time.monotonic()
-        call = container.begin(self._limits, output, on_output, stop)
+        call = container.begin(output)
         try:
             await container.run(command, self._limits, stop)
         finally:
             if not await container.end(self._limits.kill_wait_s):
                 await self._end(container)
         duration_ms = round((time.monotonic() - started) * 1000)
-        return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
+        return SandboxOutcome(call.exit_code(), output.captured, stop.reason, duration_ms)
 
     async def sweep(self) -> None:
         """Every second, remove idle containers and retry failed removals, until cancelled."""
