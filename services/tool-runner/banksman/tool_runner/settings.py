@@ -97,10 +97,6 @@ class _Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _default_concurrency() -> int:
-    return max(2, 2 * (os.cpu_count() or 1))
-
-
 class SandboxLimits(_Limits):
     """Limits of one command.
 
@@ -142,7 +138,7 @@ class SandboxLimits(_Limits):
     """Standard output and error together; above it, the call is killed."""
     max_stored_output_bytes: int = Field(default=12 * MIB, ge=0, le=16 * MIB)
     """Bytes of a long output that are stored; further bytes are only counted."""
-    max_concurrent_calls: int = Field(default_factory=_default_concurrency, ge=1)
+    max_concurrent_calls: int = Field(default_factory=lambda: max(2, 2 * (os.cpu_count() or 1)), ge=1)
     """Concurrent commands; further commands wait. Above twice the number of cores, only the latency grows."""
     watchdog_interval_s: float = Field(default=0.25, gt=0)
     """Seconds between two measurements of a running call."""

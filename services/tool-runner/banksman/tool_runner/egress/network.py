@@ -208,8 +208,7 @@ def rules_of(policy: NetworkPolicy | None) -> HostRules:
 
 
 def _match(host: str, port: int, patterns: Iterable[str]) -> bool:
-    return any(_matches(host, port, *split_pattern(pattern)) for pattern in patterns)
-
-
-def _matches(host: str, port: int, glob: str, only_port: int | None) -> bool:
-    return only_port in (None, port) and fnmatch.fnmatchcase(host, glob)
+    return any(
+        only_port in (None, port) and fnmatch.fnmatchcase(host, glob)
+        for glob, only_port in map(split_pattern, patterns)
+    )

@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,7 @@ async def self_test(
     If a check fails that later checks depend on, the later checks are skipped. `make_sandbox` runs in a
     thread and may raise `SandboxUnavailable`.
     """
-    checks = [_check_paths()]
-    checks.append(_check_root(root, identity))
+    checks = [_check_paths(), _check_root(root, identity)]
     if not checks[-1].ok:
         return SelfTestReport(tuple(checks))
     try:
@@ -65,23 +64,25 @@ async def self_test(
         probe = _Probe(sandbox, scratch, identity)
         checks.append(await probe.starts())
         if checks[-1].ok:
-            checks += [await check() for check in probe.guarantees]
+            checks += [
+                await probe.has_a_clean_environment(),
+                await probe.cannot_see_neighbours(),
+                await probe.has_no_network(),
+                await probe.is_never_root(),
+                await probe.makes_no_namespaces(),
+            ]
     return SelfTestReport(tuple(checks))
 
 
+@dataclass(frozen=True, slots=True)
 class _Probe:
-    def __init__(self, sandbox: Sandbox, scratch: Path, identity: SandboxIdentity) -> None:
-        self._sandbox = sandbox
-        self._workspace = scratch / "own"
-        self._neighbour = scratch / "neighbour"
-        self._identity = identity
-        self.guarantees: tuple[Callable[[], Awaitable[Check]], ...] = (
-            self.has_a_clean_environment,
-            self.cannot_see_neighbours,
-            self.has_no_network,
-            self.is_never_root,
-            self.makes_no_namespaces,
-        )
+    sandbox: Sandbox
+    scratch: Path
+    identity: SandboxIdentity
+
+    @property
+    def workspace(self) -> Path:
+        return self.scratch / "own"
 
     async def starts(self) -> Check:
         try:
@@ -105,7 +106,7 @@ class _Probe:
             del os.environ[_CANARY]
 
     async def cannot_see_neighbours(self) -> Check:
-        script = f"test -e '{self._neighbour}' || test -e '{self._neighbour.parent}'"
+        script = f"test -e '{self.scratch / 'neighbour'}' || test -e '{self.scratch}'"
         return await self._check_fails("neighbours", script, "another workspace")
 
     async def has_no_network(self) -> Check:
@@ -119,7 +120,7 @@ class _Probe:
 
     async def is_never_root(self) -> Check:
         await self._run("touch owner")
-        uid = await asyncio.to_thread(_owner, self._workspace / "owner")
+        uid = await asyncio.to_thread(_owner, self.workspace / "owner")
         if uid is None:
             remedy = (
                 "Set tool_runner.docker.host_dir to the directory of the workspaces on the engine's host."
@@ -127,7 +128,7 @@ class _Probe:
             return Check(
                 "user", False, "a file that a command writes does not appear in its workspace", remedy
             )
-        ok = uid == self._identity.uid != 0
+        ok = uid == self.identity.uid != 0
         remedy = None if ok else "Start the runner as root or as an ordinary user, not with mapped ids."
         return Check("user", ok, f"commands run as real user {uid}", remedy)
 
@@ -143,7 +144,7 @@ class _Probe:
         )
 
     async def _run(self, script: str) -> SandboxOutcome:
-        outcome = await self._sandbox.run(SandboxCommand(script, self._workspace, _TIMEOUT_S))
+        outcome = await self.sandbox.run(SandboxCommand(script, self.workspace, _TIMEOUT_S))
         outcome.output.close()
         return outcome
 
@@ -157,9 +158,9 @@ def _unavailable(error: SandboxUnavailable) -> Check:
 
 
 def _check_paths() -> Check:
-    if kernel_resolves_beneath():
-        return Check("files", ok=True, detail="the kernel keeps paths inside a workspace (openat2)")
     detail = "paths are resolved by component: openat2 is missing (Linux 5.6, seccomp profile)"
+    if kernel_resolves_beneath():
+        detail = "the kernel keeps paths inside a workspace (openat2)"
     return Check("files", ok=True, detail=detail)
 
 

@@ -175,17 +175,6 @@ def _close(level: _Level) -> None:
         level.fd = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Free:
-    bytes: int
-    entries: int
-
-
-def _free(directory: Path) -> _Free:
-    status = os.statvfs(directory)
-    return _Free(status.f_bfree * status.f_frsize, status.f_ffree)
-
-
 class QuotaMeter:
     """The last measurement of one workspace. `due` limits the share of time spent on measuring.
 
@@ -198,8 +187,8 @@ class QuotaMeter:
         self._limits = limits
         self._not_before = 0.0
         self._not_before_if_outgrown = 0.0
-        self._free: _Free | None = None
-        """Free space when the last measurement began; None before the first one."""
+        self._file_system: os.statvfs_result | None = None
+        """The file system with its free space when the last measurement began; None before the first one."""
         self.usage = WorkspaceUsage(complete=False)
 
     @property
@@ -232,20 +221,22 @@ class QuotaMeter:
         return self.usage.disk_bytes + size <= self._limits.max_bytes
 
     def _outgrown(self) -> bool:
-        if self._free is None:
+        before = self._file_system
+        if before is None:
             return True
         try:
-            free = _free(self._directory)
+            now = os.statvfs(self._directory)
         except OSError:
             return True
-        return self._free.bytes - free.bytes > max(
-            0, self._limits.max_bytes - self.usage.disk_bytes
-        ) or self._free.entries - free.entries > max(0, self._limits.max_entries - self.usage.entries)
+        lost_bytes = before.f_bfree * before.f_frsize - now.f_bfree * now.f_frsize
+        return lost_bytes > max(0, self._limits.max_bytes - self.usage.disk_bytes) or (
+            before.f_ffree - now.f_ffree > max(0, self._limits.max_entries - self.usage.entries)
+        )
 
     def _measure(self, bounds: WorkspaceLimits | None) -> WorkspaceUsage:
         started = time.monotonic()
         try:
-            self._free = _free(self._directory)
+            self._file_system = os.statvfs(self._directory)
             self.usage = measure(self._directory, bounds)
         except OSError:
             self.usage = WorkspaceUsage()

@@ -210,11 +210,12 @@ class CallCgroup:
                 time.sleep(_POLL_S)
 
 
+@dataclass
 class CallCgroups:
-    def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
-        self.hierarchies = hierarchies
-        self._locks = locks
-        self._last = 0
+    hierarchies: tuple[Hierarchy, ...]
+    locks: contextlib.ExitStack
+    """Holds the locks of the directories."""
+    _last: int = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
         self._last += 1
@@ -230,7 +231,7 @@ class CallCgroups:
     def close(self) -> None:
         for hierarchy in self.hierarchies:
             _removed(hierarchy.directory)
-        self._locks.close()
+        self.locks.close()
 
 
 def divided(own: Delegation, root: Path) -> CallCgroups:

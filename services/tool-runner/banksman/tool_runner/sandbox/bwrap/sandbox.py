@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
@@ -175,23 +175,16 @@ class PooledStarter:
             self.cgroup.end()
 
 
+@dataclass
 class Starters:
     """Lends a starter to each command. With `cgroups`, each starter has its own cgroup."""
 
-    def __init__(
-        self,
-        spawner: Spawner,
-        limits: SandboxLimits,
-        cgroups: CallCgroups | None,
-        *,
-        unused_s: float = UNUSED_S,
-    ) -> None:
-        self._spawner = spawner
-        self._limits = limits
-        self._cgroups = cgroups
-        self._unused_s = unused_s
-        self._unused: list[PooledStarter] = []
-        self._lent = 0
+    spawner: Spawner
+    limits: SandboxLimits
+    cgroups: CallCgroups | None
+    unused_s: float = UNUSED_S
+    _unused: list[PooledStarter] = field(default_factory=list[PooledStarter])
+    _lent: int = 0
 
     @property
     def has_starters(self) -> bool:
@@ -219,18 +212,18 @@ class Starters:
             await asyncio.shield(self._end(place))
 
     async def end_unused(self) -> None:
-        oldest = time.monotonic() - self._unused_s
+        oldest = time.monotonic() - self.unused_s
         unused = [place for place in self._unused if place.unused_since <= oldest]
         self._unused = [place for place in self._unused if place.unused_since > oldest]
         for place in unused:
             await self._end(place)
 
     def close(self) -> None:
-        self._spawner.close()
+        self.spawner.close()
         for place in self._unused:
             place.end()
-        if self._cgroups is not None:
-            self._cgroups.close()
+        if self.cgroups is not None:
+            self.cgroups.close()
 
     async def _take(self) -> PooledStarter:
         while self._unused:
@@ -243,14 +236,14 @@ class Starters:
 
     def _new(self) -> PooledStarter:
         try:
-            cgroup = None if self._cgroups is None else self._cgroups.create(self._limits)
+            cgroup = None if self.cgroups is None else self.cgroups.create(self.limits)
         except OSError as error:
             raise SandboxUnavailable(f"cannot create a cgroup: {error}") from error
         with contextlib.ExitStack() as opened:
             joined = [] if cgroup is None else cgroup.open()
             for fd in joined:
                 opened.callback(os.close, fd)
-            return PooledStarter(self._spawner.starter(joined), cgroup)
+            return PooledStarter(self.spawner.starter(joined), cgroup)
 
     async def _end(self, place: PooledStarter) -> None:
         place.starter.end()

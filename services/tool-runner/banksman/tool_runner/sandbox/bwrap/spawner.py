@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.tool_runner.identity import SandboxIdentity
@@ -194,6 +195,7 @@ class Starter:
         self._channel.end_children(self.process.failure or "the starter ended")
 
 
+@dataclass
 class Spawner:
     """The runner's side of the spawner process, the parent of all starters; see `spawner_process`.
 
@@ -201,12 +203,12 @@ class Spawner:
     call starts another.
     """
 
-    def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes, calls: int) -> None:
-        self._identity = identity
-        self._bwrap = bwrap
-        self._seccomp = seccomp
-        self._calls = calls
-        self._process: subprocess.Popen[bytes] | None = None
+    identity: SandboxIdentity
+    bwrap: str
+    seccomp: bytes
+    calls: int
+    """Number of concurrent calls, which share the limits of the kernel per user."""
+    _process: subprocess.Popen[bytes] | None = None
 
     def starter(self, cgroup: Sequence[int]) -> Starter:
         """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup."""
@@ -214,7 +216,7 @@ class Spawner:
             self._process = self._start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            starter = Starter(self._identity, ours, self._channel.kill)
+            starter = Starter(self.identity, ours, self._channel.kill)
             names = [f"cgroup{number}" for number in range(len(cgroup))]
             self._channel.spawn(starter.process, (theirs.fileno(), *cgroup), names)
         return starter
@@ -229,13 +231,13 @@ class Spawner:
 
     def _start(self) -> subprocess.Popen[bytes]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        user = [str(self._identity.uid), str(self._identity.gid)] if self._identity.switches else []
+        user = [str(self.identity.uid), str(self.identity.gid)] if self.identity.switches else []
         program = [sys.executable, "-I", "-S", spawner_process.__file__]
         with theirs:
             try:
-                shares = ",".join(_shares(self._calls))
+                shares = ",".join(_shares(self.calls))
                 process = subprocess.Popen(  # noqa: S603 - our own program
-                    [*program, str(theirs.fileno()), self._bwrap, GATE, shares, *user],
+                    [*program, str(theirs.fileno()), self.bwrap, GATE, shares, *user],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -249,7 +251,7 @@ class Spawner:
                 ours.close()
                 raise SandboxUnavailable(f"cannot start the spawner: {error}") from error
         self._channel = _Channel(ours, self._lose)
-        self._channel.send(self._seccomp)
+        self._channel.send(self.seccomp)
         return process
 
     def _lose(self, reason: str) -> None:

@@ -111,48 +111,32 @@ def _mapping(line: bytes) -> _Mapping:
     return _Mapping(file, f"{first:x}-{last:x}", last - first, path)
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenFiles:
-    unlinked_bytes: int
-    """Allocated bytes of deleted files that are open or mapped."""
-    in_sockets: bool
-    """True if descriptors wait in a unix socket. Such files are in no process (SCM_RIGHTS, unix(7))."""
-    written_bytes: int
-    """Bytes that living processes and their ended children have written to files on disks (proc(5))."""
-
-
+@dataclass
 class HiddenFilesWatch:
-    def __init__(self, max_bytes: int, max_file_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._max_file_bytes = max_file_bytes
-        self._examinations_in_sockets = 0
+    max_bytes: int
+    max_file_bytes: int
+    """Counted for a deleted, mapped file that this process may not examine: only a privileged process may
+    examine one (CAP_CHECKPOINT_RESTORE, proc(5))."""
+    _examinations_in_sockets: int = 0
 
     def exceeded(self, pid: int) -> bool:
         """Examine a process and its descendants; return whether they hold more than `max_bytes`.
 
-        Files in sockets cannot be measured. A program that passes descriptors on receives them soon. If
-        some are in sockets at each of several examinations, the call may hold all that it has written.
+        Unreadable processes count as 0. Files whose descriptors wait in a unix socket are in no process
+        (SCM_RIGHTS, unix(7)), so they cannot be measured. A program that passes descriptors on receives them
+        soon. If some are in sockets at each of several examinations, the call may hold all that it has
+        written.
         """
-        found = hidden_files(pid, self._max_file_bytes)
-        self._examinations_in_sockets = self._examinations_in_sockets + 1 if found.in_sockets else 0
+        held: dict[tuple[int, int], int] = {}
+        in_sockets, written_bytes = False, 0
+        for each in descendants(pid):
+            process = _PROC / str(each)
+            in_sockets |= _note_open(process, held)
+            _note_mapped(process, held, self.max_file_bytes)
+            written_bytes += _written_bytes(process)
+        self._examinations_in_sockets = self._examinations_in_sockets + 1 if in_sockets else 0
         parked = self._examinations_in_sockets >= _PARKED_EXAMINATIONS
-        return found.unlinked_bytes > self._max_bytes or (parked and found.written_bytes > self._max_bytes)
-
-
-def hidden_files(pid: int, max_file_bytes: int) -> HiddenFiles:
-    """Examine a process and its descendants; unreadable processes count as 0.
-
-    A deleted, mapped file that this process may not examine counts as `max_file_bytes`. Only a privileged
-    process may examine one (CAP_CHECKPOINT_RESTORE, proc(5)).
-    """
-    held: dict[tuple[int, int], int] = {}
-    in_sockets, written_bytes = False, 0
-    for each in descendants(pid):
-        process = _PROC / str(each)
-        in_sockets |= _note_open(process, held)
-        _note_mapped(process, held, max_file_bytes)
-        written_bytes += _written_bytes(process)
-    return HiddenFiles(sum(held.values()), in_sockets, written_bytes)
+        return sum(held.values()) > self.max_bytes or (parked and written_bytes > self.max_bytes)
 
 
 def _note_open(process: Path, held: dict[tuple[int, int], int]) -> bool:
@@ -198,6 +182,7 @@ def _note(status: os.stat_result, held: dict[tuple[int, int], int]) -> None:
 
 
 def _written_bytes(process: Path) -> int:
+    """Return the bytes that a process and its ended children have written to files on disks (proc(5))."""
     with contextlib.suppress(OSError, ValueError):
         for line in (process / "io").read_text().splitlines():
             if line.startswith("write_bytes:"):
