@@ -1,4 +1,4 @@
-"""The events of a conversation for clients, each once and in order."""
+"""The frames of a client: its requests, and the events of a conversation, each once and in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pydantic import BaseModel
 
 from banksman.contracts import event_frames, events
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.frames import (
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    InputReply,
+    RunCancel,
+    WorkflowStart,
+)
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
+
+RequestFrame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 BODIES: Mapping[str, type[BaseModel]] = {**event_frames.STORED_DATA, **event_frames.LIVE_DATA}
 """The model of the data of each type. Other types have none."""

@@ -1,13 +1,9 @@
-"""Requests of a client about conversations, files, assistants, tools and usage, and their transport."""
+"""Requests of a client about conversations, files, assistants, tools and usage."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import PurePosixPath
-from typing import Protocol, TypeVar
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING
 
 from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistants import (
@@ -19,87 +15,13 @@ from banksman.contracts.assistants import (
     NewAssistant,
 )
 from banksman.contracts.calls import FileEntry
-from banksman.contracts.frames import (
-    Ack,
-    ApprovalDecision,
-    ChatSend,
-    ConversationCreate,
-    Detail,
-    InputReply,
-    RunCancel,
-    WorkflowStart,
-)
 from banksman.contracts.registry import CallPage, ToolView, ToolViews, WorkflowDefinition
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
-from banksman.contracts.work import ApprovalRequest
-from banksman.sdk.events import EventFrame, LiveFrame
 
-M = TypeVar("M", bound=BaseModel)
-RequestFrame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
-
-
-class WorkspaceFiles(Protocol):
-    """The files of workspaces."""
-
-    async def list(self, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """Return the files below a path."""
-        ...
-
-    async def read(self, conversation_id: str, path: str) -> bytes:
-        """Return the content of a file."""
-        ...
-
-    async def write(self, conversation_id: str, path: str, data: bytes) -> None:
-        """Store a file."""
-        ...
-
-    async def delete(self, conversation_id: str, path: str) -> None:
-        """Delete a file."""
-        ...
-
-
-class ClientTransport(Protocol):
-    """One connection to the gateways. It reconnects, and repeats requests under their ids."""
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the requests."""
-        ...
-
-    @property
-    def files(self) -> WorkspaceFiles:
-        """The files of workspaces."""
-        ...
-
-    async def ready(self, timeout_s: float) -> None:
-        """Make a round trip; raise `Unavailable` if there is no reply in time."""
-        ...
-
-    async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
-        """Send a frame; `name` is the id that its subject ends with."""
-        ...
-
-    async def call(
-        self,
-        operation: str,
-        reply: type[M],
-        *names: str,
-        body: JsonObject | None = None,
-        request_id: str | None = None,
-    ) -> M:
-        """Call an operation such as `assistant.read` on the object that `names` identifies."""
-        ...
-
-    def follow(
-        self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
-    ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield each event after `after_seq` once and in order; with `live`, also text being written."""
-        ...
-
-    def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests."""
-        ...
+if TYPE_CHECKING:
+    from banksman.sdk.transports.nats import NatsTransport
+    from banksman.sdk.transports.web import WebTransport
 
 
 class ConversationPage(Stored):
@@ -135,7 +57,7 @@ class _Deleted(Stored):
 class Resources:
     """Requests that start no run. All raise `RemoteError` and `Unavailable`, like those of `Client`."""
 
-    def __init__(self, transport: ClientTransport) -> None:
+    def __init__(self, transport: NatsTransport | WebTransport) -> None:
         self._transport = transport
 
     async def conversations(

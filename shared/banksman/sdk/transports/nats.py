@@ -29,8 +29,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, frames_of
-from banksman.sdk.resources import RequestFrame
+from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, RequestFrame, frames_of
 
 REPLY_TIMEOUT_S = 10.0
 """Timeout of one request in seconds."""

@@ -15,8 +15,7 @@ from banksman.contracts.frames import Ack, ConversationCreate, Detail, InputRepl
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
-from banksman.sdk.events import EventFrame, LiveFrame
-from banksman.sdk.resources import RequestFrame
+from banksman.sdk.events import EventFrame, LiveFrame, RequestFrame
 from banksman.sdk.transports.http import HttpApi, HttpFiles, websocket_url
 from banksman.sdk.transports.subscriptions import SharedSubscriptions
 from banksman.sdk.transports.websocket import JsonFrame, Websocket
