@@ -1,66 +1,93 @@
-"""Requests of tool and workflow servers to the registries."""
+"""What tool servers and workflow servers share: the connection, the registry, and the end by a signal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import signal
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
-from banksman.bus.connection import Bus
+from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
-from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, ToolRegistration, WithdrawTool
+from banksman.contracts.ids import check_token
+from banksman.runtime import event_loop
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.tools import AnyTool
+from banksman.sdk.local import nats_settings
 
 REPLY_TIMEOUT_S = 5.0
 """Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds for which a request is retried, because the registry may start after the tool servers."""
+"""Seconds for which a request is retried, because the registry may start after the servers."""
 PAUSE_S = 0.5
 
 
-class RegistryClient:
-    """Requests of one server. All raise `Unavailable` if the registry does not respond within 30 seconds."""
+class RegisteredServer(ABC):
+    """A process that registers what it serves. A context manager, which serves while the block runs."""
 
-    def __init__(self, bus: Bus, server: str) -> None:
-        self._bus = bus
-        self._server = server
+    kind: ClassVar[Literal["tool", "workflow"]]
 
-    async def register(self, tools: Iterable[AnyTool]) -> str | None:
-        """Register tools; return the tenant whose models may call them, None for all."""
-        tenant = None
-        for tool in tuple(tools):
-            definition = tool.definition.model_copy(update={"server": self._server})
-            reply = await self._request("register", RegisterTool(definition=definition))
-            tenant = ToolRegistration.model_validate_json(reply).tenant
-        return tenant
+    def __init__(self, name: str, nats: NatsSettings | None) -> None:
+        self.name = check_token(name, "name")
+        self._nats = nats
+        self._stop = asyncio.Event()
+        self._connected: Bus | None = None
 
-    async def withdraw(self, name: str) -> None:
-        await self._request("withdraw", WithdrawTool(name=name, server=self._server))
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM.
 
-    async def list(self) -> tuple[ListedTool, ...]:
-        return ToolList.model_validate_json(await self._request("list", None)).tools
+        Raises:
+            RemoteError: The registry refused a tool or a workflow, for example because another server has its
+                name.
+            Unavailable: NATS or the registry is unreachable.
+        """
+        event_loop.run(self._until_signalled())
 
-    async def _request(self, action: str, body: BaseModel | None) -> bytes:
+    async def _until_signalled(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        await self._until_stopped()
+
+    @abstractmethod
+    async def _until_stopped(self) -> None: ...
+
+    @property
+    def _title(self) -> str:
+        return f"{self.kind} server {self.name}"
+
+    @property
+    def _bus(self) -> Bus:
+        if self._connected is None:
+            raise RuntimeError(
+                f"{self.kind} server {self.name!r} is not connected: use it as a context manager"
+            )
+        return self._connected
+
+    async def _connect(self) -> Bus:
+        prefix = f"_INBOX_{self.kind}-server-{self.name}"
+        settings = self._nats or nats_settings()
+        self._connected = await Bus.connect(settings, name=self._title, inbox_prefix=prefix)
+        return self._connected
+
+    async def _request(self, action: str, body: BaseModel | None = None) -> bytes:
+        """Return the registry's reply; raise `RemoteError` if refused, `Unavailable` after `BUDGET_S`."""
+        bus, subject = self._bus, subjects.registry(self.kind, action)
         data = body.model_dump_json().encode() if body is not None else b""
-        return await request_registry(self._bus, subjects.registry("tool", action), data)
 
+        async def attempt() -> bytes:
+            await bus.wait_connected()
+            return checked_reply(await bus.request(subject, data, REPLY_TIMEOUT_S))
 
-async def request_registry(bus: Bus, subject: str, data: bytes) -> bytes:
-    """Return the body of the reply; raise `RemoteError` if refused, `Unavailable` after `BUDGET_S`."""
+        def again(error: Exception) -> bool:
+            return error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
 
-    async def attempt() -> bytes:
-        await bus.wait_connected()
-        return checked_reply(await bus.request(subject, data, REPLY_TIMEOUT_S))
-
-    def again(error: Exception) -> bool:
-        return error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
-
-    return await retry(
-        attempt,
-        again=again,
-        backoff=Backoff(PAUSE_S, PAUSE_S),
-        budget_s=BUDGET_S,
-        failure=f"{subject}: no response",
-    )
+        return await retry(
+            attempt,
+            again=again,
+            backoff=Backoff(PAUSE_S, PAUSE_S),
+            budget_s=BUDGET_S,
+            failure=f"{subject}: no response",
+        )

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import signal
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -25,17 +24,14 @@ from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import DRAINING, RunnerLease
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.ids import check_token
-from banksman.contracts.registry import ListedTool
+from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
-from banksman.runtime import event_loop
 from banksman.runtime.background import first_error
-from banksman.sdk.local import nats_settings
 from banksman.sdk.servers.calls import ServedCalls, tool_router
-from banksman.sdk.servers.registry import RegistryClient
+from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 
 logger = logging.getLogger(__name__)
@@ -48,12 +44,14 @@ EPOCH_BITS = 52
 """Bits of a runner epoch. JSON parsers of all languages read integers of this size exactly."""
 
 
-class ToolServer:
+class ToolServer(RegisteredServer):
     """Serves tools over NATS. As a context manager, it serves while the block runs.
 
     The tools are registered when the block starts. A process that loses its lease ends its calls and serves
     again with a new lease.
     """
+
+    kind = "tool"
 
     def __init__(
         self,
@@ -74,26 +72,14 @@ class ToolServer:
                 gets at most three quarters of a capacity of four or more.
             drain_s: Seconds that a stopping server waits for running calls.
         """
-        self.name = check_token(name, "name")
+        super().__init__(name, nats)
         self.tools = {one.name: one for one in (DEFAULT_TOOLBOX if tools is None else tools)}
         if not self.tools:
             raise ValueError(f"tool server {name!r} has no tools")
-        self._nats = nats
         self._capacity = capacity
         self._drain_s = drain_s
         self._offered = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._connected: Bus | None = None
         self._serving: asyncio.Task[None] | None = None
-
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM.
-
-        Raises:
-            RemoteError: The registry refused a tool, for example because another server has its name.
-            Unavailable: NATS or the registry is unreachable.
-        """
-        event_loop.run(self._until_signalled())
 
     async def serve(self) -> None:
         """Serve until cancelled or until `stop` is called; raise as `run`."""
@@ -107,18 +93,16 @@ class ToolServer:
 
     async def list(self) -> tuple[ListedTool, ...]:
         """Return the registered tools of all servers."""
-        return await self._registry.list()
+        return ToolList.model_validate_json(await self._request("list")).tools
 
     async def withdraw(self, name: str) -> None:
         """Stop offering one of its tools; raise `RemoteError` if this server has not registered it."""
         self.tools.pop(name, None)
-        await self._registry.withdraw(name)
+        await self._request("withdraw", WithdrawTool(name=name, server=self.name))
 
     async def __aenter__(self) -> Self:
-        settings = self._nats or nats_settings()
-        bus = await Bus.connect(settings, name=f"tool server {self.name}", inbox_prefix=self._inbox)
-        self._connected = bus
-        self._serving = asyncio.create_task(self._serve(bus), name=f"tool server {self.name}")
+        bus = await self._connect()
+        self._serving = asyncio.create_task(self._serve(bus), name=self._title)
         offered = asyncio.create_task(self._offered.wait())
         try:
             await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,28 +122,24 @@ class ToolServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._connected is not None and self._serving is not None
+        assert self._serving is not None
         self.stop()
         try:
             await self._serving
         finally:
-            await self._connected.close()
+            await self._bus.close()
 
-    @property
-    def _registry(self) -> RegistryClient:
-        if self._connected is None:
-            raise RuntimeError(f"tool server {self.name!r} is not connected: use it as a context manager")
-        return RegistryClient(self._connected, self.name)
-
-    @property
-    def _inbox(self) -> str:
-        return f"_INBOX_tool-server-{self.name}"
-
-    async def _until_signalled(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop)
+    async def _until_stopped(self) -> None:
         await self.serve()
+
+    async def _register(self) -> str | None:
+        """Register the tools; return the tenant whose models may call them, None for all."""
+        tenant = None
+        for tool in tuple(self.tools.values()):
+            definition = tool.definition.model_copy(update={"server": self.name})
+            reply = await self._request("register", RegisterTool(definition=definition))
+            tenant = ToolRegistration.model_validate_json(reply).tenant
+        return tenant
 
     async def _serve(self, bus: Bus) -> None:
         while not self._stop.is_set():
@@ -177,7 +157,7 @@ class ToolServer:
     async def _session(self, bus: Bus) -> None:
         epoch = secrets.randbits(EPOCH_BITS)
         async with asyncio.TaskGroup() as tasks:
-            tenant = await self._registry.register(self.tools.values())
+            tenant = await self._register()
             lease = Lease(
                 bus,
                 RunnerLease(runner=self.name, runner_epoch=epoch, workspaces=False),
@@ -224,7 +204,7 @@ class ToolServer:
         """
         while True:
             try:
-                await self._registry.register(self.tools.values())
+                await self._register()
                 self._offered.set()
             except Unavailable as error:
                 logger.warning("tool server %s could not renew its registration: %s", self.name, error)

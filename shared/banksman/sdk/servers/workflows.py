@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,18 +16,15 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.connection import NatsSettings
 from banksman.bus.errors import RemoteError, checked_reply, error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
-from banksman.contracts.ids import check_token
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
 from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
-from banksman.runtime.event_loop import run
-from banksman.sdk.local import nats_settings
-from banksman.sdk.servers.registry import request_registry
+from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
 
@@ -38,12 +34,14 @@ REPORT_TIMEOUT_S = 5.0
 """Timeout of a progress report in seconds."""
 
 
-class WorkflowServer:
+class WorkflowServer(RegisteredServer):
     """Serves workflows over NATS. As a context manager, it serves while the block runs.
 
     The workflows are registered when the block starts, and stay registered after it: their runs wait until a
     process serves them again. `withdraw` removes one.
     """
+
+    kind = "workflow"
 
     def __init__(self, name: str, workflows: Iterable[Workflow], *, nats: NatsSettings | None = None) -> None:
         """Create a server without connecting it.
@@ -53,41 +51,25 @@ class WorkflowServer:
             workflows: The workflows to serve, at least one.
             nats: The connection settings; None reads the environment or the local system (`sdk.local`).
         """
-        self.name = check_token(name, "name")
+        super().__init__(name, nats)
         self.workflows = {one.name: one for one in workflows}
         if not self.workflows:
             raise ValueError(f"workflow server {name!r} has no workflows")
-        self._nats = nats
-        self._stop = asyncio.Event()
         self._stack = AsyncExitStack()
-        self._bus: Bus | None = None
         self._turns: dict[asyncio.Task[None], str] = {}
         """The turns in progress, each with the tenant and the conversation of its run."""
 
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM.
-
-        Raises:
-            RemoteError: The registry refused a workflow, for example because another server has its name.
-            Unavailable: NATS or the registry is unreachable.
-        """
-        run(self._until_signalled())
-
     async def withdraw(self, name: str) -> None:
         """Remove a registration of this server. Its open runs end as failed."""
-        await self._request("withdraw", WithdrawWorkflow(name=name, server=self.name).model_dump_json())
+        await self._request("withdraw", WithdrawWorkflow(name=name, server=self.name))
 
     async def __aenter__(self) -> Self:
-        settings = self._nats or nats_settings()
-        prefix = f"_INBOX_workflow-server-{self.name}"
-        bus = await Bus.connect(settings, name=f"workflow server {self.name}", inbox_prefix=prefix)
-        await self._stack.enter_async_context(bus)
-        self._bus = bus
+        bus = await self._stack.enter_async_context(await self._connect())
         try:
             for workflow in self.workflows.values():
                 definition = workflow.definition.model_copy(update={"server": self.name})
-                body = RegisterWorkflow(definition=definition).model_dump_json()
-                WorkflowRegistration.model_validate_json(await self._request("register", body))
+                reply = await self._request("register", RegisterWorkflow(definition=definition))
+                WorkflowRegistration.model_validate_json(reply)
             # In one queue group: each turn goes to one of the processes.
             turns = subjects.workflow_turn(self.name, ANY, ANY)
             subscription = await bus.subscribe(turns, self._received, self.name)
@@ -111,10 +93,7 @@ class WorkflowServer:
             await asyncio.wait(self._turns)
         await self._stack.aclose()
 
-    async def _until_signalled(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
+    async def _until_stopped(self) -> None:
         async with self:
             await self._stop.wait()
 
@@ -129,7 +108,6 @@ class WorkflowServer:
                 turn.cancel()
 
     async def _reply(self, message: Message) -> None:
-        assert self._bus is not None
         try:
             reply = (await self._take(message)).model_dump_json(by_alias=True).encode()
         except (BadInput, NotFound, Unavailable) as error:
@@ -162,7 +140,6 @@ class WorkflowServer:
             run_id=turn.run_id,
             progress=progress,
         )
-        assert self._bus is not None
         try:
             subject = subjects.registry("workflow", "progress")
             checked_reply(
@@ -170,12 +147,6 @@ class WorkflowServer:
             )
         except (RemoteError, Unavailable) as error:
             logger.info("%s: progress is stored with the reply to the turn: %s", turn.run_id, error)
-
-    async def _request(self, action: str, body: str) -> bytes:
-        bus = self._bus
-        if bus is None:
-            raise RuntimeError(f"workflow server {self.name!r} is not connected: use it as a context manager")
-        return await request_registry(bus, subjects.registry("workflow", action), body.encode())
 
 
 def _run_of(message: Message) -> str:
