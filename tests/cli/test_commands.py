@@ -14,8 +14,7 @@ from typer.main import get_command
 
 from banksman.cli.machine import free_port
 from banksman.cli.main import command_tree
-from banksman.cli.processes import ProcessIdentity
-from banksman.cli.state import DataDir, Instance
+from banksman.cli.state import DataDir, Instance, ProcessIdentity
 
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
 

@@ -13,7 +13,7 @@ import pytest
 
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
 from banksman.cli.machine import free_port
-from banksman.cli.processes import readiness_problem
+from banksman.cli.state import readiness_problem
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -24,9 +24,8 @@ from banksman.cli.local.child_process import ProcessSpec, RestartPauses, Stage
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
 from banksman.cli.local.plan import LOCAL, Plan
 from banksman.cli.machine import free_port
-from banksman.cli.processes import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
-from banksman.cli.state import DataDir
+from banksman.cli.state import DataDir, readiness_problem
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from banksman.tool_runner.identity import sandbox_identity

@@ -1,4 +1,4 @@
-"""The nats-server program, and the configuration file of one server.
+"""The nats-server program, the configuration file of one server, and the connections of its operator.
 
 https://docs.nats.io/running-a-nats-service/configuration#configuration-file-format
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, Variable, accounts
-from banksman.contracts.errors import Unavailable
-from banksman.deployment.topology import StorageBudget
-from banksman.deployment.users import SYS, all_users
+from banksman.contracts.errors import NotReady, Unavailable
+from banksman.deployment import users
+from banksman.deployment.streams import stream_info
+from banksman.deployment.topology import StorageBudget, Topology, app_topology, run_topology
+from banksman.deployment.users import SYS, all_users, inbox_prefix
 
 SERVER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "50"}
 """Defaults for the environment of nats-server. With Go's own default of 100, garbage grows to the size of the
@@ -24,6 +27,8 @@ live heap. 50 saves up to a quarter of the memory and costs a twentieth more CPU
 SERVER_VARIABLES = ("GOGC", "GOMEMLIMIT")
 _INDENT = "  "
 CLUSTER_SIZE = 3
+
+T = TypeVar("T")
 
 
 def executable() -> str:
@@ -161,3 +166,44 @@ def _line(value: object) -> str:
 def _block(opening: str, closing: str, lines: list[str], depth: int) -> str:
     inner = _INDENT * (depth + 1)
     return opening + "\n" + "".join(f"{inner}{line}\n" for line in lines) + _INDENT * depth + closing
+
+
+class BrokerAccess:
+    """Connections of the operator's two users: one in account APP, one in account RUN."""
+
+    def __init__(self, nats: NatsSettings, run_seed_file: Path | None, budget: StorageBudget) -> None:
+        """Describe the connections; without `run_seed_file`, account RUN is left out."""
+        self._nats = nats
+        self._run_seed_file = run_seed_file
+        self._app = app_topology(budget, replicas=nats.replicas)
+        self._run = run_topology(budget, replicas=nats.replicas)
+
+    @property
+    def monitoring_url(self) -> str | None:
+        return self._nats.monitoring_url
+
+    async def in_app(self, act: Callable[[Bus], Awaitable[T]], *, needs: tuple[str, ...] = ()) -> T:
+        """Call a function with a connection in APP; raise `NotReady` if a stream in `needs` is missing."""
+        async with await _connect(users.OPERATOR, self._nats) as bus:
+            for stream in needs:
+                if await stream_info(bus, stream) is None:
+                    raise NotReady(
+                        f"stream {stream} is missing: `banksman streams provision` creates it, "
+                        "`banksman restore` restores it with its messages"
+                    )
+            return await act(bus)
+
+    async def in_each(self, act: Callable[[Bus, Topology], Awaitable[tuple[str, ...]]]) -> list[str]:
+        """Call a function once per account and return all its lines without duplicates."""
+        lines = list(await self.in_app(lambda bus: act(bus, self._app)))
+        if self._run_seed_file is not None:
+            settings = self._nats.model_copy(
+                update={"nkey_seed_file": self._run_seed_file, "nkey_seed": None}
+            )
+            async with await _connect(users.OPERATOR_FILES, settings) as bus:
+                lines += await act(bus, self._run)
+        return list(dict.fromkeys(lines))
+
+
+async def _connect(user: str, settings: NatsSettings) -> Bus:
+    return await Bus.connect(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user))

@@ -16,8 +16,7 @@ from banksman.cli.local.child import launched
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate, TemplateEnded
 from banksman.cli.local.screen import ChildLog, Screen
 from banksman.cli.output import PROGRAM
-from banksman.cli.processes import NO_RESPONSE, ProcessIdentity, until_ready
-from banksman.cli.state import DataDir
+from banksman.cli.state import NO_RESPONSE, DataDir, ProcessIdentity, until_ready
 from banksman.contracts.errors import ErrorCode
 from banksman.runtime.backoff import Backoff
 

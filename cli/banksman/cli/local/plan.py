@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from banksman.bus.connection import NatsSettings
-from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.broker.accounts import Tenant, generate_keys, seed_file, user_names
-from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES, executable, render_config
+from banksman.cli.broker.server import (
+    SERVER_ENVIRONMENT,
+    SERVER_VARIABLES,
+    BrokerAccess,
+    executable,
+    render_config,
+)
 from banksman.cli.broker.store import started
 from banksman.cli.local.child_process import ProcessSpec, Stage, System
 from banksman.cli.machine import bind_error, free_port

@@ -24,8 +24,7 @@ from banksman.cli.local.child_process import CannotStart, ManagedProcess, Proces
 from banksman.cli.local.forks import ServiceTemplate
 from banksman.cli.local.screen import ChildLog, Screen
 from banksman.cli.output import Exit
-from banksman.cli.processes import ProcessIdentity, until_ready
-from banksman.cli.state import Instance
+from banksman.cli.state import Instance, ProcessIdentity, until_ready
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from banksman.cli.broker.store import damaged_states
 from banksman.cli.machine import bind_error, bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
-from banksman.cli.processes import readiness_problem
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
-from banksman.cli.state import DataDir, Instance
+from banksman.cli.state import DataDir, Instance, readiness_problem
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
 from banksman.runtime.settings import load

@@ -13,8 +13,8 @@ from banksman.bus import dead
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.names import DEAD
 from banksman.cli import output
-from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.broker.accounts import seed_file
+from banksman.cli.broker.server import BrokerAccess
 from banksman.cli.output import Exit
 from banksman.cli.state import DataDir
 from banksman.deployment import users

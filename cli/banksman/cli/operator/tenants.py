@@ -30,7 +30,7 @@ from banksman.bus.publish import record_action
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
 from banksman.cli import output
-from banksman.cli.broker.access import BrokerAccess
+from banksman.cli.broker.server import BrokerAccess
 from banksman.cli.operator import keys as api_keys
 from banksman.cli.operator import tenant_removal as removal
 from banksman.cli.operator.streams import broker_access
