@@ -17,42 +17,49 @@ of earlier steps.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workflows import DAY_S, StepResult
+from banksman.contracts.wire import JsonObject, JsonValue, strict_json
+from banksman.contracts.workflows import (
+    DAY_S,
+    AgentRunStep,
+    FileOutput,
+    InputStep,
+    Progress,
+    StepResult,
+    TableOutput,
+    TextOutput,
+    ToolStep,
+)
 from banksman.sdk.parameters import Docstring, Parameters
+
+if TYPE_CHECKING:
+    from banksman.sdk.servers.turns import TakenTurn
 
 
 class WorkflowFailed(Exception):
     """Raised by a function whose goal cannot be reached. The user reads its text."""
 
 
-class WorkflowContext(Protocol):
+class WorkflowContext:
     """The first parameter of a workflow's function: its steps, its outputs and its run.
 
     Each step has a name, unique within the run. Steps of one task group run concurrently.
     """
 
-    @property
-    def tenant(self) -> str:
-        """The tenant of the run."""
-        ...
-
-    @property
-    def run_id(self) -> str:
+    def __init__(self, taken: TakenTurn) -> None:
+        self._taken = taken
+        self.tenant = taken.turn.tenant
+        self.run_id = taken.turn.run_id
         """The id of the run, the same in each of its executions."""
-        ...
-
-    @property
-    def user(self) -> str:
+        self.user = taken.turn.user
         """The user who started the run."""
-        ...
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
         """Call a tool under the assistant's approval policy; return its result, also a failed one.
@@ -60,7 +67,8 @@ class WorkflowContext(Protocol):
         Like all steps, it raises `ValueError` if the step name was used before, or the log has another such
         step.
         """
-        ...
+        strict_json(json.dumps(arguments), what="arguments")
+        return await self._taken.result_of(ToolStep(step=step, tool=name, arguments=arguments))
 
     async def input(
         self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
@@ -69,7 +77,12 @@ class WorkflowContext(Protocol):
 
         `schema` is its JSON Schema, None for a text. Raises `WorkflowFailed` after `expires_s` seconds.
         """
-        ...
+        form: JsonObject = {"type": "string"} if schema is None else schema
+        requested = InputStep(step=step, message=message, schema=form, expires_s=expires_s)
+        result = await self._taken.result_of(requested)
+        if result.is_error:
+            raise WorkflowFailed(f"{message}: {result.content.get('error')}")
+        return result.content.get("value")
 
     async def run(
         self,
@@ -87,23 +100,33 @@ class WorkflowContext(Protocol):
         precedes the message. `content` of the result has `status`, `content` and `run_id`; `is_error` unless
         it completed.
         """
-        ...
+        return await self._taken.result_of(
+            AgentRunStep(
+                step=step,
+                message=message,
+                system_prompt=system_prompt,
+                tools=None if tools is None else tuple(tools),
+                max_iterations=max_iterations,
+                with_conversation=with_conversation,
+            )
+        )
 
     def progress(self, step: int, total: int, message: str = "") -> None:
         """Report progress: `step` of `total`. It is stored with the next step, or with the end."""
-        ...
+        self._taken.report(Progress(step=step, total=total, message=message))
 
     def text(self, markdown: str) -> None:
         """Produce a text in addition to the returned one."""
-        ...
+        self._taken.outputs.append(TextOutput(text=markdown))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
         """Produce a table."""
-        ...
+        cells = tuple(tuple(row) for row in rows)
+        self._taken.outputs.append(TableOutput(title=title, columns=tuple(columns), rows=cells))
 
     def file(self, path: str, *, title: str = "") -> None:
         """Present a file of the workspace."""
-        ...
+        self._taken.outputs.append(FileOutput(path=path, title=title))
 
 
 WorkflowFunction = Callable[..., Awaitable[str]]
