@@ -7,7 +7,7 @@ import os
 import sys
 import termios
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from io import TextIOWrapper
@@ -67,11 +67,14 @@ def print_json(value: Any) -> None:
     print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def print_result(facts: Any, text: str, *, as_json: bool) -> None:
+def print_result(facts: Any, text: str, *, problems: Iterable[str] = (), as_json: bool) -> None:
+    """Print a result. As text, print the problems among its facts to standard error."""
     if as_json:
         print_json(facts)
-    else:
-        print_line(text)
+        return
+    print_line(text)
+    for problem in problems:
+        print_error(problem)
 
 
 def print_items(items: Sequence[Any], line: Callable[[Any], str], *, none: str, as_json: bool) -> None:

@@ -52,10 +52,11 @@ def chat(
     from banksman.cli.client import conversations
 
     with gateway(url) as api:
-        code = conversations.chat(
-            api, conversation_id=conversation, model=model, assistant=assistant, as_json=json
+        exit_with(
+            conversations.chat(
+                api, conversation_id=conversation, model=model, assistant=assistant, as_json=json
+            )
         )
-    exit_with(code)
 
 
 @app.command()
@@ -97,8 +98,7 @@ def demo(url: Url = None, json: Json = False) -> None:
     from banksman.cli.client import conversations
 
     with gateway(url) as api:
-        code = conversations.demo(api, as_json=json)
-    exit_with(code)
+        exit_with(conversations.demo(api, as_json=json))
 
 
 @app.command()
@@ -113,8 +113,7 @@ def tail(
     from banksman.cli.client import conversations
 
     with gateway(url) as api:
-        code = conversations.tail(api, conversation, after_seq=after, detail=detail, as_json=json)
-    exit_with(code)
+        exit_with(conversations.tail(api, conversation, after_seq=after, detail=detail, as_json=json))
 
 
 @app.command()
@@ -129,8 +128,7 @@ def replay(
     from banksman.cli.client import conversations
 
     with gateway(url) as api:
-        code = conversations.replay(api, conversation, after_seq=after, detail=detail, as_json=json)
-    exit_with(code)
+        exit_with(conversations.replay(api, conversation, after_seq=after, detail=detail, as_json=json))
 
 
 @app.command()
@@ -203,8 +201,7 @@ def run_workflow(
     from banksman.cli.client import conversations
 
     with gateway(url) as api:
-        code = conversations.run_workflow(api, name, parameters or [], as_json=json)
-    exit_with(code)
+        exit_with(conversations.run_workflow(api, name, parameters or [], as_json=json))
 
 
 SecretName = Annotated[str, typer.Argument(help="A letter, then letters, digits or `_`.")]

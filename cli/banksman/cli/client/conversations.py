@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
 from banksman.cli.client.options import read_parameters
-from banksman.cli.client.talk import Decide, always, ask_user, chat_loop, check_message, follow
+from banksman.cli.client.talk import Verdict, always, ask_user, chat_loop, check_message, follow
 from banksman.cli.client.view import JsonView, TextView, View
 from banksman.cli.output import Exit, clean
 from banksman.contracts.errors import BadInput, Unavailable
@@ -53,7 +52,7 @@ def run(
     conversation_id: str | None = None,
     model: str | None = None,
     assistant: str | None = None,
-    verdict: Literal["approve", "reject"] | None = None,
+    verdict: Verdict | None = None,
     as_json: bool = False,
 ) -> Exit:
     """Send one message and follow its run; raise `BadInput` if the message is empty or not valid text."""
@@ -66,7 +65,7 @@ def run(
         else:
             view.note_open(session.subscribe(conversation_id))
         sent = session.request("chat.send", conversation_id=conversation_id, content=message)
-        return follow(session, str(sent["run_id"]), view, _decide(verdict))
+        return follow(session, str(sent["run_id"]), view, always(verdict) if verdict else ask_user)
 
 
 def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
@@ -180,7 +179,3 @@ class _Follower:
 
 def _view(as_json: bool, *, history: bool = False) -> View:
     return JsonView() if as_json else TextView(history=history)
-
-
-def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
-    return always(verdict) if verdict else ask_user

@@ -1,22 +1,20 @@
-"""Options of the commands that use a gateway."""
+"""Options and parameters of the commands that use a gateway."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import json
+import re
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-if TYPE_CHECKING:
-    from banksman.cli.client.gateway import GatewayClient
-import json
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
-
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
+
+if TYPE_CHECKING:
+    from banksman.cli.client.gateway import GatewayClient
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")

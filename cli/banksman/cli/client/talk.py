@@ -23,6 +23,10 @@ Decide = Callable[[Frame], Verdict | None]
 """Returns the decision on an approval request; None leaves it open."""
 
 
+_EXITS = {"completed": Exit.OK, "failed": Exit.CRITICAL, "timed_out": Exit.CRITICAL}
+"""Exit codes by status of a run; the others are warnings."""
+
+
 def always(verdict: Verdict) -> Decide:
     return lambda _request: verdict
 
@@ -69,20 +73,10 @@ def _follow(session: FrameSession, run_id: str, followed: set[str], view: View, 
                 followed.add(data["workflow_run_id"])
                 session.subscribe(data["workflow_conversation_id"], after_seq=0)
             case "run.finished" if frame["run_id"] == run_id:
-                return _exit_of(str(data["status"]))
+                return _EXITS.get(data["status"], Exit.WARNING)
             case _:
                 continue
     raise AssertionError("frames() ends only with an exception")
-
-
-def _exit_of(status: str) -> Exit:
-    match status:
-        case "completed":
-            return Exit.OK
-        case "failed" | "timed_out":
-            return Exit.CRITICAL
-        case _:
-            return Exit.WARNING
 
 
 def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:

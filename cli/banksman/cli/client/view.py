@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame
@@ -13,16 +13,6 @@ from banksman.cli.output import clean
 from banksman.contracts.workflows import INPUT_CALL
 
 _RESULT_CHARS = 2_000
-
-
-class View(Protocol):
-    def show(self, frame: Frame) -> None:
-        """Print a frame; ignore unknown types."""
-        ...
-
-    def note_open(self, subscribed: Frame) -> None:
-        """Note the open requests of a conversation from its `subscribed` frame, without printing them."""
-        ...
 
 
 class JsonView:
@@ -48,6 +38,7 @@ class TextView:
         """Lines by call id, held until an event shows whether the call only records a requested value."""
 
     def show(self, frame: Frame) -> None:
+        """Print a frame; ignore unknown types."""
         data: Frame = frame.get("data") or {}
         self._show_held_calls(str(frame["type"]), data)
         match frame["type"]:
@@ -75,6 +66,7 @@ class TextView:
             self._last_at = str(frame.get("ts") or "")
 
     def note_open(self, subscribed: Frame) -> None:
+        """Note the open requests of a conversation from its `subscribed` frame, without printing them."""
         for type, requests in (
             ("approval.requested", subscribed.get("pending_approvals")),
             ("input.requested", subscribed.get("pending_inputs")),
@@ -176,6 +168,9 @@ class TextView:
         if self._open_line:
             output.print_line()
             self._open_line = False
+
+
+View = JsonView | TextView
 
 
 def _one_line(type: str, data: Frame) -> str | None:

@@ -201,16 +201,13 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
         return await broker.in_app(_recover)
 
     tally, broken = asyncio.run(run())
-    if as_json:
-        output.print_json({"streams": len(manifest.streams), **tally, "broken": broken})
-    else:
-        output.print_line(
-            f"{len(manifest.streams)} streams of {manifest.began_at:%Y-%m-%d %H:%M:%S} UTC; "
-            f"{tally['conversations']} conversations: {tally['resumed']} runs resume, "
-            f"{tally['asked']} approval requests are open"
-        )
-        for line in broken:
-            output.print_error(line)
+    facts = {"streams": len(manifest.streams), **tally, "broken": broken}
+    text = (
+        f"{len(manifest.streams)} streams of {manifest.began_at:%Y-%m-%d %H:%M:%S} UTC; "
+        f"{tally['conversations']} conversations: {tally['resumed']} runs resume, "
+        f"{tally['asked']} approval requests are open"
+    )
+    output.print_result(facts, text, problems=broken, as_json=as_json)
     return Exit.CRITICAL if broken else Exit.OK
 
 

@@ -121,11 +121,8 @@ def create(
         return [*keys, new]
 
     update_keys(_file(data_dir), add)
-    if as_json:
-        output.print_json({"key": token, "user": user, "tenant": tenant})
-    else:
-        output.print_line(token)
-        output.print_error(_NEXT)
+    facts = {"key": token, "user": user, "tenant": tenant}
+    output.print_result(facts, token, problems=(_NEXT,), as_json=as_json)
     return Exit.OK
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -22,7 +24,10 @@ from banksman.deployment.streams import provision, verify
 from banksman.deployment.topology import StorageBudget
 from banksman.runtime.settings import Section, ServiceSettings, load
 
+T = TypeVar("T")
+
 _CONNECT_TIMEOUT_S = 5
+SHOWN_BYTES = 64 * 1024
 
 
 class OperatorSection(Section):
@@ -74,9 +79,6 @@ def _print(name: str, lines: list[str], *, none: str, as_json: bool) -> None:
     output.print_items(facts, lambda one: one[name], none=none, as_json=as_json)
 
 
-SHOWN_BYTES = 64 * 1024
-
-
 def list_letters(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
     async def read(bus: Bus) -> list[str]:
         origins: list[str] = []
@@ -89,16 +91,14 @@ def list_letters(data_dir: Path | None, *, stream: str | None, as_json: bool) ->
             output.print_result(facts, f"{line}  {size} bytes  {letter.reason}", as_json=as_json)
         return origins
 
-    origins = asyncio.run(broker_access(data_dir).in_app(read, needs=(DEAD,)))
+    origins = _with_dead_letters(data_dir, read)
     if not origins and not as_json:
         output.print_line("no dead letters" if stream is None else f"no dead letters of {stream}")
     return Exit.WARNING if any(origin != dead.NOTES for origin in origins) else Exit.OK
 
 
 def show_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
-    found = asyncio.run(
-        broker_access(data_dir).in_app(lambda bus: dead.read_dead_letter(bus, letter), needs=(DEAD,))
-    )
+    found = _with_dead_letters(data_dir, lambda bus: dead.read_dead_letter(bus, letter))
     if as_json:
         output.print_json({"id": letter, **found.model_dump(mode="json")})
         return Exit.OK
@@ -117,20 +117,21 @@ def show_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
 
 
 def replay_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
-    replayed = asyncio.run(
-        broker_access(data_dir).in_app(lambda bus: dead.replay(bus, letter), needs=(DEAD,))
-    )
+    replayed = _with_dead_letters(data_dir, lambda bus: dead.replay(bus, letter))
     facts = {"replayed": letter, "subject": replayed.subject}
     output.print_result(facts, f"published again on {replayed.subject}", as_json=as_json)
     return Exit.OK
 
 
 def remove_letter(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
-    broker = broker_access(data_dir)
-    removed = asyncio.run(broker.in_app(lambda bus: dead.remove(bus, letter), needs=(DEAD,)))
+    removed = _with_dead_letters(data_dir, lambda bus: dead.remove(bus, letter))
     text = f"removed dead letter {letter}, which was published on {removed.subject}"
     output.print_result({"removed": letter, "subject": removed.subject}, text, as_json=as_json)
     return Exit.OK
+
+
+def _with_dead_letters(data_dir: Path | None, act: Callable[[Bus], Awaitable[T]]) -> T:
+    return asyncio.run(broker_access(data_dir).in_app(act, needs=(DEAD,)))
 
 
 def _readable(payload: bytes) -> str:

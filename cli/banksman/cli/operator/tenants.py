@@ -96,13 +96,11 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
         return found
 
     found = asyncio.run(broker_access(data_dir).in_app(write, needs=_NEEDS))
-    if as_json:
-        output.print_json({"tenant": tenant, "written": found.written, "missing": found.missing})
-    else:
-        written = ", ".join(f"{count} {kind}" for kind, count in found.written.items() if count)
-        output.print_line(f"{directory}: {written or 'nothing'}")
-        for line in found.missing:
-            output.print_error(f"missing: {line}")
+    facts = {"tenant": tenant, "written": found.written, "missing": found.missing}
+    written = ", ".join(f"{count} {kind}" for kind, count in found.written.items() if count)
+    missing = [f"missing: {line}" for line in found.missing]
+    text = f"{directory}: {written or 'nothing'}"
+    output.print_result(facts, text, problems=missing, as_json=as_json)
     return Exit.WARNING if found.missing else Exit.OK
 
 
