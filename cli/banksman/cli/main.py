@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from banksman.cli.output import Exit, discard_unwritten, prepare_streams, print_failure
+from banksman.cli.output import Exit, discard_unwritten, error_code, prepare_streams, print_failure
 from banksman.cli.services import SERVICES, run_service
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
@@ -22,10 +22,8 @@ def main() -> int:
             # Without options there is nothing to parse. The parser costs a service a tenth of its start.
             return run_service(arguments[0])
         return _run_command()
-    except BanksmanError as error:
-        return _report(str(error), error.code)
-    except OSError as error:
-        return _report(str(error), "os_error")
+    except (BanksmanError, OSError) as error:
+        return _report(str(error), error_code(error))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
 

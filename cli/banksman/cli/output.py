@@ -13,6 +13,8 @@ from enum import IntEnum
 from io import TextIOWrapper
 from typing import Any
 
+from banksman.contracts.errors import BanksmanError
+
 _CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 PROGRAM = "banksman"
@@ -91,6 +93,10 @@ def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
     else:
         print_error(f"{PROGRAM}: {message}")
     return Exit.CRITICAL
+
+
+def error_code(error: BanksmanError | OSError) -> str:
+    return error.code if isinstance(error, BanksmanError) else "os_error"
 
 
 def clean(text: str) -> str:

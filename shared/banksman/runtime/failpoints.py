@@ -68,14 +68,15 @@ async def reach(name: Failpoint) -> None:
         Unavailable: The action is `error`.
         InjectedFault: The action is `fault`.
     """
-    await _perform(name)
+    if act := _armed.get(name):
+        await act(name)
 
 
 async def reach_task(task: str) -> None:
     """Perform the action that is armed for a background task; called before each round of its work."""
     # Costs one comparison without failpoints, because every process runs it.
-    if _armed:
-        await _perform(f"{_TASK}{task}")
+    if _armed and (act := _armed.get(f"{_TASK}{task}")):
+        await act(f"{_TASK}{task}")
 
 
 def arm(environment: Mapping[str, str]) -> None:
@@ -95,12 +96,6 @@ def arm(environment: Mapping[str, str]) -> None:
         if name not in get_args(Failpoint) and not name.startswith(_TASK):
             raise BadInput(VARIABLE, name, f"{_TASK}TASK, or one of {', '.join(get_args(Failpoint))}")
         _armed[name] = _act(action)
-
-
-async def _perform(name: str) -> None:
-    act = _armed.get(name)
-    if act is not None:
-        await act(name)
 
 
 def _act(action: str) -> _Act:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,16 +68,16 @@ class Health:
         """Return the problems that prevent readiness, by check; empty if the process is ready."""
         if self.draining:
             return {"process": "draining"}
-        found: dict[str, str | None] = {
-            name: await self._run(check) for name, check in tuple(self.checks.items())
-        }
-        problems = {name: problem for name, problem in found.items() if problem is not None}
+        problems = await self._found(self.checks)
         return problems if self.started else {"process": "starting", **problems}
 
     async def warned(self) -> dict[str, str]:
         """Return the problems that do not affect readiness, by check."""
-        found = {name: await self._run(check) for name, check in tuple(self.warnings.items())}
-        return {name: warning for name, warning in found.items() if warning is not None}
+        return await self._found(self.warnings)
+
+    async def _found(self, checks: Mapping[CheckName, Check]) -> dict[str, str]:
+        found = {name: await self._run(check) for name, check in tuple(checks.items())}
+        return {name: problem for name, problem in found.items() if problem is not None}
 
     async def _run(self, check: Check) -> str | None:
         try:

@@ -33,17 +33,12 @@ def configure(settings: LogSettings, *, service: str) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    renderers: list[Any] = (
-        [hide_secrets, structlog.dev.ConsoleRenderer(), _without_secrets]
-        if console
-        # Runs after the traceback is rendered, because it may contain secrets.
-        else [
-            structlog.processors.format_exc_info,
-            hide_secrets,
-            structlog.processors.JSONRenderer(),
-            _without_secrets,
-        ]
-    )
+    renderers: list[Any] = [hide_secrets, structlog.dev.ConsoleRenderer()]
+    if not console:
+        # Secrets are hidden after the traceback is rendered, because it may contain some.
+        json = structlog.processors.JSONRenderer()
+        renderers = [structlog.processors.format_exc_info, hide_secrets, json]
+    renderers.append(_without_secrets)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

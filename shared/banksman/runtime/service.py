@@ -60,10 +60,7 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
     logs.configure(settings.log, service=name)
     try:
         event_loop.run(_serve(name, settings, main))
-    except BanksmanError as error:
-        logger.error("stopped: %s", error)
-        return EXIT_FAILED
-    except OSError as error:
+    except (BanksmanError, OSError) as error:
         logger.error("stopped: %s", error)
         return EXIT_FAILED
     return EXIT_OK

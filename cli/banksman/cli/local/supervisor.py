@@ -104,10 +104,8 @@ async def _problem(plan: Plan, system: System) -> tuple[str, str] | None:
     await until_ready(system.server.ready_url, lambda _: None)
     try:
         await plan.nats.provision()
-    except BanksmanError as error:
-        return str(error), error.code
-    except OSError as error:
-        return str(error), "os_error"
+    except (BanksmanError, OSError) as error:
+        return str(error), output.error_code(error)
     return None
 
 
@@ -249,7 +247,7 @@ def main() -> int:
     except CannotStart as error:
         return output.print_failure(str(error), error.code, as_json=as_json)
     except OSError as error:
-        return output.print_failure(str(error), "os_error", as_json=as_json)
+        return output.print_failure(str(error), output.error_code(error), as_json=as_json)
     return Exit.OK
 
 

@@ -59,15 +59,8 @@ class _Done(Stored):
 class NatsTransport:
     def __init__(self, bus: Bus, tenant: str) -> None:
         self._bus = bus
-        self._tenant = tenant
-
-    @property
-    def tenant(self) -> str:
-        return self._tenant
-
-    @property
-    def files(self) -> NatsFiles:
-        return NatsFiles(self)
+        self.tenant = tenant
+        self.files = NatsFiles(self)
 
     async def ready(self, timeout_s: float) -> None:
         await self._bus.ready(timeout_s)
@@ -92,7 +85,7 @@ class NatsTransport:
     async def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        events = follow(self._bus, self._tenant, conversation_id, after_seq, live=live)
+        events = follow(self._bus, self.tenant, conversation_id, after_seq, live=live)
         async with aclosing(events) as frames:
             async for frame in frames:
                 if is_shown(frame.type, detail):
@@ -107,14 +100,14 @@ class NatsTransport:
             if request.input is None:
                 requests.put_nowait(request)
 
-        subscription = await self._bus.subscribe(subjects.approval_request(self._tenant, ANY), received)
+        subscription = await self._bus.subscribe(subjects.approval_request(self.tenant, ANY), received)
         try:
             yield _items(requests)
         finally:
             await subscription.unsubscribe()
 
     async def _request(self, tokens: tuple[str, ...], body: bytes, request_id: str, reply: type[M]) -> M:
-        subject = subjects.api(self._tenant, *tokens)
+        subject = subjects.api(self.tenant, *tokens)
         headers = {REQUEST_ID: request_id, SCHEMA_VERSION: str(WIRE_VERSION)}
 
         async def attempt() -> M:

@@ -38,6 +38,7 @@ class ClientClosed(BanksmanError):
 class WebTransport:
     def __init__(self, url: str, token: str | None, name: str, reconnect_s: tuple[float, float]) -> None:
         self._http = HttpApi(url, token)
+        self.files = HttpFiles(self._http)
         self._websocket = Websocket(
             websocket_url(url),
             token,
@@ -70,10 +71,6 @@ class WebTransport:
     def tenant(self) -> str:
         welcome = self._websocket.welcome
         return "" if welcome is None else welcome.tenant
-
-    @property
-    def files(self) -> HttpFiles:
-        return HttpFiles(self._http)
 
     async def ready(self, timeout_s: float) -> None:
         try:

@@ -71,15 +71,9 @@ class Websocket:
         on_welcome: Callable[[], None],
         on_frame: Callable[[JsonFrame], None],
     ) -> None:
-        """Create a connection.
+        """Create a connection that waits `reconnect_s` seconds, at least and at most, between two attempts.
 
-        Args:
-            url: `ws://host:port/ws`.
-            token: The API key; None for a gateway without keys.
-            name: The client's name in the gateway's logs.
-            reconnect_s: Minimum and maximum seconds between two connections.
-            on_welcome: Called for each new connection, before waiting requests are resent.
-            on_frame: Called for each frame that the server sends.
+        `on_welcome` is called for each new connection, before waiting requests are resent.
         """
         self._url = url
         self._token = token
