@@ -145,6 +145,14 @@ class Docstring:
     """Descriptions by parameter name, each in one line."""
 
     @classmethod
+    def of(cls, function: Callable[..., object], name: str, description: str | None) -> Self:
+        """Parse a docstring; a given description replaces its own. Raise `TypeError` without either."""
+        parsed = cls.parse(function.__doc__)
+        if not (about := description or parsed.description):
+            raise TypeError(f"{name}: a docstring or a description is required")
+        return cls(about, parsed.parameters)
+
+    @classmethod
     def parse(cls, text: str | None) -> Self:
         """Parse a docstring; None means an empty one."""
         plain = inspect.cleandoc(text or "")

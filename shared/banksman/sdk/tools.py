@@ -167,11 +167,11 @@ class Toolbox:
         """
 
         def create(function: Callable[..., Any]) -> AnyTool:
-            docstring = Docstring.parse(function.__doc__)
+            docstring = Docstring.of(function, function.__name__, description)
             parameters = Parameters.of(function, docstring.parameters)
             definition = ToolDefinition(
                 name=name or function.__name__,
-                description=_described(function, description or docstring.description),
+                description=docstring.description,
                 input_schema=parameters.schema,
                 requires_approval=requires_approval,
                 category=category,
@@ -188,12 +188,6 @@ class Toolbox:
             return tool
 
         return create if function is None else create(function)
-
-
-def _described(function: Callable[..., Any], description: str) -> str:
-    if not description:
-        raise TypeError(f"{function.__name__}: a docstring or a description is required")
-    return description
 
 
 DEFAULT_TOOLBOX = Toolbox()

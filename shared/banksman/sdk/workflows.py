@@ -188,19 +188,16 @@ def workflow(
     """
 
     def create(function: WorkflowFunction) -> Workflow:
-        docstring = Docstring.parse(function.__doc__)
+        identifier = name or getattr(function, "__name__", "")
+        docstring = Docstring.of(function, identifier, description)
         parameters = Parameters.of(function, docstring.parameters, context=WorkflowContext)
         schema: JsonObject = {**parameters.schema}
         if positional:
             schema["x-positional"] = [*positional]
-        about = description or docstring.description
-        identifier = name or getattr(function, "__name__", "")
-        if not about:
-            raise TypeError(f"{identifier}: a docstring or a description is required")
         definition = WorkflowDefinition(
             name=identifier,
             title=title or identifier.replace("_", " ").capitalize(),
-            description=about,
+            description=docstring.description,
             category=category,
             parameters_schema=schema,
             timeout_s=timeout_s,

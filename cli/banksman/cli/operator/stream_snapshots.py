@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NoResponders, TimedOut
+from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.names import DESCRIPTION, api
 from banksman.contracts.errors import BanksmanError, Fault
+from banksman.sdk.transports.nats import next_reply
 
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 60.0
@@ -101,23 +102,12 @@ async def _send(bus: Bus, target: str, chunk: bytes) -> Message:
 async def _chunks(
     bus: Bus, stream: str, arrived: asyncio.Queue[Message | BanksmanError]
 ) -> AsyncIterator[bytes]:
-    while (chunk := await _next(arrived, stream)).data:
+    while (chunk := await next_reply(arrived, f"the snapshot of stream {stream}", SILENCE_S)).data:
         yield chunk.data
         if chunk.reply:
             await bus.publish(chunk.reply, b"")
     if chunk.status not in (None, _STATUS_END):
         raise SnapshotFailed(stream, chunk.headers.get(DESCRIPTION) or f"status {chunk.status}")
-
-
-async def _next(arrived: asyncio.Queue[Message | BanksmanError], stream: str) -> Message:
-    try:
-        async with asyncio.timeout(SILENCE_S):
-            found = await arrived.get()
-    except TimeoutError as error:
-        raise TimedOut(f"the snapshot of stream {stream}", SILENCE_S) from error
-    if isinstance(found, BanksmanError):
-        raise found
-    return found
 
 
 def _check(stream: str, reply: Message) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ STARTING = (names.KEYS, names.WEBHOOKS, names.SCHEDULES, names.MCP)
 POLL_S = 0.5
 STORES = {"APP": (names.SNAPSHOTS,), "RUN": (names.OUTPUTS, names.WORKSPACES)}
 
-Counts = dict[str, int]
+Counts = Counter[str]
 
 
 class _Work(Stored):
@@ -69,12 +70,11 @@ async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
 
 async def remove(bus: Bus, tenant: str) -> Counts:
     """Remove a tenant's data from account APP; return the counts. The tenant must have no open runs."""
-    removed: Counts = {}
+    removed = Counts()
     for name in TENANT_KEYS:
         await _empty(bus, name, tenant)
     for place in PLACES:
-        count = await jetstream.purge_subject(bus, place.stream, place.subjects_of(tenant))
-        removed[place.stream] = removed.get(place.stream, 0) + count
+        removed[place.stream] += await jetstream.purge_subject(bus, place.stream, place.subjects_of(tenant))
     letters = [letter.stream_seq async for letter in _letters(bus, tenant)]
     for stream_seq in letters:
         await dead.remove(bus, stream_seq)
@@ -85,7 +85,7 @@ async def remove(bus: Bus, tenant: str) -> Counts:
 
 
 async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    removed: Counts = {}
+    removed = Counts()
     for store in STORES[account]:
         objects = Objects(bus, store)
         named = [info.name async for info in objects.list(f"{tenant}/")]
@@ -96,21 +96,22 @@ async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
 
 
 async def left(bus: Bus, tenant: str) -> Counts:
-    found: Counts = {}
+    found = Counts()
     for place in PLACES:
         async for _, count in jetstream.subjects_in(bus, place.stream, place.subjects_of(tenant)):
-            found[place.stream] = found.get(place.stream, 0) + count
-    letters = [letter async for letter in _letters(bus, tenant)]
-    heads = [name for name in (await LogHeads(bus).read()).logs if name.startswith(f"{tenant}.")]
-    more = {"DEAD": len(letters), kv_stream(names.HEADS): len(heads)}
-    return found | {stream: count for stream, count in more.items() if count}
+            found[place.stream] += count
+    async for _ in _letters(bus, tenant):
+        found["DEAD"] += 1
+    for name in (await LogHeads(bus).read()).logs:
+        found[kv_stream(names.HEADS)] += name.startswith(f"{tenant}.")
+    return +found  # without zeros
 
 
 async def left_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    found: Counts = {}
+    found = Counts()
     for store in STORES[account]:
         async for _ in Objects(bus, store).list(f"{tenant}/"):
-            found[object_stream(store)] = found.get(object_stream(store), 0) + 1
+            found[object_stream(store)] += 1
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -58,8 +59,8 @@ def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 def _line_of_tenant(facts: Mapping[str, Any]) -> str:
     counts = facts["messages"]
-    conversations = counts.get(kv_stream(CONVERSATIONS), 0)
-    return f"{facts['tenant']:<24} {conversations} conversations, {sum(counts.values())} messages"
+    conversations = counts[kv_stream(CONVERSATIONS)]
+    return f"{facts['tenant']:<24} {conversations} conversations, {counts.total()} messages"
 
 
 def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float, as_json: bool) -> Exit:
@@ -92,7 +93,15 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
     async def write(bus: Bus) -> TenantExport:
         found = TenantExport(bus, tenant, directory)
         await found.run()
-        await record_action(bus, _exported(tenant), msg_id=new_id("au-"))
+        done = AuditEntry(
+            ts=datetime.now(UTC),
+            tenant=tenant,
+            actor="operator",
+            interface="command",
+            action="tenant.exported",
+            target="",
+        )
+        await record_action(bus, done, msg_id=new_id("au-"))
         return found
 
     found = asyncio.run(broker_access(data_dir).in_app(write, needs=_NEEDS))
@@ -105,17 +114,15 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
 
 
 async def _tenants(bus: Bus) -> dict[str, removal.Counts]:
-    found: dict[str, removal.Counts] = {}
+    found: dict[str, removal.Counts] = defaultdict(removal.Counts)
     for place in PLACES:
         async for subject, count in subjects_in(bus, place.stream, place.subjects_of(ANY)):
-            counts = found.setdefault(place.tenant_of(subject), {})
-            counts[place.stream] = counts.get(place.stream, 0) + count
+            found[place.tenant_of(subject)][place.stream] += count
     return found
 
 
 async def _delete(access: BrokerAccess, tenant: str, timeout_s: float) -> dict[str, removal.Counts]:
-    removed: removal.Counts = {}
-    left: removal.Counts = {}
+    removed, left = removal.Counts(), removal.Counts()
 
     async def end(bus: Bus) -> None:
         removed["conversations"] = await removal.end_conversations(bus, tenant, timeout_s)
@@ -152,17 +159,6 @@ def _show(tenant: str, report: dict[str, removal.Counts]) -> None:
         output.print_line(f"no data of tenant {tenant!r} is left")
 
 
-def _exported(tenant: str) -> AuditEntry:
-    return AuditEntry(
-        ts=datetime.now(UTC),
-        tenant=tenant,
-        actor="operator",
-        interface="command",
-        action="tenant.exported",
-        target="",
-    )
-
-
 TIMEOUT_S = 30.0
 """Seconds for one request; a workspace may have to be restored from its snapshot first."""
 SECRET_FIELDS = frozenset({"sha256", "transport", "sealed"})
@@ -186,7 +182,7 @@ class TenantExport:
     bus: Bus
     tenant: str
     directory: Path
-    written: dict[str, int] = field(default_factory=dict[str, int])
+    written: Counter[str] = field(default_factory=Counter[str])
     missing: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
@@ -198,7 +194,7 @@ class TenantExport:
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):
             await self._conversation(conversation["conversation_id"])
-            self._count("conversations")
+            self.written["conversations"] += 1
 
     async def _conversation(self, conversation_id: str) -> None:
         place = self.directory / "conversations" / conversation_id
@@ -219,7 +215,7 @@ class TenantExport:
             for event in stored.commit.events:
                 yield event_frame(event, conversation_id, stored.commit.log_epoch, last)
                 last = event.seq
-                self._count("events")
+                self.written["events"] += 1
                 match event.data:
                     case ToolCallCompleted(result=result) if result.output_ref is not None and event.run_id:
                         await self._output(event.run_id, result.tool_call_id, place / "outputs")
@@ -233,7 +229,7 @@ class TenantExport:
             self.missing.append(f"output of {tool_call_id}: {error}")
             return
         _store(directory / f"{tool_call_id}.txt", data)
-        self._count("outputs")
+        self.written["outputs"] += 1
 
     async def _file(self, conversation_id: str, directory: Path, entry: Mapping[str, Any]) -> None:
         path = PurePosixPath(entry["path"])
@@ -242,7 +238,7 @@ class TenantExport:
             self.missing.append(f"file {entry['path']!r} of {conversation_id}: its name leaves the directory")
             return
         _store(directory / path, await self._bytes(f"file.read.{conversation_id}", {"path": entry["path"]}))
-        self._count("files")
+        self.written["files"] += 1
 
     async def _bytes(self, action: str, body: Mapping[str, Any]) -> bytes:
         data = bytearray()
@@ -281,9 +277,6 @@ class TenantExport:
     def _write(self, name: str, items: list[Any]) -> None:
         _store(self.directory / name, _text(items).encode())
         self.written[name.removesuffix(".json")] = len(items)
-
-    def _count(self, kind: str) -> None:
-        self.written[kind] = self.written.get(kind, 0) + 1
 
 
 def _store(file: Path, data: bytes) -> None:

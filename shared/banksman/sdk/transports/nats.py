@@ -297,18 +297,21 @@ async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -
     body = Replay(after_seq=after_seq).model_dump_json(exclude_defaults=True).encode()
     with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)
-        while data := await _next(replies, subject):
+        while data := (await next_reply(replies, subject, REPLAY_SILENCE_S)).data:
             yield EventFrame.model_validate_json(checked_reply(data))
 
 
-async def _next(replies: asyncio.Queue[Message | BanksmanError], subject: str) -> bytes:
+async def next_reply(
+    replies: asyncio.Queue[Message | BanksmanError], subject: str, silence_s: float
+) -> Message:
+    """Return the next of several replies; raise `TimedOut` after `silence_s` seconds without one."""
     try:
-        async with asyncio.timeout(REPLAY_SILENCE_S):
+        async with asyncio.timeout(silence_s):
             message = await replies.get()
     except TimeoutError as error:
-        raise TimedOut(subject, REPLAY_SILENCE_S) from error
+        raise TimedOut(subject, silence_s) from error
     if isinstance(message, BanksmanError):
         raise message
     if message.status == STATUS_NO_RESPONDERS:
         raise NoResponders(subject)
-    return message.data
+    return message
