@@ -33,8 +33,6 @@ _RESTARTS = Counter(
 
 
 class BackgroundTask:
-    """One task of a `Background`."""
-
     def __init__(self, name: str, work: Step, wait: Step | None, steady_s: float) -> None:
         self.name = name
         self._work = work
@@ -54,11 +52,9 @@ class BackgroundTask:
         return f"background task {self.name!r} failed {self._failures} times in a row: {self._last_error}"
 
     async def ended(self, within_s: float) -> None:
-        """Wait until the task has ended, but at most `within_s` seconds."""
         await asyncio.wait([self._task], timeout=within_s)
 
     def cancel(self) -> None:
-        """Cancel the task without waiting for its end."""
         self._task.cancel()
         self._await_recovery(None)
 
@@ -161,7 +157,6 @@ class Background:
             await task.stop()
 
     async def problem(self) -> str | None:
-        """Return the tasks that keep failing with their errors; None while all tasks work."""
         found = sorted(problem for task in self._tasks if (problem := task.problem))
         return "; ".join(found) or None
 

@@ -43,7 +43,6 @@ _STALLED_S = Counter("banksman_event_loop_stalled_seconds", "Total seconds that 
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run the main coroutine of a process until it ends; return its result."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 

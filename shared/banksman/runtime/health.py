@@ -61,7 +61,6 @@ class Health:
 
     @property
     def uptime_s(self) -> float:
-        """Seconds since the process began to serve."""
         return time.monotonic() - self.since
 
     async def problems(self) -> dict[str, str]:
@@ -90,7 +89,6 @@ class Health:
             return str(error) or type(error).__name__
 
     def routes(self) -> list[Route]:
-        """Return the routes `/healthz`, `/readyz` and `/metrics` for a Starlette application."""
         return [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +13,6 @@ Key = dict[str, object]
 
 
 def read_keys(file: Path) -> list[Key]:
-    """Return the keys of the file; none if it does not exist."""
     try:
         return cast(list[Key], json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -27,17 +25,11 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
     If `change` raises an error, the file does not change.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(file.with_suffix(".lock")):
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         text = json.dumps(change(read_keys(file)), indent=1)
         new = file.with_suffix(".new")
         new.unlink(missing_ok=True)
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
         new.replace(file)
-
-
-@contextmanager
-def _locked(file: Path) -> Generator[None]:
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

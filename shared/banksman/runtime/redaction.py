@@ -57,7 +57,6 @@ def remember(secrets: Iterable[str]) -> None:
 
 
 def remember_settings(settings: BaseModel) -> None:
-    """Add every `SecretStr` in a model."""
     remember(_secrets_in(settings))
 
 

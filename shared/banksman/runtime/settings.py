@@ -267,7 +267,6 @@ def _closest(variable: str, known: Iterable[str]) -> str | None:
 
 
 def _settings_beside(variable: str, known: Iterable[str]) -> str:
-    """List the settings of the section of an unknown one."""
     section = variable.rpartition("__")[0]
     names = sorted(one.removeprefix(f"{section}__") for one in known if one.startswith(f"{section}__"))
     return f"The settings of {section} are {', '.join(names)}"

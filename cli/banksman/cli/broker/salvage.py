@@ -155,7 +155,6 @@ class Salvaged(NamedTuple):
 
 
 def is_available() -> bool:
-    """Return whether the library that computes checksums is installed."""
     return _hash() is not None
 
 

@@ -93,7 +93,11 @@ def render_config(
         "ping_interval": "5s",
         "ping_max": 2,
         "write_deadline": "5s",
-        "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
+        "jetstream": {
+            "store_dir": store_dir,
+            "max_file_store": budget.total_bytes,
+            **({"sync_interval": "always"} if sync_always else {}),
+        },
         "accounts": accounts(
             keys,
             # The server charges each replica of a stream to the account.
@@ -121,11 +125,6 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     }
     # Without `verify`, any process that reaches the port could join and read every account.
     return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
-
-
-def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> dict[str, Any]:
-    settings: dict[str, Any] = {"store_dir": store_dir, "max_file_store": budget.total_bytes}
-    return {**settings, "sync_interval": "always"} if sync_always else settings
 
 
 def _tls(tls: Tls) -> dict[str, Any]:

@@ -37,10 +37,7 @@ def chat(
 ) -> Exit:
     view = _view(as_json)
     with gateway.session() as session:
-        if conversation_id is None:
-            conversation_id = session.create(model=model, assistant=assistant)
-        else:
-            view.note_open(session.subscribe(conversation_id))
+        conversation_id = _opened(session, conversation_id, view, model=model, assistant=assistant)
         output.print_error(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
         return chat_loop(session, conversation_id, view, ask_user)
 
@@ -58,13 +55,10 @@ def run(
     """Send one message and follow its run; raise `BadInput` if the message is empty or not valid text."""
     message, view = check_message(text if text != "-" else sys.stdin.read()), _view(as_json)
     with gateway.session() as session:
-        if conversation_id is None:
-            conversation_id = session.create(model=model, assistant=assistant)
-            if not as_json:
-                output.print_error(f"conversation {conversation_id}")
-        else:
-            view.note_open(session.subscribe(conversation_id))
-        sent = session.request("chat.send", conversation_id=conversation_id, content=message)
+        opened = _opened(session, conversation_id, view, model=model, assistant=assistant)
+        if conversation_id is None and not as_json:
+            output.print_error(f"conversation {opened}")
+        sent = session.request("chat.send", conversation_id=opened, content=message)
         return follow(session, str(sent["run_id"]), view, always(verdict) if verdict else ask_user)
 
 
@@ -175,6 +169,14 @@ class _Follower:
             return False
         self._seq = seq
         return True
+
+
+def _opened(session: FrameSession, conversation_id: str | None, view: View, **settings: str | None) -> str:
+    """Return the id of the given conversation, to which the session subscribes, or of a new one."""
+    if conversation_id is None:
+        return session.create(**settings)
+    view.note_open(session.subscribe(conversation_id))
+    return conversation_id
 
 
 def _view(as_json: bool, *, history: bool = False) -> View:

@@ -196,7 +196,8 @@ def _show(server: McpServer, *, as_json: bool) -> Exit:
     if not as_json:
         for mark, tools in ((" ", server["tools"]), ("+", server["changes"])):
             for tool in tools:
-                line = f"  {mark} {tool['name']}  {_first_line(tool['description'])}"
+                first_line = tool["description"].strip().partition("\n")[0][:100]
+                line = f"  {mark} {tool['name']}  {first_line}"
                 output.print_line(clean(line.rstrip()))
         for refused in server["refused"]:
             output.print_line(clean(f"  ! {refused['name']}: {refused['reason']}"))
@@ -221,7 +222,3 @@ def _state(server: McpServer) -> str:
 
 def _needs(server: McpServer) -> bool:
     return bool(server["needs_sign_in"] or server["problem"] or server["changes"])
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:100]

@@ -38,7 +38,6 @@ class Setting:
 
 
 def show(*, as_json: bool) -> Exit:
-    """Print all settings of all services."""
     adopt_vendor_names(os.environ)
     for setting in all_settings():
         line = f"{setting.name} = {setting.value!r}  ({setting.source})"

@@ -128,7 +128,8 @@ def create(
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
     for key in read_keys(_file(data_dir)):
-        line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
+        rights = " ".join(cast(list[str], key.get("rights", DEFAULT_RIGHTS)))
+        line = f"{key['user']:<24} tenant {key['tenant']}, {rights}"
         if key.get("expires_at"):
             line += f", until {key['expires_at']}"
         output.print_result(key, line, as_json=as_json)
@@ -166,10 +167,6 @@ def remove_of_tenant(data_dir: Path | None, tenant: str) -> int:
         )
     update_keys(_file(data_dir), lambda keys: [key for key in keys if key["tenant"] != tenant])
     return len(found) - len(kept)
-
-
-def _rights(key: Key) -> str:
-    return " ".join(cast(list[str], key.get("rights", DEFAULT_RIGHTS)))
 
 
 def _file(data_dir: Path | None) -> Path:

@@ -200,8 +200,10 @@ class TenantExport:
         place = self.directory / "conversations" / conversation_id
         read = await self._request(f"conversation.read.{conversation_id}")
         _store(place / "conversation.json", _text(read).encode())
-        frames = [_line(frame) async for frame in self._events(conversation_id, place)]
-        _store(place / "events.jsonl", "".join(frames).encode())
+        events = [
+            json.dumps(frame, ensure_ascii=False) async for frame in self._events(conversation_id, place)
+        ]
+        _store(place / "events.jsonl", "".join(f"{event}\n" for event in events).encode())
         try:
             async for entry in self._pages(f"file.list.{conversation_id}", "after"):
                 await self._file(conversation_id, place / "files", entry)
@@ -282,10 +284,6 @@ class TenantExport:
 def _store(file: Path, data: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
-
-
-def _line(frame: dict[str, Any]) -> str:
-    return json.dumps(frame, ensure_ascii=False) + "\n"
 
 
 def _text(value: Any) -> str:

@@ -275,9 +275,6 @@ class ServedCalls:
         self.tasks.create_task(self._publish(reply_to, CallReply(answer="accepted")))
 
     def _show_start(self, request: CallRequest) -> None:
-        self.tasks.create_task(self._publish_start(request))
-
-    async def _publish_start(self, request: CallRequest) -> None:
         if not request.progress:
             return
         progress = CallProgress(
@@ -287,7 +284,8 @@ class ServedCalls:
             kind="started",
             runner=self.runner_calls.runner,
         )
-        await self._publish(subjects.tool_progress(request.tenant, request.conversation_id), progress)
+        subject = subjects.tool_progress(request.tenant, request.conversation_id)
+        self.tasks.create_task(self._publish(subject, progress))
 
     async def _publish(self, subject: str, message: BaseModel) -> None:
         with contextlib.suppress(Unavailable):

@@ -133,7 +133,8 @@ async def _end_of(workflow: Workflow, taken: TakenTurn) -> TurnEnd:
         kind = type(returned).__name__
         return _failed(taken, f"The workflow returned a value of type {kind}; text was expected.")
     try:
-        return TurnEnd(content=_storable(returned), outputs=tuple(taken.outputs))
+        returned.encode()
+        return TurnEnd(content=returned, outputs=tuple(taken.outputs))
     except (ValidationError, UnicodeEncodeError) as error:
         return _failed(taken, f"The output of the workflow cannot be stored: {type(error).__name__}")
 
@@ -151,8 +152,3 @@ def _failure_in(error: BaseException) -> WorkflowFailed | None:
 def _failed(taken: TakenTurn, reason: str) -> TurnEnd:
     text = reason.encode(errors="replace").decode()
     return TurnEnd(status="failed", content=text, outputs=tuple(taken.outputs))
-
-
-def _storable(text: str) -> str:
-    text.encode()
-    return text
