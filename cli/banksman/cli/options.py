@@ -1,4 +1,4 @@
-"""Command-line options that several parts of the CLI share."""
+"""Command-line options and groups of commands, as all parts of the CLI have them."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ JsonLog = Annotated[bool, typer.Option("--json", help="Print log lines and error
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Directory of the system's state (default: .banksman).")
 ]
+
+
+def group(help: str) -> typer.Typer:
+    """Return a new group of commands, which is empty."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)

@@ -190,11 +190,16 @@ def write_signing_key(file: Path, key: str | None = None) -> str:
     if not file.exists():
         from banksman.runtime.settings import SIGNING_KEY_BYTES
 
-        # Opened with its final mode: there is no moment in which another user could read it.
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as out:
-            out.write(key or secrets.token_hex(SIGNING_KEY_BYTES))
+        write_private(file, (key or secrets.token_hex(SIGNING_KEY_BYTES)).encode("ascii"))
     return file.read_text(encoding="ascii")
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    # Opened with its final mode: there is no moment in which another user could read it.
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
 
 
 async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ A client uses a gateway's websocket and HTTP API. `connect("nats://…", "acme",
 gateways' NATS API and the subjects that a tenant's account may subscribe to; it has no access to JetStream.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from banksman.bus.errors import RemoteError
@@ -51,14 +52,14 @@ __all__ = [
 ]
 
 
+_SERVERS = {
+    "ToolServer": "banksman.sdk.servers.tools",
+    "WorkflowServer": "banksman.sdk.servers.workflows",
+}
+
+
 def __getattr__(name: str) -> object:
     """Import a server when it is first used: clients need none, and its libraries cost 0.3 s of CPU."""
-    if name == "ToolServer":
-        from banksman.sdk.servers.tools import ToolServer
-
-        return ToolServer
-    if name == "WorkflowServer":
-        from banksman.sdk.servers.workflows import WorkflowServer
-
-        return WorkflowServer
+    if name in _SERVERS:
+        return getattr(import_module(_SERVERS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,6 @@ address an inbox or a stream of APP. Only the subjects below cross; the server c
 from __future__ import annotations
 
 import importlib
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
+from banksman.cli.state import write_private
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
@@ -316,9 +316,6 @@ def key_variable(user: str) -> str:
 
 def _key(file: Path) -> str:
     if not file.exists():
-        # Opened with its final mode: there is no moment in which another user could read it.
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(_nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
+        write_private(file, _nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
     pair = _nkeys.from_seed(bytearray(file.read_bytes().strip()))
     return str(pair.public_key, "ascii")

@@ -14,7 +14,7 @@ from banksman.cli import output
 from banksman.cli.client import approvals, mcp, schedules
 from banksman.cli.client.options import Conversation as InConversation
 from banksman.cli.client.options import Url, gateway
-from banksman.cli.options import Json, JsonLog
+from banksman.cli.options import Json, JsonLog, group
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.ids import check_token
 
@@ -24,9 +24,7 @@ workflows_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
-secrets_app = typer.Typer(
-    help="Values for tools that no model sees.", no_args_is_help=True, rich_markup_mode=None
-)
+secrets_app = group("Values for tools that no model sees.")
 app.add_typer(approvals.app)
 app.add_typer(workflows_app, name="workflows")
 app.add_typer(schedules.app, name="schedules")

@@ -11,14 +11,12 @@ import typer
 
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway
-from banksman.cli.options import Json
+from banksman.cli.options import Json, group
 from banksman.cli.output import Exit, clean, exit_with, prompt, typed
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
-app = typer.Typer(
-    help="Connect MCP servers, whose tools models may call.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Connect MCP servers, whose tools models may call.")
 
 Id = Annotated[str, typer.Argument(help="Id of an MCP server.")]
 McpServer = Mapping[str, Any]

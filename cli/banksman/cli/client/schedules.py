@@ -9,14 +9,12 @@ import typer
 
 from banksman.cli import output
 from banksman.cli.client.options import Conversation, Url, gateway, read_parameters
-from banksman.cli.options import Json
+from banksman.cli.options import Json, group
 from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
-app = typer.Typer(
-    help="Start prompts and workflows at given times.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Start prompts and workflows at given times.")
 
 Id = Annotated[str, typer.Argument(help="Id of a schedule.")]
 Schedule = Mapping[str, Any]

@@ -7,21 +7,15 @@ from typing import Annotated
 
 import typer
 
-from banksman.cli.options import DataDir, Json, JsonLog
+from banksman.cli.options import DataDir, Json, JsonLog, group
 from banksman.cli.output import exit_with
 
 app = typer.Typer(rich_markup_mode=None)
-config_app = typer.Typer(help="Show and check settings.", no_args_is_help=True, rich_markup_mode=None)
-streams_app = typer.Typer(
-    help="Create and check streams and consumers.", no_args_is_help=True, rich_markup_mode=None
-)
-dead_app = typer.Typer(
-    help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None
-)
-keys_app = typer.Typer(help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None)
-tenants_app = typer.Typer(
-    help="List, export and delete tenants.", no_args_is_help=True, rich_markup_mode=None
-)
+config_app = group("Show and check settings.")
+streams_app = group("Create and check streams and consumers.")
+dead_app = group("Show, replay and remove dead letters.")
+keys_app = group("Create and remove keys.")
+tenants_app = group("List, export and delete tenants.")
 app.add_typer(config_app, name="config")
 app.add_typer(streams_app, name="streams")
 app.add_typer(dead_app, name="dead")
