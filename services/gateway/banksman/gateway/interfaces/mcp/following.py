@@ -1,4 +1,4 @@
-"""Wait for a run, and report its progress meanwhile."""
+"""Reports the progress of a run."""
 
 from __future__ import annotations
 
@@ -6,59 +6,35 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.ids import conversation_of
 from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.dispatch import Dispatcher
-from banksman.gateway.runs.bodies import Run
 
 StepReport = Callable[[int, str], Awaitable[None]]
 """Reports the number of steps so far, which only increases, and a description of the last step."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReader:
-    dispatcher: Dispatcher
-    feeds: Feeds
-    caller: Caller
-    run_id: str
-
-    async def read(self, wait_s: float, report: StepReport | None, *, started: bool) -> Run:
-        """Return the run once it has ended or needs a decision; `started` skips the check that it exists."""
-        if not wait_s:
-            return await self._read()
-        if not started:
-            # An unknown run fails at once.
-            await self._read()
-        async with self._reporting(report):
-            return await self._read(wait_s)
-
-    async def _read(self, wait_s: float = 0) -> Run:
-        return await self.dispatcher.request(
-            "run.read", self.caller, run_id=self.run_id, wait_s=wait_s, or_parked=True
-        )
-
-    @asynccontextmanager
-    async def _reporting(self, report: StepReport | None) -> AsyncGenerator[None]:
-        if report is None:
-            yield
-            return
-        steps = _Steps()
-        feed = await self.feeds.open(
-            self.caller, conversation_of(self.run_id), after_seq=None, detail="steps", sink=steps
-        )
-        feed.only(self.run_id)
-        reporting = asyncio.create_task(_report(feed, steps, report))
-        try:
-            yield
-        finally:
-            reporting.cancel()
-            await asyncio.wait((reporting,))
-            await feed.close()
+@asynccontextmanager
+async def reporting(
+    feeds: Feeds, caller: Caller, run_id: str, report: StepReport | None
+) -> AsyncGenerator[None]:
+    """Report the steps of a run until the context ends; None reports nothing."""
+    if report is None:
+        yield
+        return
+    steps = _Steps()
+    feed = await feeds.open(caller, conversation_of(run_id), after_seq=None, detail="steps", sink=steps)
+    feed.only(run_id)
+    following = asyncio.create_task(_report(feed, steps, report))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait((following,))
+        await feed.close()
 
 
 async def _report(feed: ConversationFeed, steps: _Steps, report: StepReport) -> None:

@@ -9,8 +9,9 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from banksman.gateway.feature import Feature
+from banksman.gateway.interfaces.mcp.tools import Platform
 from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.operation.caller import READ
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, provided
@@ -35,23 +36,19 @@ async def mcp(
 ) -> Response:
     """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
     await _import_sdk()
-    return _McpResponse(dispatcher, feeds, caller, request.app.version)
+    return _McpResponse(Platform(dispatcher, feeds, caller), request.app.version)
 
 
 class _McpResponse(Response):
-    def __init__(self, dispatcher: Dispatcher, feeds: Feeds, caller: Caller, version: str) -> None:
+    def __init__(self, platform: Platform, version: str) -> None:
         self.background = None
-        self._dispatcher = dispatcher
-        self._feeds = feeds
-        self._caller = caller
+        self._platform = platform
         self._version = version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from banksman.gateway.interfaces.mcp.server import serve
-        from banksman.gateway.interfaces.mcp.tools import Platform
 
-        platform = Platform(self._dispatcher, self._feeds, self._caller)
-        await serve(platform, self._version, scope, receive, send)
+        await serve(self._platform, self._version, scope, receive, send)
 
 
 async def _import_sdk() -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, Field
 
 from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
-from banksman.gateway.interfaces.mcp.following import RunReader, StepReport
+from banksman.gateway.interfaces.mcp.following import StepReport, reporting
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import creation_id, unrepeated_id
-from banksman.gateway.runs.bodies import EndedRun
+from banksman.gateway.runs.bodies import EndedRun, Run
 
 A = TypeVar("A", bound=Wire)
 
@@ -126,6 +126,9 @@ class ToolCallRequest(Generic[A]):
     """Reports progress; None if the client did not request progress."""
 
 
+ToolFunction = Callable[[ToolCallRequest[A]], Awaitable[JsonObject]]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTool(Generic[A]):
     name: str
@@ -133,14 +136,36 @@ class ServerTool(Generic[A]):
     operation: str | type[BaseModel]
     """Its operation, by name or frame. Callers who may not request it are not offered the tool."""
     arguments: type[A]
-    run: Callable[[ToolCallRequest[A]], Awaitable[JsonObject]]
-    reads: bool = False
+    run: ToolFunction[A]
+    reads: bool
     """Whether the tool is read-only."""
-    decides: bool = False
+    decides: bool
     """Whether the tool decides for a user, so that clients should ask their user first."""
 
 
+TOOLS: dict[str, ServerTool[Any]] = {}
+
+
+def tool(
+    operation: str | type[BaseModel], *, reads: bool = False, decides: bool = False
+) -> Callable[[ToolFunction[A]], ToolFunction[A]]:
+    """Offer the decorated function as a tool, with its docstring as the description."""
+
+    def offer(run: ToolFunction[A]) -> ToolFunction[A]:
+        description = " ".join((run.__doc__ or "").split())
+        arguments: type[A] = get_args(get_type_hints(run)["request"])[0]
+        TOOLS[run.__name__] = ServerTool(run.__name__, description, operation, arguments, run, reads, decides)
+        return run
+
+    return offer
+
+
+@tool(frames.ChatSend)
 async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
+    """Give a task to the agent of this platform, which works on it with its own tools and workspace.
+
+    Returns the outcome, or the state of a run that takes longer than wait_s.
+    """
     given, platform = request.arguments, request.platform
     conversation_id = given.conversation_id
     if conversation_id is None:
@@ -159,23 +184,31 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
 
 
+@tool("run.read", reads=True)
 async def read_run(request: ToolCallRequest[ReadRunArguments]) -> JsonObject:
+    """Read a run: its status, and its outcome once it has ended."""
     return await _state(request, request.arguments.run_id, request.arguments.wait_s)
 
 
+@tool(frames.RunCancel)
 async def cancel_run(request: ToolCallRequest[CancelRunArguments]) -> JsonObject:
+    """Cancel a run that has not ended."""
     given = request.arguments
     frame = frames.RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
     await request.platform.handle(frame)
     return {"run_id": given.run_id, "next": STILL_OPEN}
 
 
+@tool("approval.list", reads=True)
 async def list_approvals(request: ToolCallRequest[PageArguments]) -> JsonObject:
+    """List the calls of tools that wait for a decision, with their complete arguments."""
     after = request.arguments.after
     return _json(await request.platform.request("approval.list", limit=MAX_PAGE, after=after))
 
 
+@tool(frames.ApprovalDecision, decides=True)
 async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> JsonObject:
+    """Approve or reject calls of tools. Decide only what your user has seen and decided."""
     given = request.arguments
     frame = frames.ApprovalDecision(
         type="approval.reply",
@@ -189,12 +222,16 @@ async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> 
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
+@tool("input.list", reads=True)
 async def list_inputs(request: ToolCallRequest[PageArguments]) -> JsonObject:
+    """List the values that workflows wait for, with their JSON Schemas."""
     after = request.arguments.after
     return _json(await request.platform.request("input.list", limit=MAX_PAGE, after=after))
 
 
+@tool(frames.InputReply, decides=True)
 async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> JsonObject:
+    """Provide a value that a workflow waits for."""
     given = request.arguments
     frame = frames.InputReply(
         type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value
@@ -203,11 +240,15 @@ async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> Json
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
+@tool("workflow.list", reads=True)
 async def list_workflows(request: ToolCallRequest[NoArguments]) -> JsonObject:
+    """List the workflows, with the JSON Schemas of their parameters."""
     return _json(await request.platform.request("workflow.list"))
 
 
+@tool(frames.WorkflowStart)
 async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> JsonObject:
+    """Start a workflow. Returns the outcome, or the state of a run that takes longer than wait_s."""
     given = request.arguments
     frame = frames.WorkflowStart(
         type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters
@@ -219,10 +260,13 @@ async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> Js
 async def _state(
     request: ToolCallRequest[Any], run_id: str, wait_s: float, *, started: bool = False
 ) -> JsonObject:
-    """Return a run after up to `wait_s`, with the next step for the client if it has not ended."""
+    """Return a run once it has ended or needs a decision, or after `wait_s`, with the client's next step."""
     platform = request.platform
-    reader = RunReader(platform.dispatcher, platform.feeds, platform.caller, run_id)
-    found = await reader.read(wait_s, request.report, started=started)
+    if wait_s and not started:
+        # An unknown run fails at once.
+        await platform.request("run.read", run_id=run_id)
+    async with reporting(platform.feeds, platform.caller, run_id, request.report if wait_s else None):
+        found: Run = await platform.request("run.read", run_id=run_id, wait_s=wait_s, or_parked=True)
     body = _json(found)
     if isinstance(found, EndedRun):
         return body
@@ -232,74 +276,3 @@ async def _state(
 
 def _json(body: BaseModel, *only: str) -> JsonObject:
     return body.model_dump(mode="json", by_alias=True, exclude_none=True, include=set(only) or None)
-
-
-_ALL: tuple[ServerTool[Any], ...] = (
-    ServerTool(
-        "start_run",
-        "Give a task to the agent of this platform, which works on it with its own tools and workspace. "
-        "Returns the outcome, or the state of a run that takes longer than wait_s.",
-        frames.ChatSend,
-        StartRunArguments,
-        start_run,
-    ),
-    ServerTool(
-        "read_run",
-        "Read a run: its status, and its outcome once it has ended.",
-        "run.read",
-        ReadRunArguments,
-        read_run,
-        reads=True,
-    ),
-    ServerTool(
-        "cancel_run", "Cancel a run that has not ended.", frames.RunCancel, CancelRunArguments, cancel_run
-    ),
-    ServerTool(
-        "list_approvals",
-        "List the calls of tools that wait for a decision, with their complete arguments.",
-        "approval.list",
-        PageArguments,
-        list_approvals,
-        reads=True,
-    ),
-    ServerTool(
-        "decide_approval",
-        "Approve or reject calls of tools. Decide only what your user has seen and decided.",
-        frames.ApprovalDecision,
-        DecideApprovalArguments,
-        decide_approval,
-        decides=True,
-    ),
-    ServerTool(
-        "list_inputs",
-        "List the values that workflows wait for, with their JSON Schemas.",
-        "input.list",
-        PageArguments,
-        list_inputs,
-        reads=True,
-    ),
-    ServerTool(
-        "provide_input",
-        "Provide a value that a workflow waits for.",
-        frames.InputReply,
-        ProvideInputArguments,
-        provide_input,
-        decides=True,
-    ),
-    ServerTool(
-        "list_workflows",
-        "List the workflows, with the JSON Schemas of their parameters.",
-        "workflow.list",
-        NoArguments,
-        list_workflows,
-        reads=True,
-    ),
-    ServerTool(
-        "start_workflow",
-        "Start a workflow. Returns the outcome, or the state of a run that takes longer than wait_s.",
-        frames.WorkflowStart,
-        StartWorkflowArguments,
-        start_workflow,
-    ),
-)
-TOOLS = {tool.name: tool for tool in _ALL}
