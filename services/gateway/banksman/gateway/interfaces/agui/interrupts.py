@@ -6,7 +6,6 @@ https://docs.ag-ui.com/spec/1.0/basic/patterns/interrupt-resume
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.approvals import ItemDecision
@@ -14,38 +13,17 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import is_token
 from banksman.contracts.wire import parse
-from banksman.gateway.interfaces.agui.models import CallAnswer, ResumeEntry
+from banksman.gateway.interfaces.agui.messages import CallAnswer, ResumeEntry
 
 ABANDONED = "The user abandoned the request."
-_EXPECTED = "the id of an interrupt of this thread"
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptId:
-    """The id of an interrupt: `APPROVAL/CALL`, or `REQUEST` for a requested value."""
-
-    request_id: str
-    """The approval request, or the request for a value."""
-    tool_call_id: str | None = None
-
-    def __str__(self) -> str:
-        return self.request_id if self.tool_call_id is None else f"{self.request_id}/{self.tool_call_id}"
-
-    @classmethod
-    def parse(cls, text: str) -> InterruptId:
-        """Return the parts of an id; raise `BadInput` if the text is not the id of an interrupt."""
-        request_id, slash, call = text.partition("/")
-        if not is_token(request_id) or (slash and not is_token(call)):
-            raise BadInput("resume.interruptId", text, _EXPECTED)
-        return cls(request_id, call if slash else None)
 
 
 def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one interrupt for each call, from the data of `approval.requested`."""
+    """Return one interrupt `APPROVAL/CALL` for each call, from the data of `approval.requested`."""
     approval_id = data["approval_id"]
     return [
         {
-            "id": str(InterruptId(approval_id, item["tool_call_id"])),
+            "id": f"{approval_id}/{item['tool_call_id']}",
             "reason": "tool_call",
             "message": _call_message(item),
             "toolCallId": item["tool_call_id"],
@@ -60,7 +38,7 @@ def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
 def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
     """Return the interrupt for the data of `input.requested`."""
     interrupt = {
-        "id": str(InterruptId(data["request_id"])),
+        "id": data["request_id"],
         "reason": "input_required",
         "message": data["message"],
         "responseSchema": data["schema"],
@@ -71,22 +49,30 @@ def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
 
 def answer(entries: Iterable[ResumeEntry], request_id: str) -> ApprovalDecision | InputReply:
     """Return the frame that responds to the interrupts of one request, of which there is at least one."""
-    answers = [(InterruptId.parse(entry.interrupt_id), entry) for entry in entries]
-    first, entry = answers[0]
-    if any(id.request_id != first.request_id for id, _ in answers):
+    answers = [(*_ids_in(entry.interrupt_id), entry) for entry in entries]
+    asked, first_call, entry = answers[0]
+    if any(id != asked for id, _, _ in answers):
         raise BadInput("resume", len(answers), "answers to the interrupts of one run")
-    if first.tool_call_id is None:
+    if not first_call:
         if entry.status == "cancelled":
             raise BadInput("resume.status", entry.status, "a value, or the cancellation of the run")
-        return InputReply(type="input.reply", id=request_id, request_id=first.request_id, value=entry.payload)
-    decisions = tuple(_decision(id, entry) for id, entry in answers)
-    return ApprovalDecision(
-        type="approval.reply", id=request_id, approval_id=first.request_id, decisions=decisions
-    )
+        return InputReply(type="input.reply", id=request_id, request_id=asked, value=entry.payload)
+    decisions = tuple(_decision(call, entry) for _, call, entry in answers)
+    return ApprovalDecision(type="approval.reply", id=request_id, approval_id=asked, decisions=decisions)
 
 
-def _decision(id: InterruptId, entry: ResumeEntry) -> ItemDecision:
-    call = id.tool_call_id or ""
+def _ids_in(interrupt_id: str) -> tuple[str, str]:
+    """Return the ids of request and call; raise `BadInput` if the text is not the id of an interrupt.
+
+    A requested value has no call: its id is that of the request, and the second text is empty.
+    """
+    request_id, slash, call = interrupt_id.partition("/")
+    if not is_token(request_id) or (slash and not is_token(call)):
+        raise BadInput("resume.interruptId", interrupt_id, "the id of an interrupt of this thread")
+    return request_id, call
+
+
+def _decision(call: str, entry: ResumeEntry) -> ItemDecision:
     if entry.status == "cancelled":
         return ItemDecision(tool_call_id=call, decision="reject", reason=ABANDONED)
     given = parse(CallAnswer, entry.payload, what="resume.payload")

@@ -8,25 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
-from banksman.gateway.interfaces.agui.models import (
-    OWN,
-    PROTOCOL_VERSION,
-    AguiEvent,
-    custom,
-    fragment,
-    message_start,
-    now_ms,
-    plain_text,
-    tool_result,
-    usage_of,
-    whole_message,
-)
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
+PROTOCOL_VERSION = "1.0"
+"""https://docs.ag-ui.com/spec/1.0/basic/versioning"""
+OWN = "banksman"
+"""The key of Banksman's own fields in a state and in metadata."""
+AguiEvent = dict[str, Any]
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """Outcomes whose content is a reply."""
 ENDED_EARLY = frozenset({"cancelled", "rejected", "max_iterations"})
@@ -81,7 +73,7 @@ class EventMapper:
         return [started, {"type": "STATE_SNAPSHOT", "snapshot": {**self.state, OWN: dict(self._shown)}}]
 
     def events(self, frame: dict[str, Any]) -> list[AguiEvent]:
-        stamp = int(datetime.fromisoformat(frame["ts"]).timestamp() * 1000) if "ts" in frame else now_ms()
+        stamp = int(datetime.fromisoformat(frame["ts"]).timestamp() * 1000) if "ts" in frame else _now_ms()
         return [{**event, "timestamp": stamp} for event in self._events(frame)]
 
     def _events(self, frame: dict[str, Any]) -> list[AguiEvent]:
@@ -101,7 +93,7 @@ class EventMapper:
             case "tool_call.requested":
                 return self._call(data)
             case "tool_call.completed":
-                return [tool_result(data)]
+                return [_tool_result(data)]
             case "approval.requested" if self.open_requests.waits(frame, data["approval_id"]):
                 return self._interrupt("awaiting_approval", approval_interrupts(data))
             case "input.requested" if self.open_requests.waits(frame, data["request_id"]):
@@ -111,7 +103,7 @@ class EventMapper:
             case "resync_required":
                 return self.fail("unavailable", f"The events cannot be read: {frame['reason']}.")
             case _:
-                return [custom(kind, data)]
+                return [_custom(kind, data)]
 
     def interrupted(self, interrupts: Iterable[dict[str, Any]]) -> list[AguiEvent]:
         return self._interrupt(self.status, list(interrupts))
@@ -130,22 +122,22 @@ class EventMapper:
         if self._text is None or self._text.message_id != data["message_id"]:
             events += self._close_text()
             self._text = GrowingText(data["message_id"])
-            events.append(message_start(data["message_id"]))
+            events.append(_message_start(data["message_id"]))
         if new := self._text.new(data["offset"], data["text"]):
-            events.append(fragment("TEXT_MESSAGE_CONTENT", data["message_id"], new))
+            events.append(_fragment("TEXT_MESSAGE_CONTENT", data["message_id"], new))
         return events
 
     def _message(self, data: dict[str, Any]) -> list[AguiEvent]:
-        id, content = data["message_id"], plain_text(data["content"])
+        id, content = data["message_id"], _plain_text(data["content"])
         if data["role"] == "user":
-            return whole_message(id, content, "user")
+            return _whole_message(id, content, "user")
         self._parent, self._last_text = id, content
         events = self._close_reasoning()
         if self._text is None or self._text.message_id != id:
-            return [*events, *self._close_text(), *(whole_message(id, content) if content else ())]
+            return [*events, *self._close_text(), *(_whole_message(id, content) if content else ())]
         # The frame of a long message has a truncated text, and the deltas were complete.
         if not data.get("truncated") and (rest := self._text.rest(content)):
-            events.append(fragment("TEXT_MESSAGE_CONTENT", id, rest))
+            events.append(_fragment("TEXT_MESSAGE_CONTENT", id, rest))
         return [*events, *self._close_text()]
 
     def _reason(self, data: dict[str, Any]) -> list[AguiEvent]:
@@ -156,7 +148,7 @@ class EventMapper:
             events.append({"type": "REASONING_START", "messageId": id})
             events.append({"type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning"})
         if new := self._reasoning.new(data["offset"], data["text"]):
-            events.append(fragment("REASONING_MESSAGE_CONTENT", id, new))
+            events.append(_fragment("REASONING_MESSAGE_CONTENT", id, new))
         return events
 
     def _iteration(self, n: int) -> list[AguiEvent]:
@@ -183,9 +175,9 @@ class EventMapper:
         events = self._close()
         if status in REPLIED and content and content != self._last_text:
             # The log has no message for the result of a call that ends the run, or for the text at a limit.
-            events += whole_message(f"{self.ids.run_id}-outcome", content)
+            events += _whole_message(f"{self.ids.run_id}-outcome", content)
         events += self._changed(status=status)
-        usage = usage_of(data) if self.whole_run else []
+        usage = _usage_of(data) if self.whole_run else []
         more: AguiEvent = {"usage": usage} if usage else {}
         details = {name: value for name, value in data.items() if name != "content"}
         if status == "completed":
@@ -235,3 +227,68 @@ class EventMapper:
     def _close_step(self) -> list[AguiEvent]:
         step, self._step = self._step, None
         return [] if step is None else [{"type": "STEP_FINISHED", "stepName": step}]
+
+
+def snapshot(messages: list[dict[str, Any]]) -> AguiEvent:
+    return {"type": "MESSAGES_SNAPSHOT", "messages": messages, "timestamp": _now_ms()}
+
+
+def warning(text: str) -> AguiEvent:
+    """Return the event that reports a part of the input that has no effect."""
+    return _custom(f"{OWN}.warning", {"message": text})
+
+
+def _tool_result(data: dict[str, Any]) -> AguiEvent:
+    """Return the event of a call's result, from the data of its `tool_call.completed`."""
+    details = {name: value for name, value in data.items() if name != "content"}
+    return {
+        "type": "TOOL_CALL_RESULT",
+        "messageId": f"{data['tool_call_id']}-result",
+        "toolCallId": data["tool_call_id"],
+        "content": json.dumps(data["content"], ensure_ascii=False),
+        "role": "tool",
+        "metadata": {OWN: details},
+    }
+
+
+def _custom(name: str, value: Any) -> AguiEvent:
+    """Return a `CUSTOM` event, to which the protocol gives no meaning."""
+    return {"type": "CUSTOM", "name": name, "value": value}
+
+
+def _whole_message(message_id: str, text: str, role: str = "assistant") -> list[AguiEvent]:
+    return [
+        _message_start(message_id, role),
+        _fragment("TEXT_MESSAGE_CONTENT", message_id, text),
+        {"type": "TEXT_MESSAGE_END", "messageId": message_id},
+    ]
+
+
+def _message_start(message_id: str, role: str = "assistant") -> AguiEvent:
+    return {"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": role}
+
+
+def _fragment(kind: str, message_id: str, text: str) -> AguiEvent:
+    return {"type": kind, "messageId": message_id, "delta": text}
+
+
+def _usage_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    usage = data["usage"]
+    read, written = usage["input_tokens"], usage["output_tokens"]
+    if not read and not written:
+        return []
+    provider, _, model = data["model"].partition(":")
+    counts: dict[str, Any] = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
+    if usage["cached_tokens"]:
+        counts["cachedInputTokens"] = usage["cached_tokens"]
+    return [{"provider": provider, "model": model, **counts}]
+
+
+def _plain_text(content: str | list[dict[str, Any]] | None) -> str:
+    if isinstance(content, list):
+        return "\n\n".join(part.get("text", "") for part in content)
+    return content or ""
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,7 +1,8 @@
-"""Converts an AG-UI input to the message of a run, and stored events to the messages of a thread. Pure.
+"""The input of an AG-UI run, the message of a run that it becomes, and the messages of a thread. Pure.
 
 The server has the history of a thread, so only the user's last messages of an input are used. If a client
-begins a thread with a history, the earlier messages precede the user's as text.
+begins a thread with a history, the earlier messages precede the user's as text. Unknown fields are ignored,
+as the protocol requires: https://docs.ag-ui.com/spec/1.0/basic/run-input
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
 
 from banksman.contracts import events
+from banksman.contracts.assistants import RunOverrides
 from banksman.contracts.errors import BadInput
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.contracts.wire import JsonValue
-from banksman.gateway.interfaces.agui.models import InputMessage, RunInput
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Wire, parse
 
+ClientId = Annotated[str, Field(min_length=1, max_length=200)]
+"""An id that the client chooses, of any characters."""
+MAX_MESSAGES = 10_000
 EARLIER = "[Earlier messages of this conversation, as the client sent them:]"
 CONTEXT = "[Context from the application:]"
 CURRENT = "[The current message:]"
@@ -28,6 +34,86 @@ _IMAGE_CHARS = 256 * 1024
 SNAPSHOT_CHARS = 4 * 1024 * 1024
 """Size of the newest messages that a snapshot contains. AG-UI's client accepts events of up to 10 MiB."""
 AguiMessage = dict[str, Any]
+
+
+class InputMessage(Stored):
+    """A message as the client has it."""
+
+    # The message returns to the client in a snapshot, with all that the client stores in it.
+    model_config = ConfigDict(extra="allow")
+
+    id: ClientId
+    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
+    content: JsonValue = None
+    """Text, or the parts of a user's message."""
+    tool_calls: tuple[JsonObject, ...] | None = Field(default=None, alias="toolCalls")
+
+    @property
+    def call_ids(self) -> frozenset[str]:
+        return frozenset(str(call.get("id")) for call in self.tool_calls or ())
+
+
+class ContextEntry(Stored):
+    """Information of the application for the model."""
+
+    description: str = Field(max_length=10_000)
+    value: Text
+
+
+class ResumeEntry(Stored):
+    """The response to one interrupt."""
+
+    interrupt_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="interruptId")
+    status: Literal["resolved", "cancelled"]
+    payload: JsonValue = None
+    """`{approved, arguments?, reason?}` for a call, the value for a requested value."""
+
+
+class CallAnswer(Wire):
+    """The payload that decides about a call."""
+
+    approved: bool
+    arguments: JsonObject | None = None
+    """Edited arguments; None leaves the requested ones."""
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class RunOptions(Wire):
+    """Banksman's own options: `forwardedProps.banksman`."""
+
+    on_disconnect: Literal["cancel", "continue"] = "cancel"
+    """Whether a client that closes the connection cancels the run."""
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+
+
+class RunInput(Stored):
+    """AG-UI's `RunAgentInput`."""
+
+    thread_id: ClientId = Field(alias="threadId")
+    """A conversation's id, or any other id of the client, which then stands for one conversation."""
+    run_id: ClientId = Field(alias="runId")
+    """Identifies this request: a repeated one continues with the same run."""
+    messages: tuple[InputMessage, ...] = Field(max_length=MAX_MESSAGES)
+    """The conversation as the client has it; an empty list without `resume` loads the thread."""
+    state: JsonValue = None
+    tools: tuple[JsonObject, ...] | None = None
+    """Tools of the application, which are not offered to the model."""
+    context: tuple[ContextEntry, ...] | None = Field(default=None, max_length=100)
+    forwarded_props: JsonValue = Field(default=None, alias="forwardedProps")
+    """The properties that the application forwards. Only the member `banksman` is used."""
+    resume: tuple[ResumeEntry, ...] | None = Field(default=None, max_length=1000)
+
+    @property
+    def options(self) -> RunOptions:
+        """Banksman's own options; raises `BadInput` if one is unknown or malformed."""
+        props = self.forwarded_props
+        own = props.get("banksman") if isinstance(props, dict) else None
+        return RunOptions() if own is None else parse(RunOptions, own, what="forwardedProps.banksman")
+
+
+def as_sent(message: InputMessage) -> dict[str, Any]:
+    return message.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +201,13 @@ def messages_of(stored: Iterable[events.Event]) -> list[AguiMessage]:
                 last.setdefault("toolCalls", []).append(_call(call))
             case events.ToolCallCompleted(result=result):
                 messages.append(_result(result))
-            case events.RunFinished(content=content) if event.run_id and content and _is_new(content, last):
+            case events.RunFinished(content=content) if (
+                event.run_id and content and (last is None or content != last.get("content"))
+            ):
                 messages.append({"id": f"{event.run_id}-outcome", "role": "assistant", "content": content})
             case _:
                 continue
     return _newest(messages)
-
-
-def _is_new(content: str, last: AguiMessage | None) -> bool:
-    return last is None or content != last.get("content")
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.wire import Token
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature
-from banksman.gateway.interfaces.agui.models import AguiEvent, RunInput, snapshot, warning
+from banksman.gateway.interfaces.agui.mapping import AguiEvent, snapshot, warning
+from banksman.gateway.interfaces.agui.messages import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
 from banksman.gateway.live.followed_runs import FollowedRuns, run_headers
 from banksman.gateway.operation.caller import READ

@@ -6,7 +6,7 @@ and the next one begins with the response to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,14 @@ from banksman.gateway.interfaces.agui.interrupts import answer, approval_interru
 from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
 from banksman.gateway.interfaces.agui.messages import (
     AguiMessage,
+    InputMessage,
+    RunInput,
     UserTurn,
+    as_sent,
     content_of,
     messages_of,
     user_turn,
 )
-from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_sent
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import DerivedIds
@@ -77,8 +79,7 @@ class Threads:
             found = await self._messaged(conversation_id)
         else:
             return await self._loaded(conversation_id)
-        may_cancel = "chat" in self.caller.rights
-        found.cancels = may_cancel and options.on_disconnect == "cancel"
+        found.cancels = "chat" in self.caller.rights and options.on_disconnect == "cancel"
         if self.given.tools:
             found.warnings += (NO_TOOLS,)
         return found
@@ -91,11 +92,7 @@ class Threads:
         return DerivedIds(f"agui/{thread_id}").new("c")
 
     async def _exists(self, conversation_id: str) -> bool:
-        try:
-            await self.conversations.get(self.caller.tenant, conversation_id)
-        except NotFound:
-            return False
-        return True
+        return await _is_found(self.conversations.get(self.caller.tenant, conversation_id))
 
     async def _messaged(self, conversation_id: str) -> AguiRun:
         turn = user_turn(self.given.messages)
@@ -106,7 +103,9 @@ class Threads:
         known = view.runs.get(run_id)
         if known is not None:
             run = await self._follow(conversation_id, run_id, known.first_seq - 1)
-        elif followed and not await self._is_queued(run_id):
+        elif followed and not await _is_found(
+            self.followed.dispatcher.request("run.read", self.caller, run_id=run_id)
+        ):
             role = self.given.messages[-1].role
             raise BadInput("messages", role, "a last message with the role `user`")
         else:
@@ -197,13 +196,6 @@ class Threads:
             raise NotFound("thread", self.given.thread_id)
         return view
 
-    async def _is_queued(self, run_id: str) -> bool:
-        try:
-            await self.followed.dispatcher.request("run.read", self.caller, run_id=run_id)
-        except NotFound:
-            return False
-        return True
-
     async def _follow(self, conversation_id: str, run_id: str, after_seq: int) -> FollowedRun:
         return await self.followed.open_run(self.caller, conversation_id, run_id, after_seq, self.detail)
 
@@ -218,6 +210,14 @@ class Threads:
             status=status,
             whole_run=status == "queued",
         )
+
+
+async def _is_found(reading: Awaitable[object]) -> bool:
+    try:
+        await reading
+    except NotFound:
+        return False
+    return True
 
 
 def _check_answered(view: ConversationView) -> None:
