@@ -76,25 +76,22 @@ class Methods:
         return await (self._continue(message) if message.task_id else self._start(message))
 
     async def subscribe(self, named: NamedTask) -> FollowedTask:
-        found = await self._found(named.id)
-        view = await self._view(found)
+        found, view = await self._read(named.id)
         if found.finished_at is not None:
             raise RpcError(UNSUPPORTED_OPERATION, f"task {named.id!r} has ended")
         return await self._followed(found, view)
 
     async def get(self, run_id: str, history_length: int | None = None) -> JsonDict:
         """Return a task, with its last `history_length` messages; all messages by default."""
-        found = await self._found(run_id)
-        return await self._task(found, await self._view(found), history_length)
+        return await self._task(*await self._read(run_id), history_length)
 
     async def cancel(self, named: NamedTask) -> JsonDict:
-        found = await self._found(named.id)
+        found, _ = await self._read(named.id)
         if found.finished_at is not None:
             raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
         frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
         await self.dispatcher.handle(self.caller, frame)
-        ended = await self._found(named.id, CANCEL_WAIT_S)
-        return await self._task(ended, await self._view(ended))
+        return await self._task(*await self._read(named.id, CANCEL_WAIT_S))
 
     async def list(self, wanted: ListTasks) -> JsonDict:
         """Return a page of a context's tasks, without artifacts and histories."""
@@ -131,13 +128,14 @@ class Methods:
         updates = _updates(view, "", conversation_id)
         run = await self.followed.start(self.caller, chat, DETAIL)
         updates.run_id = run.run_id
-        return FollowedTask(_submitted(run), updates, run)
+        # The task begins the stream; the artifacts follow as updates.
+        submitted = {"id": run.run_id, "contextId": conversation_id, "status": {"state": STATES["queued"]}}
+        return FollowedTask(submitted, updates, run)
 
     async def _continue(self, message: A2aMessage) -> FollowedTask:
-        found = await self._found(message.task_id)
+        found, view = await self._read(message.task_id)
         if message.context_id not in ("", found.conversation_id):
             raise BadInput("message.contextId", message.context_id, "the context of the task")
-        view = await self._view(found)
         answer = answer_of(message, message.task_id, view)
         if answer is not None:
             return await self._answered(found, view, answer)
@@ -178,19 +176,16 @@ class Methods:
             raise
         # The run ended before the message arrived, so the message started a new run.
         await run.feed.close()
-        found = await self._found(ack.run_id or "")
-        return await self._followed(found, await self._view(found))
+        return await self._followed(*await self._read(ack.run_id or ""))
 
     async def _followed(self, found: Run, view: ConversationView) -> FollowedTask:
         run_id, conversation_id = found.run_id, found.conversation_id
         run = await self.followed.open_run(self.caller, conversation_id, run_id, view.last_seq, DETAIL)
         return FollowedTask(await self._task(found, view), _updates(view, run_id, conversation_id), run)
 
-    async def _found(self, run_id: str, wait_s: float = 0) -> Run:
-        return await self.dispatcher.request("run.read", self.caller, run_id=run_id, wait_s=wait_s)
-
-    async def _view(self, found: Run) -> ConversationView:
-        return await self.followed.views.read(self.caller.tenant, found.conversation_id)
+    async def _read(self, run_id: str, wait_s: float = 0) -> tuple[Run, ConversationView]:
+        found: Run = await self.dispatcher.request("run.read", self.caller, run_id=run_id, wait_s=wait_s)
+        return found, await self.followed.views.read(self.caller.tenant, found.conversation_id)
 
     async def _task(self, found: Run, view: ConversationView, history_length: int | None = None) -> JsonDict:
         run, events = view.runs.get(found.run_id), tuple[Event, ...]()
@@ -207,11 +202,6 @@ class Methods:
 
 def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskUpdates:
     return TaskUpdates(run_id, conversation_id, OpenRequests.of(view))
-
-
-def _submitted(run: FollowedRun) -> JsonDict:
-    """Return the task that begins a stream; the artifacts follow as updates."""
-    return {"id": run.run_id, "contextId": run.conversation_id, "status": {"state": STATES["queued"]}}
 
 
 def _assistant(message: A2aMessage) -> str:

@@ -38,8 +38,6 @@ DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 
 
 class RpcRequest(Stored):
-    """A request of JSON-RPC 2.0."""
-
     jsonrpc: Literal["2.0"]
     id: str | int | None = None
     method: Annotated[str, Field(max_length=100)]
@@ -86,16 +84,12 @@ class PushTarget(Stored):
 
 
 class Configuration(Stored):
-    """The client's options for the response."""
-
     history_length: int | None = Field(default=None, ge=0, alias="historyLength")
     return_immediately: bool = Field(default=False, alias="returnImmediately")
     push: PushTarget | None = Field(default=None, alias="taskPushNotificationConfig")
 
 
 class SendMessage(Stored):
-    """The parameters of `SendMessage` and `SendStreamingMessage`."""
-
     message: A2aMessage
     configuration: Configuration = Configuration()
 
@@ -108,8 +102,6 @@ class NamedTask(Stored):
 
 
 class ListTasks(Stored):
-    """The parameters of `ListTasks`."""
-
     context_id: Id = Field(default="", alias="contextId")
     status: str = ""
     page_size: int = Field(default=50, ge=0, le=100, alias="pageSize")
@@ -117,22 +109,17 @@ class ListTasks(Stored):
 
 
 class PushConfig(PushTarget):
-    """The parameters of `CreateTaskPushNotificationConfig`."""
-
     task_id: Id = Field(min_length=1, alias="taskId")
-
-
-class NamedConfig(Stored):
-    """The parameters of the methods for one configuration."""
-
-    task_id: Id = Field(min_length=1, alias="taskId")
-    id: Id = Field(min_length=1)
 
 
 class ListConfigs(Stored):
-    """The parameters of `ListTaskPushNotificationConfigs`; a task has so few that they are one page."""
+    """A task has so few configurations that they are one page."""
 
     task_id: Id = Field(min_length=1, alias="taskId")
+
+
+class NamedConfig(ListConfigs):
+    id: Id = Field(min_length=1)
 
 
 class RpcError(Exception):
@@ -178,11 +165,12 @@ def answer_of(
     message: A2aMessage, run_id: str, view: ConversationView
 ) -> ApprovalDecision | InputReply | None:
     """Return the decision or value in a message to an open run; None if it contains neither."""
-    data = next((part.data for part in message.parts if _is_answer(part)), None)
+    given = (part.data for part in message.parts if isinstance(part.data, dict))
+    data = next((data for data in given if not ANSWER_FIELDS.isdisjoint(data)), None)
     text = " ".join(part.text or "" for part in message.parts).strip()
     approval = next((id for id, one in view.approvals.items() if one.run_id == run_id), None)
     wanted = next((id for id, one in view.inputs.items() if one.run_id == run_id), None)
-    if isinstance(data, dict):
+    if data is not None:
         return _answer(message, data, approval, wanted)
     if approval is not None and text.casefold() in DECISION_WORDS:
         return _answer(message, {"all": DECISION_WORDS[text.casefold()]}, approval, None)
@@ -207,10 +195,6 @@ def _answer(
     if body.get("approval_id", body.get("request_id")) is None:
         raise errors.Conflict("the task waits for no decision or value")
     return parse(model, body, what="message.parts.data")
-
-
-def _is_answer(part: A2aPart) -> bool:
-    return isinstance(part.data, dict) and not ANSWER_FIELDS.isdisjoint(part.data)
 
 
 def _part(part: A2aPart) -> Part:

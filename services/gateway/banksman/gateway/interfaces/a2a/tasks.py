@@ -32,11 +32,9 @@ def task(
     waiting = _waiting(run, view)
     message = None
     if waiting is not None:
-        message = request_message(waiting, run.run_id, conversation_id)
+        message = _request_message(waiting, run.run_id, conversation_id)
     elif outcome is not None and outcome.status != "completed":
-        message = agent_message(
-            f"{run.run_id}-outcome", [text_part(outcome.content)], run.run_id, conversation_id
-        )
+        message = _outcome_message(outcome.content, run.run_id, conversation_id)
     body: JsonDict = {
         "id": run.run_id,
         "contextId": conversation_id,
@@ -50,7 +48,9 @@ def task(
     return body
 
 
-def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conversation_id: str) -> JsonDict:
+def _request_message(
+    asked: ApprovalRequested | InputRequested, run_id: str, conversation_id: str
+) -> JsonDict:
     if isinstance(asked, ApprovalRequested):
         text = "Decide about " + ", ".join(
             _described(item.name, item.preview.command) for item in asked.items
@@ -60,19 +60,21 @@ def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conv
     else:
         text, id = asked.message, asked.request_id
         data = {"input": asked.model_dump(mode="json", by_alias=True, exclude={"type"})}
-    return agent_message(id, [text_part(text), {"data": data}], run_id, conversation_id)
+    return _message(id, [{"text": text}, {"data": data}], run_id, conversation_id)
 
 
-def agent_message(id: str, parts: list[JsonDict], run_id: str, conversation_id: str) -> JsonDict:
-    return {**_message(id, "ROLE_AGENT", parts), "taskId": run_id, "contextId": conversation_id}
+def _message(
+    id: str, parts: list[JsonDict], run_id: str, conversation_id: str, role: str = "ROLE_AGENT"
+) -> JsonDict:
+    return {"messageId": id, "role": role, "parts": parts, "taskId": run_id, "contextId": conversation_id}
 
 
-def text_part(text: str) -> JsonDict:
-    return {"text": text}
+def _outcome_message(text: str, run_id: str, conversation_id: str) -> JsonDict:
+    return _message(f"{run_id}-outcome", [{"text": text}], run_id, conversation_id)
 
 
-def artifact(id: str, text: str) -> JsonDict:
-    return {"artifactId": id, "parts": [text_part(text)]}
+def _artifact(id: str, text: str) -> JsonDict:
+    return {"artifactId": id, "parts": [{"text": text}]}
 
 
 def _waiting(run: Run | RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
@@ -86,10 +88,10 @@ def _artifacts(events: Iterable[Event], outcome: RunFinished | None) -> list[Jso
         for event in events
         if isinstance(event.data, MessageCompleted) and event.data.role == "assistant" and event.data.content
     }
-    found = [artifact(id, text) for id, text in texts.items()]
+    found = [_artifact(id, text) for id, text in texts.items()]
     if outcome is not None and outcome.status == "completed" and outcome.content:
         if not texts or outcome.content != list(texts.values())[-1]:
-            found.append(artifact("outcome", outcome.content))
+            found.append(_artifact("outcome", outcome.content))
     return found
 
 
@@ -103,14 +105,10 @@ def _history(events: Iterable[Event], run_id: str, conversation_id: str) -> list
                 found[id] = content
             case _:
                 continue
-    named = {"taskId": run_id, "contextId": conversation_id}
     return [
-        {**_message(id, "ROLE_USER", [text_part(text_of(content))]), **named} for id, content in found.items()
+        _message(id, [{"text": text_of(content)}], run_id, conversation_id, "ROLE_USER")
+        for id, content in found.items()
     ]
-
-
-def _message(id: str, role: str, parts: list[JsonDict]) -> JsonDict:
-    return {"messageId": id, "role": role, "parts": parts}
 
 
 def _described(name: str, command: str | None) -> str:
@@ -164,15 +162,14 @@ class TaskUpdates:
 
     def _asks(self, run_status: str, asked: ApprovalRequested | InputRequested) -> list[JsonDict]:
         self.complete = True
-        return [self._status(run_status, request_message(asked, self.run_id, self.conversation_id))]
+        return [self._status(run_status, _request_message(asked, self.run_id, self.conversation_id))]
 
     def _finished(self, data: dict[str, Any]) -> list[JsonDict]:
         self.complete = True
         run_status, content, updates = data["status"], data["content"], list[JsonDict]()
         message = None
         if run_status != "completed":
-            parts = [text_part(content)]
-            message = agent_message(f"{self.run_id}-outcome", parts, self.run_id, self.conversation_id)
+            message = _outcome_message(content, self.run_id, self.conversation_id)
         elif content and content != self._last_text:
             updates.append(self._artifact("outcome", content, append=False, last=True))
         details = {name: value for name, value in data.items() if name != "content"}
@@ -186,7 +183,7 @@ class TaskUpdates:
 
     def _artifact(self, id: str, text: str, *, append: bool, last: bool) -> JsonDict:
         more = {"append": append, "lastChunk": last}
-        return {"artifactUpdate": {**self._ids(), "artifact": artifact(id, text), **more}}
+        return {"artifactUpdate": {**self._ids(), "artifact": _artifact(id, text), **more}}
 
     def _ids(self) -> JsonDict:
         return {"taskId": self.run_id, "contextId": self.conversation_id}
