@@ -27,8 +27,7 @@ from banksman.gateway.interfaces.passthrough.sse import (
 )
 from banksman.gateway.interfaces.passthrough.upstreams import (
     ForwardedRequest,
-    UnknownModel,
-    UnsupportedEndpoint,
+    ModelRefused,
     UpstreamResponse,
     Upstreams,
     UpstreamUnavailable,
@@ -42,8 +41,8 @@ from banksman.gateway.operation.streaming import (
     SSE_HEADERS,
     BodyCut,
     StreamedResponse,
-    disconnected,
     kept_alive,
+    unless_disconnected,
 )
 from banksman.gateway.settings import Dialect
 from banksman.gateway.usage.passthrough import PassthroughUsage
@@ -70,11 +69,8 @@ async def forward(
         body = with_prompt(given, prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
-    except UnknownModel as error:
-        return JSONResponse(error_body(here, 404, "model_not_found", str(error), field="model"), 404)
-    except UnsupportedEndpoint as error:
-        code = "unsupported_endpoint_for_model"
-        return JSONResponse(error_body(here, 400, code, str(error), field="model"), 400)
+    except ModelRefused as error:
+        return refusal(here, error)
     forwarded = ForwardedRequest(path, request.url.query, body, request.headers, dialect)
     opening = upstreams.open(candidates, forwarded)
     if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
@@ -95,24 +91,25 @@ async def forward(
     return StreamedResponse(_body(response, dialect, meter), response.status, response.headers)
 
 
+def refusal(path: str, error: ModelRefused) -> Response:
+    body = error_body(path, error.status, error.reason, str(error), field="model")
+    return JSONResponse(body, error.status)
+
+
 async def _opened(
     request: Request, opening: asyncio.Task[UpstreamResponse], patience_s: float | None
 ) -> bool:
     """Wait up to `patience_s` for the response; return False if the client disconnects, which cancels it."""
-    leaving = asyncio.create_task(disconnected(request.receive))
     try:
-        await asyncio.wait((opening, leaving), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        client_left = leaving.done() and not opening.done()
-        if client_left:
-            opening.cancel()
-            await asyncio.wait((opening,))
-        return not client_left
+        waited = await unless_disconnected(request.receive, asyncio.wait((opening,), timeout=patience_s))
     except asyncio.CancelledError:
         opening.cancel()
         raise
-    finally:
-        leaving.cancel()
-        await asyncio.wait((leaving,))
+    client_left = waited is None and not opening.done()
+    if client_left:
+        opening.cancel()
+        await asyncio.wait((opening,))
+    return not client_left
 
 
 def _count(usage: PassthroughUsage | None, tenant: str, consumed: CommitUsage) -> None:

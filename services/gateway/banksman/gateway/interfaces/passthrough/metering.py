@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from prometheus_client import Counter
-from pydantic_core import from_json
 
 from banksman.contracts.usage import CommitUsage
-from banksman.gateway.interfaces.passthrough.sse import data_of
+from banksman.gateway.interfaces.passthrough.sse import data_of, json_object
 from banksman.gateway.settings import Dialect
 
 LAST_BLOCKS = 8
@@ -24,6 +24,7 @@ _TOKENS = Counter("banksman_passthrough_tokens", "Tokens of forwarded requests."
 _REQUESTS = Counter("banksman_passthrough_requests", "Forwarded requests.", ["upstream", "dialect", "status"])
 
 
+@dataclass(slots=True)
 class UsageMeter:
     """Collects the usage of one response while it is forwarded, and reports it once.
 
@@ -31,15 +32,14 @@ class UsageMeter:
     stream, or four bytes of another body. A refused request consumed nothing.
     """
 
-    def __init__(self, dialect: Dialect, request_bytes: int, report: Callable[[CommitUsage], None]) -> None:
-        self._dialect = dialect
-        self._request_bytes = request_bytes
-        self._report = report
-        self._first = b""
-        self._last: deque[bytes] = deque(maxlen=LAST_BLOCKS)
-        self._events = 0
-        self._body = bytearray()
-        self._body_bytes = 0
+    dialect: Dialect
+    request_bytes: int
+    report: Callable[[CommitUsage], None]
+    _first: bytes = b""
+    _last: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=LAST_BLOCKS))
+    _events: int = 0
+    _body: bytearray = field(default_factory=bytearray)
+    _body_bytes: int = 0
 
     def note_events(self, events: bytes) -> None:
         self._events += events.count(b"data:")
@@ -55,7 +55,7 @@ class UsageMeter:
             self._body += piece
 
     def end(self, upstream: str, status: int) -> None:
-        _REQUESTS.labels(upstream, self._dialect, str(status)).inc()
+        _REQUESTS.labels(upstream, self.dialect, str(status)).inc()
         if status >= 400:
             return
         found = _usage_in_events((self._first, *self._last)) if self._events else _usage_of(bytes(self._body))
@@ -64,12 +64,12 @@ class UsageMeter:
         written = _number(found, "completion_tokens", "output_tokens")
         usage = CommitUsage(
             requests=1,
-            input_tokens=self._request_bytes // CHARS_PER_TOKEN if read is None else read,
+            input_tokens=self.request_bytes // CHARS_PER_TOKEN if read is None else read,
             output_tokens=estimate if written is None else written,
         )
         _TOKENS.labels("input").inc(usage.input_tokens)
         _TOKENS.labels("output").inc(usage.output_tokens)
-        self._report(usage)
+        self.report(usage)
 
 
 def _usage_in_events(blocks: tuple[bytes, ...]) -> dict[str, Any]:
@@ -82,11 +82,7 @@ def _usage_in_events(blocks: tuple[bytes, ...]) -> dict[str, Any]:
 
 
 def _usage_of(body: bytes) -> dict[str, Any]:
-    try:
-        value: Any = from_json(body)
-    except ValueError:
-        return {}
-    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    given = json_object(body) or {}
     for holder in (given, given.get("message"), given.get("response")):
         usage = cast(dict[str, Any], holder).get("usage") if isinstance(holder, dict) else None
         if isinstance(usage, dict):

@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from banksman.contracts.ids import new_id
-from banksman.gateway.interfaces.passthrough.sse import data_of, event_of
+from banksman.gateway.interfaces.passthrough.sse import data_of, event_of, json_object
 
 Json = dict[str, Any]
 
@@ -34,10 +34,7 @@ class _Call:
 
     @property
     def complete(self) -> bool:
-        try:
-            return isinstance(json.loads(self.arguments), dict)
-        except (ValueError, RecursionError):
-            return False
+        return json_object(self.arguments) is not None
 
 
 @dataclass
@@ -210,13 +207,8 @@ def _without(given: Json, known: Mapping[str, object]) -> Json:
 
 def normalised_error(body: bytes) -> bytes:
     """Return the body of a refusal; an error that is a bare string becomes OpenAI's error object."""
-    try:
-        value: Any = from_json(body)
-    except ValueError:
-        return body
-    if not isinstance(value, dict):
-        return body
-    repaired = _with_error_object(cast(Json, value))
+    value = json_object(body) or {}
+    repaired = _with_error_object(value)
     return body if repaired is value else json.dumps(repaired, ensure_ascii=False).encode()
 
 

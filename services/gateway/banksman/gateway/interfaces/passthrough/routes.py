@@ -10,16 +10,16 @@ from fastapi.security import APIKeyHeader
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from banksman.contracts.wire import JsonObject, Stored
+from banksman.contracts.wire import JsonObject
 from banksman.gateway.assistants.run_settings import ModelCatalog, ModelView
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.passthrough.forwarding import forward
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.interfaces.passthrough.forwarding import forward, refusal
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams, unknown_model
 from banksman.gateway.operation.caller import Caller, key_of
 from banksman.gateway.operation.declaration import Operations
-from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
-from banksman.gateway.operation.parameters import BEARER, CallerDep, provided
+from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, errors_as
+from banksman.gateway.operation.parameters import BEARER, CallerDep, Listing, provided
 
 JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 FORWARDED: dict[str, Any] = {
@@ -149,9 +149,7 @@ async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> R
     anthropic = _is_anthropic(request)
     if found is not None:
         return JSONResponse(_anthropic_model(found) if anthropic else found)
-    path = "/v1/messages" if anthropic else request.url.path
-    message = f"The model {model[:200]!r} does not exist."
-    return JSONResponse(error_body(path, 404, "model_not_found", message, field="model"), 404)
+    return refusal("/v1/messages" if anthropic else request.url.path, unknown_model(model))
 
 
 def _anthropic_model(model: JsonObject) -> JsonObject:
@@ -169,11 +167,8 @@ def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-class ModelViews(Stored):
+class ModelViews(Listing[ModelView]):
     """The models in one page, the default one first."""
-
-    items: tuple[ModelView, ...]
-    next: None = None
 
 
 operations = Operations("assistants")

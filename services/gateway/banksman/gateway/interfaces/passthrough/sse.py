@@ -85,6 +85,15 @@ def data_of(event: bytes) -> bytes | None:
     return b"\n".join(found) if found else None
 
 
+def json_object(text: bytes | str) -> dict[str, Any] | None:
+    """Return the JSON object of a text; None if it is none."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None
+
+
 def event_of(data: Mapping[str, Any], name: str | None = None) -> bytes:
     line = f"event: {name}\n" if name else ""
     return f"{line}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
@@ -128,12 +137,7 @@ def _error_event(dialect: Dialect, error: dict[str, Any]) -> bytes:
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:
-    try:
-        value: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-    error = given.get("error")
+    error = (json_object(body) or {}).get("error")
     if isinstance(error, str):
         return {"message": error, "type": "server_error"}
     own = cast(dict[str, Any], error) if isinstance(error, dict) else {}

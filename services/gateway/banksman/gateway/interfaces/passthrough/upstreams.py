@@ -58,17 +58,17 @@ MAX_TIME = 2**33
 """Seconds since 1970; a later time of an upstream is treated as an error."""
 
 
-class UnknownModel(CallerMistake):
-    def __init__(self, model: str) -> None:
-        self.model = model
-        super().__init__(f"The model {model[:200]!r} does not exist.")
+class ModelRefused(CallerMistake):
+    """No upstream serves a model; `status` and `reason` are the HTTP status and the code of the error."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(message)
 
 
-class UnsupportedEndpoint(CallerMistake):
-    def __init__(self, model: str, dialect: Dialect) -> None:
-        self.model = model
-        self.dialect = dialect
-        super().__init__(f"no upstream for model {model[:200]!r} supports the {dialect} API")
+def unknown_model(model: str) -> ModelRefused:
+    return ModelRefused(404, "model_not_found", f"The model {model[:200]!r} does not exist.")
 
 
 class UpstreamUnavailable(Unavailable):
@@ -136,9 +136,10 @@ class Upstreams:
         serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
         found = [upstream for upstream in serving if dialect in upstream.dialects]
         if not serving:
-            raise UnknownModel(model)
+            raise unknown_model(model)
         if not found:
-            raise UnsupportedEndpoint(model, dialect)
+            message = f"no upstream for model {model[:200]!r} supports the {dialect} API"
+            raise ModelRefused(400, "unsupported_endpoint_for_model", message)
         return tuple(sorted(found, key=lambda upstream: not self.lists.has(upstream, model)))
 
     def open(
