@@ -48,29 +48,22 @@ _REPLY: dict[str, Any] = {
     },
 }
 OF_OPENAI: dict[str, Any] = {
+    "not_over_nats": "a format of OpenAI's HTTP API",
     "response_class": Response,
     "responses": {**errors_as(OpenAIErrorBody), 200: _REPLY},
 }
 OF_ANTHROPIC: dict[str, Any] = {
+    "not_over_nats": "a format of Anthropic's HTTP API",
     "response_class": Response,
     "responses": {**errors_as(AnthropicErrorBody), 200: _REPLY},
 }
-
-OF_ANTHROPICS_API = "a format of Anthropic's HTTP API"
-
-NewWriter = Callable[[Extension], Writer]
 
 Follow = Annotated[FollowedRuns, provided(FollowedRuns)]
 
 operations = Operations("chat")
 
 
-@operations.add(
-    "chat.openai",
-    "POST /context/chat/completions",
-    not_over_nats="a format of OpenAI's HTTP API",
-    **OF_OPENAI,
-)
+@operations.add("chat.openai", "POST /context/chat/completions", **OF_OPENAI)
 async def agent_chat_completions(
     body: StrictBody[ChatCompletionRequest],
     request: Request,
@@ -89,15 +82,9 @@ async def agent_chat_completions(
 
 
 @operations.add(
-    "chat.anthropic_sdk",
-    "POST /context/chat/v1/messages",
-    include_in_schema=False,
-    not_over_nats=OF_ANTHROPICS_API,
-    **OF_ANTHROPIC,
+    "chat.anthropic_sdk", "POST /context/chat/v1/messages", include_in_schema=False, **OF_ANTHROPIC
 )
-@operations.add(
-    "chat.anthropic", "POST /context/chat/messages", not_over_nats=OF_ANTHROPICS_API, **OF_ANTHROPIC
-)
+@operations.add("chat.anthropic", "POST /context/chat/messages", **OF_ANTHROPIC)
 async def agent_messages(
     body: StrictBody[MessagesRequest],
     request: Request,
@@ -119,7 +106,7 @@ async def _reply(
     caller: Caller,
     request: Request,
     chat: ChatFrames,
-    writer: NewWriter,
+    writer: Callable[[Extension], Writer],
     *,
     stream: bool,
 ) -> Response:

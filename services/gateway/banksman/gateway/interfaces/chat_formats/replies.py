@@ -5,30 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import RunFinished
+from banksman.gateway.live.followed_runs import GrowingText
 from banksman.gateway.runs.bodies import EndedRun
 
 Ended = RunFinished | EndedRun
 """The outcome of a run: the event in its log, or the body that shows the run."""
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """The statuses whose content is a reply; a run with any other one is an error."""
-
-
-class Writer(Protocol):
-    """Writes one reply, whole or as the events of a stream."""
-
-    def body(self, outcome: Ended) -> dict[str, Any]: ...
-
-    def begin(self) -> bytes: ...
-
-    def text(self, piece: str) -> bytes: ...
-
-    def end(self, outcome: Ended) -> bytes: ...
-
-    def error(self, code: str, message: str) -> bytes: ...
 
 
 def failure(outcome: Ended) -> tuple[str, str] | None:
@@ -143,49 +130,37 @@ class MessagesWriter:
         }
 
 
-class StreamedText:
-    """The text of a stream, to which the messages of a run are appended.
+Writer = ChatCompletionWriter | MessagesWriter
 
-    After a repeated model request, the text may differ from the part that was sent. The rest is then
-    withheld, and the complete stored message is sent after a blank line.
-    """
+
+class StreamedText:
+    """The text of a stream, to which the messages of a run are appended."""
 
     def __init__(self) -> None:
-        self._message_id: str | None = None
-        self._sent = ""
-        self._differs = False
+        self._text = GrowingText("")
         self._last = ""
 
     def delta(self, message_id: str, offset: int, text: str) -> str:
-        gap = self._turn_to(message_id)
-        known = self._sent[offset : offset + len(text)]
-        self._differs = self._differs or offset > len(self._sent) or not text.startswith(known)
-        if self._differs:
-            return gap
-        new = text[len(known) :]
-        self._sent += new
-        return gap + new
+        return self._turn_to(message_id) + self._text.new(offset, text)
 
-    def completed(self, message_id: str, text: str, *, truncated: bool = False) -> str:
-        self._last = text
-        if not text or (truncated and self._sent):
+    def completed(self, message_id: str, content: str, *, truncated: bool = False) -> str:
+        self._last = content
+        if not content or (truncated and self._text.sent):
             return ""
         gap = self._turn_to(message_id)
-        if self._differs or not text.startswith(self._sent):
-            gap, self._sent = "\n\n", ""
-        new = text[len(self._sent) :]
-        self._sent, self._differs = text, False
-        return gap + new if new else ""
+        rest = self._text.rest(content)
+        self._text = GrowingText(message_id, content)
+        return gap + rest if rest else ""
 
     def final(self, outcome: Ended) -> str:
         """Return the text that an outcome adds, such as the result of a call that ends the run."""
         return "" if outcome.content == self._last else self.completed("outcome", outcome.content)
 
     def _turn_to(self, message_id: str) -> str:
-        if message_id == self._message_id:
+        if message_id == self._text.message_id:
             return ""
-        gap = "\n\n" if self._sent else ""
-        self._message_id, self._sent, self._differs = message_id, "", False
+        gap = "\n\n" if self._text.sent else ""
+        self._text = GrowingText(message_id)
         return gap
 
 
