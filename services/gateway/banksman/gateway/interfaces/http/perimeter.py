@@ -43,7 +43,6 @@ class BodyTooLarge(CallerMistake):
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
         super().__init__(f"the body has more than {limit} bytes")
 
 
@@ -72,7 +71,8 @@ class Perimeter:
         try:
             self._check(scope, headers)
         except BanksmanError as error:
-            await _refuse(scope, receive, send, error)
+            # Before an upgrade, Starlette sends it by ASGI's "Websocket Denial Response" extension.
+            await error_response(scope["path"], error)(scope, receive, send)
             return
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
@@ -147,18 +147,6 @@ def _with_headers(send: Send, request_id: str) -> Send:
         await send(message)
 
     return with_headers
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, error: BanksmanError) -> None:
-    response = error_response(scope["path"], error)
-    if scope["type"] == "http":
-        await response(scope, receive, send)
-        return
-    # ASGI's "Websocket Denial Response" extension: an HTTP response in place of the upgrade.
-    # https://asgi.readthedocs.io/en/latest/extensions.html#websocket-denial-response
-    start = {"type": "websocket.http.response.start", "status": response.status_code}
-    await send({**start, "headers": response.raw_headers})
-    await send({"type": "websocket.http.response.body", "body": response.body})
 
 
 def _address(scope: Scope) -> str:

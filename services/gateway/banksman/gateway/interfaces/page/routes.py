@@ -15,8 +15,7 @@ import posixpath
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -64,7 +63,7 @@ _STATIC_IMPORT = re.compile(
 @routes.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
     page = page_file()
-    return _respond(request, page, _headers(page, page_policy(page.body.decode()), "no-cache"))
+    return _respond(request, page, page_policy(page.body.decode()), "no-cache")
 
 
 @routes.api_route("/static/{path:path}", methods=["GET", "HEAD"])
@@ -81,14 +80,15 @@ async def static(request: Request, path: str) -> Response:
         headers = {"x-content-type-options": "nosniff"}
         return PlainTextResponse("Not found\n", status_code=404, headers=headers)
     is_current = versioned is not None and versioned[1] == version()
-    return _respond(request, asset, _headers(asset, _policy(name), IMMUTABLE if is_current else "no-cache"))
+    policy = DIAGRAM_POLICY if name == "diagram.html" else "default-src 'none'; sandbox"
+    return _respond(request, asset, policy, IMMUTABLE if is_current else "no-cache")
 
 
 @routes.api_route("/service_worker.js", methods=["GET", "HEAD"])
 async def service_worker(request: Request) -> Response:
     """Return the service worker, which shows the page offline; its path determines what it controls."""
     worker = sources()["service_worker.js"]
-    return _respond(request, worker, _headers(worker, WORKER_POLICY, "no-cache"))
+    return _respond(request, worker, WORKER_POLICY, "no-cache")
 
 
 def page_policy(page: str) -> str:
@@ -108,22 +108,8 @@ def page_policy(page: str) -> str:
     )
 
 
-def _policy(name: str) -> str:
-    return DIAGRAM_POLICY if name == "diagram.html" else "default-src 'none'; sandbox"
-
-
-def _respond(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
-    if asset.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    wants_gzip = "gzip" in request.headers.get("accept-encoding", "")
-    if wants_gzip and asset.compressed is not None:
-        headers["content-encoding"] = "gzip"
-        return Response(asset.compressed, headers=headers, media_type=asset.media_type)
-    return Response(asset.body, headers=headers, media_type=asset.media_type)
-
-
-def _headers(asset: Asset, policy: str, cache_control: str) -> dict[str, str]:
-    return {
+def _respond(request: Request, asset: Asset, policy: str, cache_control: str) -> Response:
+    headers = {
         "etag": asset.etag,
         "cache-control": cache_control,
         "content-security-policy": policy,
@@ -134,6 +120,12 @@ def _headers(asset: Asset, policy: str, cache_control: str) -> dict[str, str]:
         # The sandboxed diagram frame has an opaque origin and loads its modules with CORS.
         "access-control-allow-origin": "*",
     }
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    body = asset.compressed if "gzip" in request.headers.get("accept-encoding", "") else None
+    if body is not None:
+        headers["content-encoding"] = "gzip"
+    return Response(asset.body if body is None else body, headers=headers, media_type=asset.media_type)
 
 
 @dataclass(frozen=True)
@@ -154,8 +146,9 @@ class Asset:
 
 @cache
 def sources() -> dict[str, Asset]:
-    root = files("banksman.gateway.interfaces.page").joinpath("static")
-    found = {path: _loaded(path, node.read_bytes()) for path, node in _walk(root, "")}
+    root = Path(__file__).with_name("static")
+    files = (path for path in root.rglob("*") if path.is_file())
+    found = {path.relative_to(root).as_posix(): _loaded(path.name, path.read_bytes()) for path in files}
     styles = _STYLE_LINK.findall(found[INDEX].body.decode())
     return {**found, STYLES: _loaded(STYLES, b"\n".join(found[path].body for path in styles))}
 
@@ -216,14 +209,6 @@ def _import_map(text: str) -> dict[str, str]:
     found = _IMPORT_MAP.search(text)
     imports: dict[str, str] = json.loads(found.group(1))["imports"] if found else {}
     return {name: target.removeprefix("./static/") for name, target in imports.items()}
-
-
-def _walk(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
-    found: list[tuple[str, Traversable]] = []
-    for child in folder.iterdir():
-        path = prefix + child.name
-        found += _walk(child, path + "/") if child.is_dir() else [(path, child)]
-    return found
 
 
 FEATURE = Feature(routes=tuple(routes.routes))
