@@ -1,17 +1,27 @@
-"""One subscription of one client to one conversation: stored events without gaps, and live output."""
+"""One subscription of one client to one conversation: stored events without gaps, and live output.
+
+Live output is not stored and may be lost: deltas and the progress of tool calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 
+from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.messages import Message
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit
+from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown
@@ -19,7 +29,6 @@ from banksman.contracts.events import Event, MessageCompleted, RunFinished, Tool
 from banksman.contracts.frames import Detail, ReplayDone, ResyncRequired
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.live.event_frames import encoded_event, subscribed
-from banksman.gateway.live.live_output import LiveChannel, LiveChannels
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +56,6 @@ class ConversationFeed:
         tenant: str,
         conversation_id: str,
         view: ConversationView,
-        *,
         after_seq: int | None,
         detail: Detail,
         sink: Sink,
@@ -220,3 +228,63 @@ class ConversationFeed:
             "run_id": run_id,
             "data": data,
         }
+
+
+@dataclass(eq=False)
+class LiveChannel:
+    """The core subscriptions of one conversation: deltas, and progress while a feed shows it."""
+
+    bus: Bus
+    key: tuple[str, str]
+    """Tenant and conversation."""
+    feeds: set[ConversationFeed] = field(default_factory=set[ConversationFeed])
+    _open: dict[str, BusSubscription] = field(default_factory=dict[str, BusSubscription])
+    # Subscribing waits for the server: two concurrent updates would subscribe twice.
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def update(self) -> None:
+        """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
+        async with self._turn:
+            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), Delta)
+            wanted = any(feed.shows_progress for feed in self.feeds)
+            await self._subscribe(wanted, subjects.tool_progress(*self.key), CallProgress)
+
+    async def _subscribe(self, wanted: bool, subject: str, kind: type[Delta | CallProgress]) -> None:
+        if wanted and subject not in self._open:
+            # Without a task: the commit that completes a message is delivered on arrival, and would overtake
+            # deltas that wait for theirs.
+            self._open[subject] = await self.bus.listen(subject, partial(self._receive, kind))
+        elif not wanted and subject in self._open:
+            await self._open.pop(subject).unsubscribe()
+
+    def _receive(self, kind: type[Delta | CallProgress], message: Message) -> None:
+        with contextlib.suppress(ValidationError):
+            live = kind.model_validate_json(message.data)
+            for feed in tuple(self.feeds):
+                if kind is Delta or feed.shows_progress:
+                    feed.take(live)
+
+
+class LiveChannels:
+    """The channels of all open conversations: one for each, however many feeds it has."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._channels: dict[tuple[str, str], LiveChannel] = {}
+
+    async def join(self, tenant: str, conversation_id: str, feed: ConversationFeed) -> LiveChannel:
+        key = tenant, conversation_id
+        channel = self._channels.setdefault(key, LiveChannel(self._bus, key))
+        channel.feeds.add(feed)
+        await channel.update()
+        return channel
+
+    def feeds(self, tenant: str, conversation_id: str) -> tuple[ConversationFeed, ...]:
+        channel = self._channels.get((tenant, conversation_id))
+        return () if channel is None else tuple(channel.feeds)
+
+    async def leave(self, channel: LiveChannel, feed: ConversationFeed) -> None:
+        channel.feeds.discard(feed)
+        if not channel.feeds and self._channels.get(channel.key) is channel:
+            del self._channels[channel.key]
+        await channel.update()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from banksman.bus.connection import Bus
+from dataclasses import dataclass
+
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.frames import Detail
+from banksman.contracts.frames import Detail, ResyncRequired
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.live.feed import ConversationFeed, Sink
-from banksman.gateway.live.live_output import LiveChannels
+from banksman.gateway.live.feed import ConversationFeed, LiveChannels, Sink
 from banksman.gateway.operation.caller import Caller
 
 
@@ -20,18 +20,16 @@ class PositionUnavailable(Exception):
     """The events after a client's position cannot be sent: the client must read the conversation again."""
 
     def __init__(self, conversation_id: str, oldest_seq: int, reason: str) -> None:
-        self.conversation_id = conversation_id
-        self.oldest_seq = oldest_seq
-        self.reason = reason
+        self.frame = ResyncRequired(conversation_id=conversation_id, oldest_seq=oldest_seq, reason=reason)
         super().__init__(reason)
 
 
+@dataclass(frozen=True, slots=True)
 class Feeds:
-    def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
-        self._hub = hub
-        self._views = views
-        self._conversations = conversations
-        self._channels = LiveChannels(bus)
+    hub: LiveHub
+    views: Views
+    conversations: Conversations
+    channels: LiveChannels
 
     async def open(
         self,
@@ -52,29 +50,22 @@ class Feeds:
         Raises `PositionUnavailable` if the position belongs to another log, or to events that are not stored.
         """
         tenant = caller.tenant
-        await self._conversations.get(tenant, conversation_id)
-        view = await self._views.read(tenant, conversation_id)
+        await self.conversations.get(tenant, conversation_id)
+        view = await self.views.read(tenant, conversation_id)
         if reason := _problem(view, after_seq, log_epoch):
             raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
         return ConversationFeed(
-            self._hub,
-            self._channels,
-            tenant,
-            conversation_id,
-            view,
-            after_seq=after_seq,
-            detail=detail,
-            sink=sink,
+            self.hub, self.channels, tenant, conversation_id, view, after_seq, detail, sink
         )
 
     def damage(self, feed: ConversationFeed) -> BanksmanError | None:
         """Return why the log of a feed cannot be read; None if it can."""
-        return self._views.damage(feed.tenant, feed.conversation_id)
+        return self.views.damage(feed.tenant, feed.conversation_id)
 
     def on_damage(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a damaged log, and require its clients to resync: events may be lost."""
-        self._views.forget(tenant, conversation_id)
-        for feed in self._channels.feeds(tenant, conversation_id):
+        self.views.forget(tenant, conversation_id)
+        for feed in self.channels.feeds(tenant, conversation_id):
             feed.require_resync("the log is damaged: stored events may be lost")
 
 
@@ -94,7 +85,7 @@ async def build(base: Foundation) -> None:
     hub = await base.stack.enter_async_context(LiveHub(log))
     views = Views(log, damaged=base.damaged)
     conversations = Conversations(base.bus, views, base.clock)
-    feeds = Feeds(base.bus, hub, views, conversations)
+    feeds = Feeds(hub, views, conversations, LiveChannels(base.bus))
     base.damaged.on_found = feeds.on_damage
     base.services.add(hub, views, conversations, CreatedConversations(), feeds)
 

@@ -12,7 +12,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.event_frames import is_shown
-from banksman.contracts.frames import Replay, ResyncRequired
+from banksman.contracts.frames import Replay
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
@@ -82,10 +82,7 @@ class Replays:
             )
             await self._publish_feed(feed, outbox, reply, request.follow_s)
         except PositionUnavailable as error:
-            resync = ResyncRequired(
-                conversation_id=error.conversation_id, oldest_seq=error.oldest_seq, reason=error.reason
-            )
-            await self.bus.publish(reply, resync.model_dump_json().encode())
+            await self.bus.publish(reply, error.frame.model_dump_json().encode())
         finally:
             self._following[caller.tenant] -= 1
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel
 from starlette.websockets import WebSocket
 
 from banksman.contracts import frames
@@ -61,10 +60,10 @@ class WebsocketConnection:
         self.id = new_id("ws")
         self._context = context
         self._settings = context.settings
-        self._transport = transport.SocketTransport(websocket)
-        self._session = CallerSession(context.keys, context.sockets, caller, self.end)
+        self.transport = transport.SocketTransport(websocket)
+        self.session = CallerSession(context.keys, context.sockets, caller, self.transport.end)
         self._subscriptions = SocketSubscriptions(
-            context.feeds, context.pending, self._transport.outbox, send=self.send, spawn=self._spawn
+            context.feeds, context.pending, self.transport.outbox, self.transport.send, self._spawn
         )
         # A list, and a task only while requests wait: a queue and a task per idle websocket would take 7 KB.
         self._requests: list[frames.ClientFrame] = []
@@ -81,9 +80,9 @@ class WebsocketConnection:
         greeting = asyncio.get_running_loop().call_later(timeout_s, self._check_greeted)
         try:
             async with asyncio.TaskGroup() as self._group:
-                for work in (self._read(), self._transport.write()):
+                for work in (self._read(), self.transport.write()):
                     self._spawn(work)
-                ending = await self._transport.ended()
+                ending = await self.transport.ended()
                 for task in tuple(self._tasks):
                     task.cancel()
         except* Exception:
@@ -91,19 +90,10 @@ class WebsocketConnection:
             ending = transport.INTERNAL_ERROR, "internal error"
         finally:
             greeting.cancel()
-            self._session.close()
+            self.session.close()
             await self._subscriptions.close()
             if ending is not None:
-                await self._transport.close(*ending)
-
-    def send(self, frame: BaseModel) -> None:
-        self._transport.send(frame)
-
-    def end(self, code: int, reason: str) -> None:
-        self._transport.end(code, reason)
-
-    def revoke(self, key: str) -> None:
-        self._session.revoke(key)
+                await self.transport.close(*ending)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
@@ -111,12 +101,12 @@ class WebsocketConnection:
         task.add_done_callback(self._tasks.discard)
 
     def _check_greeted(self) -> None:
-        if self._session.caller is None:
-            self.end(transport.TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
+        if self.session.caller is None:
+            self.transport.end(transport.TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
-        while (text := await self._transport.receive()) is not None:
-            if self._session.has_expired():
+        while (text := await self.transport.receive()) is not None:
+            if self.session.has_expired():
                 continue
             if not self._rate.take():
                 self._refuse_rate(text)
@@ -127,38 +117,35 @@ class WebsocketConnection:
                         await self._context.keys.prepare(frame.token)
                     self._accept(frame)
                 except transport.FrameRefused as refused:
-                    self.send(refused.frame)
+                    self.transport.send(refused.frame)
 
     def _refuse_rate(self, text: str) -> None:
         if not self._warnings.take():
-            self.end(transport.RATE_LIMITED, "too many frames")
+            self.transport.end(transport.RATE_LIMITED, "too many frames")
             return
-        self._refuse(
-            transport.id_in(text) if len(text) <= transport.SHORT_CHARS else None,
-            ErrorCode.RATE_LIMITED,
-            f"more than {self._settings.frames_per_s} frames a second",
-            retry_after_s=round(self._rate.wait_s, 3),
-        )
+        reply_to = transport.id_in(text) if len(text) <= transport.SHORT_CHARS else None
+        message = f"more than {self._settings.frames_per_s} frames a second"
+        self._refuse(reply_to, ErrorCode.RATE_LIMITED, message, retry_after_s=round(self._rate.wait_s, 3))
 
     def _refuse(self, reply_to: str | None, code: ErrorCode, message: str, *, retry_after_s: float) -> None:
         error = frames.ErrorFrame(
             reply_to=reply_to, code=code, message=message, retryable=True, retry_after_s=retry_after_s
         )
-        self.send(error)
+        self.transport.send(error)
 
     def _accept(self, frame: frames.ClientFrame) -> None:
         """Reply to a frame that needs no handling, and queue any other one."""
         match frame:
             case frames.Ping():
                 now = datetime.now(UTC).isoformat()
-                self.send(frames.Pong(reply_to=frame.id, t=frame.t, ts=now))
-            case frames.Hello() if self._session.caller is not None:
-                self.end(transport.SECOND_HELLO, "a second hello")
-            case frames.Hello() if not self._session.greet(frame.token):
+                self.transport.send(frames.Pong(reply_to=frame.id, t=frame.t, ts=now))
+            case frames.Hello() if self.session.caller is not None:
+                self.transport.end(transport.SECOND_HELLO, "a second hello")
+            case frames.Hello() if not self.session.greet(frame.token):
                 pass  # `greet` has closed the connection.
-            case _ if self._session.caller is None:
+            case _ if self.session.caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
-                self.send(frames.error_frame(error, frame.id))
+                self.transport.send(frames.error_frame(error, frame.id))
             case _ if len(self._requests) >= INFLIGHT:
                 message = f"more than {INFLIGHT} frames wait for their reply"
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
@@ -170,7 +157,7 @@ class WebsocketConnection:
 
     async def _welcome(self, caller: Caller, hello: frames.Hello) -> None:
         feeds, not_resumed = await self._subscriptions.resume(caller, hello.resume)
-        self.send(
+        self.transport.send(
             frames.Welcome(
                 reply_to=hello.id,
                 server_version=self._context.version,
@@ -200,7 +187,7 @@ class WebsocketConnection:
         self._handling = False
 
     async def _handle(self, frame: frames.ClientFrame) -> None:
-        caller = self._session.caller
+        caller = self.session.caller
         assert caller is not None
         try:
             match frame:
@@ -208,10 +195,10 @@ class WebsocketConnection:
                     await self._subscriptions.subscribe(caller, frame)
                 case frames.Unsubscribe():
                     await self._subscriptions.unsubscribe(frame.conversation_id)
-                    self.send(frames.Ack(reply_to=frame.id, conversation_id=frame.conversation_id))
+                    self.transport.send(frames.Ack(reply_to=frame.id, conversation_id=frame.conversation_id))
                 case frames.ApprovalsSubscribe():
                     await self._subscriptions.follow_approvals(caller)
-                    self.send(frames.Ack(reply_to=frame.id))
+                    self.transport.send(frames.Ack(reply_to=frame.id))
                 case frames.AuthRefresh():
                     self._refresh(caller, frame)
                 case frames.ConversationCreate():
@@ -222,25 +209,27 @@ class WebsocketConnection:
                     raise BadInput("type", frame.type, "a frame that is queued")
                 case _:
                     # Each further frame is an operation of a feature.
-                    self.send(await self._context.dispatcher.handle(caller, frame))
+                    self.transport.send(await self._context.dispatcher.handle(caller, frame))
         except BanksmanError as error:
             if error.code is ErrorCode.INTERNAL:
                 logger.error("handling %s failed: %s", frame.type, error)
-            self.send(frames.error_frame(error, frame.id))
+            self.transport.send(frames.error_frame(error, frame.id))
         except Exception:
             logger.exception("handling %s failed", frame.type)
-            self.send(frames.ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error"))
+            self.transport.send(
+                frames.ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error")
+            )
 
     async def _create(self, caller: Caller, frame: frames.ConversationCreate) -> None:
         ack = await self._context.dispatcher.handle(caller, frame)
-        self.send(ack)
+        self.transport.send(ack)
         live = frames.Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
         feed = await self._subscriptions.open(caller, live)
         await self._subscriptions.start(feed, None, quiet=True)
 
     def _refresh(self, caller: Caller, frame: frames.AuthRefresh) -> None:
-        if self._session.refresh(frame.token, caller):
-            self.send(frames.Ack(reply_to=frame.id))
+        if self.session.refresh(frame.token, caller):
+            self.transport.send(frames.Ack(reply_to=frame.id))
 
 
 @dataclass
@@ -285,15 +274,15 @@ class Connections:
 
     def revoke(self, key: str) -> None:
         for connection in tuple(self.open):
-            connection.revoke(key)
+            connection.session.revoke(key)
 
     async def drain(self, reconnect_after_s: float) -> None:
         """Send `server.draining` to every client and close; wait up to 5 s for the websockets to end."""
         for number, connection in enumerate(tuple(self.open)):
             # Spread the reconnects over another `reconnect_after_s`, so that they do not arrive at once.
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
-            connection.send(frames.Draining(reconnect_after_s=round(spread, 2)))
-            connection.end(transport.RESTART, "the server is restarting")
+            connection.transport.send(frames.Draining(reconnect_after_s=round(spread, 2)))
+            connection.transport.end(transport.RESTART, "the server is restarting")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._idle.wait()

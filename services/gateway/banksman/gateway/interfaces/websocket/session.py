@@ -40,38 +40,34 @@ class CallerSockets:
             del self._open[caller.tenant, caller.user]
 
 
+@dataclass(eq=False, slots=True)
 class CallerSession:
     """The caller of one websocket. A failed authentication closes the websocket."""
 
-    __slots__ = ("_counted", "_end", "_expiry", "_keys", "_sockets", "_upgrade_caller", "caller")
-
-    def __init__(
-        self, keys: Keys, sockets: CallerSockets, caller: Caller | None, end: Callable[[int, str], None]
-    ) -> None:
-        """`end` closes the websocket with a code and a reason; `caller` is the one of the upgrade, if any."""
-        self.caller: Caller | None = None
-        """The authenticated caller; None until `greet` succeeds."""
-        self._keys = keys
-        self._sockets = sockets
-        self._upgrade_caller = caller
-        self._end = end
-        self._counted: Caller | None = None
-        """The caller for whom this websocket is counted."""
-        self._expiry: asyncio.TimerHandle | None = None
-        """Closes the websocket when the caller's key expires."""
+    keys: Keys
+    sockets: CallerSockets
+    upgrade_caller: Caller | None
+    end: Callable[[int, str], None]
+    """Closes the websocket with a code and a reason."""
+    caller: Caller | None = None
+    """The authenticated caller; None until `greet` succeeds."""
+    _counted: Caller | None = None
+    """The caller for whom this websocket is counted."""
+    _expiry: asyncio.TimerHandle | None = None
+    """Closes the websocket when the caller's key expires."""
 
     def greet(self, token: str | None) -> bool:
         """Authenticate by the token of `hello`, or as the upgrade's caller; return whether that succeeded."""
-        known = self._upgrade_caller
+        known = self.upgrade_caller
         try:
-            caller = known if known and not token else self._keys.caller(token)
+            caller = known if known and not token else self.keys.caller(token)
             caller.check("context")
             caller.need(*READ)
         except BanksmanError as error:
-            self._end(_refusal_code(error), str(error))
+            self.end(_refusal_code(error), str(error))
             return False
-        if not self._sockets.add(caller):
-            self._end(RATE_LIMITED, f"more than {self._sockets.limit} websockets of one user")
+        if not self.sockets.add(caller):
+            self.end(RATE_LIMITED, f"more than {self.sockets.limit} websockets of one user")
             return False
         self._counted = caller
         self._set_caller(caller)
@@ -80,12 +76,12 @@ class CallerSession:
     def refresh(self, token: str | None, caller: Caller) -> bool:
         """Continue with another token of the caller's tenant; return whether it is valid."""
         try:
-            fresh = self._keys.caller(token)
+            fresh = self.keys.caller(token)
         except Unauthorized as error:
-            self._end(UNAUTHENTICATED, str(error))
+            self.end(UNAUTHENTICATED, str(error))
             return False
         if fresh.tenant != caller.tenant:
-            self._end(FORBIDDEN, "the token belongs to another tenant")
+            self.end(FORBIDDEN, "the token belongs to another tenant")
             return False
         self._set_caller(fresh)
         return True
@@ -94,18 +90,18 @@ class CallerSession:
         """Close the websocket if the caller's key has expired; return whether it has."""
         expired = self.caller is not None and self.caller.expired
         if expired:
-            self._end(UNAUTHENTICATED, EXPIRED)
+            self.end(UNAUTHENTICATED, EXPIRED)
         return expired
 
     def revoke(self, key: str) -> None:
         if self.caller is not None and self.caller.key == key:
-            self._end(UNAUTHENTICATED, "the key was revoked")
+            self.end(UNAUTHENTICATED, "the key was revoked")
 
     def close(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
         if self._counted is not None:
-            self._sockets.remove(self._counted)
+            self.sockets.remove(self._counted)
 
     def _set_caller(self, caller: Caller) -> None:
         self.caller = caller
@@ -113,7 +109,7 @@ class CallerSession:
             self._expiry.cancel()
         if (remaining_s := caller.remaining_s) is not None:
             loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(remaining_s, self._end, UNAUTHENTICATED, EXPIRED)
+            self._expiry = loop.call_later(remaining_s, self.end, UNAUTHENTICATED, EXPIRED)
 
 
 def _refusal_code(error: BanksmanError) -> int:

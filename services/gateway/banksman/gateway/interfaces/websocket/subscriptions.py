@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,54 +22,41 @@ logger = logging.getLogger(__name__)
 MAX_SUBSCRIPTIONS = 200
 
 
+@dataclass(eq=False, slots=True)
 class SocketSubscriptions:
-    def __init__(
-        self,
-        feeds: Feeds,
-        pending: PendingApprovals,
-        outbox: Outbox,
-        *,
-        send: Callable[[BaseModel], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """`send` queues a control frame; `spawn` runs a task for as long as the websocket is open."""
-        self._opener = feeds
-        self._pending = pending
-        self._outbox = outbox
-        self._send = send
-        self._spawn = spawn
-        self._feeds: dict[str, ConversationFeed] = {}
-        self._approvals_of: str | None = None
-        """The tenant whose approval requests are followed; None if they are not followed."""
+    feeds: Feeds
+    pending: PendingApprovals
+    outbox: Outbox
+    send: Callable[[BaseModel], None]
+    """Queues a control frame."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs a task for as long as the websocket is open."""
+    _open: dict[str, ConversationFeed] = field(default_factory=dict[str, ConversationFeed])
+    _approvals_of: str | None = None
+    """The tenant whose approval requests are followed; None if they are not followed."""
 
     async def subscribe(self, caller: Caller, frame: frames.Subscribe) -> None:
         """Start a feed, or send `resync_required` if its position is unavailable."""
         try:
             feed = await self.open(caller, frame)
         except PositionUnavailable as error:
-            resync = frames.ResyncRequired(
-                reply_to=frame.id,
-                conversation_id=error.conversation_id,
-                oldest_seq=error.oldest_seq,
-                reason=error.reason,
-            )
-            self._send(resync)
+            self.send(error.frame.model_copy(update={"reply_to": frame.id}))
             return
         await self.start(feed, frame.id)
 
     async def open(self, caller: Caller, wanted: frames.Subscribe | frames.Resume) -> ConversationFeed:
         """Return a feed that is not started; raise `BadInput` if the websocket has too many subscriptions."""
-        if wanted.conversation_id not in self._feeds and len(self._feeds) >= MAX_SUBSCRIPTIONS:
+        if wanted.conversation_id not in self._open and len(self._open) >= MAX_SUBSCRIPTIONS:
             raise BadInput(
                 "conversation_id", wanted.conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions"
             )
-        return await self._opener.open(
+        return await self.feeds.open(
             caller,
             wanted.conversation_id,
             after_seq=wanted.after_seq,
             log_epoch=wanted.log_epoch,
             detail=wanted.detail,
-            sink=self._outbox,
+            sink=self.outbox,
         )
 
     async def resume(
@@ -89,30 +77,30 @@ class SocketSubscriptions:
     async def start(self, feed: ConversationFeed, reply_to: str | None, *, quiet: bool = False) -> None:
         """Send the events of a feed; `quiet` sends neither `subscribed` nor `replay.done`."""
         await self.unsubscribe(feed.conversation_id)
-        self._feeds[feed.conversation_id] = feed
+        self._open[feed.conversation_id] = feed
         if not quiet:
-            self._send(feed.head.model_copy(update={"reply_to": reply_to}))
-        if damage := self._opener.damage(feed):
-            self._send(frames.error_frame(damage))
-        self._spawn(self._follow(feed, quiet))
+            self.send(feed.head.model_copy(update={"reply_to": reply_to}))
+        if damage := self.feeds.damage(feed):
+            self.send(frames.error_frame(damage))
+        self.spawn(self._follow(feed, quiet))
 
     async def unsubscribe(self, conversation_id: str) -> None:
-        if feed := self._feeds.pop(conversation_id, None):
+        if feed := self._open.pop(conversation_id, None):
             await feed.close()
 
     async def follow_approvals(self, caller: Caller) -> None:
         """Send `approvals.changed` whenever the open approval requests of the tenant may have changed."""
         if self._approvals_of is None:
             self._approvals_of = caller.tenant
-            await self._pending.follow(caller.tenant, self._approvals_changed)
+            await self.pending.follow(caller.tenant, self._approvals_changed)
 
     def _approvals_changed(self) -> None:
-        self._send(frames.ApprovalsChanged())
+        self.send(frames.ApprovalsChanged())
 
     async def close(self) -> None:
         if self._approvals_of is not None:
-            await self._pending.leave(self._approvals_of, self._approvals_changed)
-        for feed in self._feeds.values():
+            await self.pending.leave(self._approvals_of, self._approvals_changed)
+        for feed in self._open.values():
             await feed.close()
 
     async def _follow(self, feed: ConversationFeed, quiet: bool) -> None:
@@ -120,8 +108,8 @@ class SocketSubscriptions:
             await feed.follow(quiet=quiet)
         except BanksmanError as error:
             logger.warning("%s could not be followed: %s", feed.conversation_id, error)
-            self._send(frames.error_frame(error))
+            self.send(frames.error_frame(error))
         finally:
             # Another subscription may have replaced this feed while it was reading.
-            if self._feeds.get(feed.conversation_id) is not feed:
+            if self._open.get(feed.conversation_id) is not feed:
                 await feed.close()

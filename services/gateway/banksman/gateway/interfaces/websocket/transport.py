@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel
@@ -38,7 +39,8 @@ KNOWN_TYPES = frozenset(
 
 class SocketTransport:
     def __init__(self, websocket: WebSocket) -> None:
-        self.outbox = Outbox(on_overflow=self._overflowed)
+        too_slow = partial(self.end, SLOW_CONSUMER, "the client reads too slowly; resume")
+        self.outbox = Outbox(on_overflow=too_slow)
         self._websocket = websocket
         self._ending: asyncio.Future[CloseFrame | None] = asyncio.get_running_loop().create_future()
 
@@ -51,14 +53,13 @@ class SocketTransport:
 
     def end(self, code: int, reason: str) -> None:
         """End the websocket with a close code. The first code counts."""
-        if not self._ending.done():
-            self._ending.set_result((code, reason))
+        self._end((code, reason))
 
     async def receive(self) -> str | None:
         """Return the text of the next frame; None after the end."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
-            self._disconnected()
+            self._end(None)
             return None
         text = message.get("text")
         if text is None:
@@ -71,7 +72,7 @@ class SocketTransport:
             try:
                 await self._websocket.send_text(frame)
             except CLOSED:
-                self._disconnected()
+                self._end(None)
                 return
 
     async def close(self, code: int, reason: str) -> None:
@@ -89,12 +90,9 @@ class SocketTransport:
         except (TimeoutError, *CLOSED):
             return
 
-    def _overflowed(self) -> None:
-        self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
-
-    def _disconnected(self) -> None:
+    def _end(self, ending: CloseFrame | None) -> None:
         if not self._ending.done():
-            self._ending.set_result(None)
+            self._ending.set_result(ending)
 
 
 class FrameRefused(Exception):
@@ -124,7 +122,7 @@ def parse_frame(text: str) -> ClientFrame:
         raise FrameRefused(error_frame(error, reply_to or id_in(text))) from error
 
 
-def id_in(text: str) -> str | None:
+def id_in(text: str | bytes) -> str | None:
     """Return the id of a refused frame, whose JSON may violate a rule of `strict_json`; None without one."""
     try:
         value: Any = json.loads(text)
