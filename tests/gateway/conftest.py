@@ -46,8 +46,7 @@ from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
 from banksman.gateway.composition import FEATURES
 from banksman.gateway.feature import Feature
-from banksman.gateway.identity_settings import ApiKey
-from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
+from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
 from banksman.runs.approval.policy import approval_requested
 from banksman.runs.approval.requests import resolution
 from banksman.runtime.health import Health

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import Wire, parse
-from banksman.gateway import application, composition
+from banksman.gateway import composition, front
 from banksman.gateway.interfaces.nats import endpoints
 
 OF_LIBRARIES = re.compile(
@@ -30,7 +30,7 @@ NATURAL = re.compile(r"^[\w.\[\]~/ -]+(:| must | is )")
 
 def requests(base: type[BaseModel] = Wire) -> Iterator[type[BaseModel]]:
     """Yield the models of all requests of clients: bodies, frames and nested models."""
-    assert application and composition and endpoints
+    assert composition and endpoints and front
     for model in base.__subclasses__():
         if not model.__pydantic_generic_metadata__["parameters"]:
             yield model

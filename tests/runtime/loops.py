@@ -34,10 +34,9 @@ from banksman.contracts.registry import ToolRegistration
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from banksman.gateway.app import serving
-from banksman.gateway.identity_settings import OidcSettings
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.oidc.tokens import oidc_tokens
-from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
+from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings, OidcSettings
 from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads

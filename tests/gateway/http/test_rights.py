@@ -14,7 +14,7 @@ from tests.support.push_service import Browser
 from websockets.exceptions import ConnectionClosed
 
 from banksman.contracts.ids import approval_id_for, new_id, run_id_for
-from banksman.gateway.identity_settings import ApiKey, Right
+from banksman.gateway.settings import ApiKey, Right
 
 CHAT = frozenset[Right](("chat",))
 APPROVE = frozenset[Right](("approve",))

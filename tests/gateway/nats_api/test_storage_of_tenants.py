@@ -22,7 +22,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.topology import app_topology
 from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
-from banksman.gateway.interfaces.nats.requests import MAX_LETTERS
+from banksman.gateway.interfaces.nats.endpoints import MAX_LETTERS
 from banksman.quotas.stored import TENANT_SHARE
 
 LARGE = "x" * 250_000

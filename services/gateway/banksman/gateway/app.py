@@ -25,9 +25,8 @@ from banksman.gateway.front import VERSION, Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.identity.auth import Tickets
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
-from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints
+from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, api_body
 from banksman.gateway.interfaces.nats.replays import Replays
-from banksman.gateway.interfaces.nats.requests import api_body
 from banksman.gateway.interfaces.websocket.connection import ConnectionContext, Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
 from banksman.gateway.live.feeds import Feeds
@@ -65,7 +64,6 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         connections = Connections(_connection_context(base))
         base.services[ApiKeys].on_revoked = connections.revoke
         asyncapi_document = await _nats_api(base, health)
-        _add_checks(health, front.settings, bus)
         _add_measures(health, base, connections)
         await stack.enter_async_context(reported_state(bus, health))
         state = front.app.state
@@ -81,7 +79,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
 async def _foundation(front: Front, bus: Bus, stack: contextlib.AsyncExitStack) -> Foundation:
     clock = await stack.enter_async_context(BrokerClock(bus))
     # nats-server closes a connection that a flood of requests makes too slow, so the API has its own.
-    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
+    api = await stack.enter_async_context(_new_bus(front))
     await api.open()
     return Foundation(
         settings=front.settings,
@@ -101,8 +99,9 @@ async def serving(
     settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
 ) -> AsyncGenerator[Running]:
     """Listen, connect and serve everything until the context ends; raises as `listening_front`."""
-    async with listening_front(settings, health, features) as front, _new_bus(settings, health) as bus:
+    async with listening_front(settings, health, features) as front, _new_bus(front) as bus:
         await bus.open()
+        _add_checks(front, bus)
         async with joined(front, bus) as running:
             yield running
 
@@ -143,13 +142,13 @@ async def _nats_api(base: Foundation, health: Health) -> Callable[[], Mapping[st
     return cache(lambda: asyncapi(control.asyncapi(), endpoints))
 
 
-def _new_bus(settings: GatewayServiceSettings, health: Health) -> Bus:
+def _new_bus(front: Front) -> Bus:
     return Bus(
-        settings.nats,
+        front.settings.nats,
         name=GATEWAY,
         inbox_prefix=inbox_prefix(GATEWAY),
         serves_clients=True,
-        background=health.background,
+        background=front.health.background,
     )
 
 
@@ -158,10 +157,12 @@ def _notices(settings: GatewayServiceSettings) -> tuple[str, ...]:
     return settings.gateway.notices or ((DEMO_NOTICE,) if demo else ())
 
 
-def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> None:
-    health.checks["nats"] = bus.problem
-    if not settings.allow_weak_durability:
-        health.checks["streams"] = Durability.of_app(bus).problem
+def _add_checks(front: Front, bus: Bus) -> Durability:
+    checks, durability = front.health.checks, Durability.of_app(bus)
+    checks["nats"] = bus.problem
+    if not front.settings.allow_weak_durability:
+        checks["streams"] = durability.problem
+    return durability
 
 
 def _add_measures(health: Health, base: Foundation, connections: Connections) -> None:
@@ -187,7 +188,7 @@ async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> Non
 
 async def _serve(front: Front, process: ServiceProcess) -> None:
     def create() -> Bus:
-        bus = _new_bus(front.settings, process.health)
+        bus = _new_bus(front)
         process.health.checks["nats"] = bus.problem
         return bus
 
@@ -195,11 +196,9 @@ async def _serve(front: Front, process: ServiceProcess) -> None:
     if bus is None:
         return
     async with bus:
-        durability = Durability.of_app(bus)
-        if not front.settings.allow_weak_durability:
-            process.health.checks["streams"] = durability.problem
-            if not await durability.holds(process.stop):
-                return
+        durability = _add_checks(front, bus)
+        if not (front.settings.allow_weak_durability or await durability.holds(process.stop)):
+            return
         async with joined(front, bus):
             process.ready()
             await process.stop.wait()

@@ -1,4 +1,4 @@
-"""The HTTP server of a gateway, which listens before NATS is connected, and its ASGI application."""
+"""The HTTP server and application of a gateway, which listens before NATS is connected."""
 
 from __future__ import annotations
 
@@ -34,10 +34,52 @@ from banksman.runtime.health import Health, health_server, listening
 logger = logging.getLogger(__name__)
 
 VERSION = version("banksman")
+
 PING_EVERY_S = 20.0
 """Seconds between two pings of a websocket, which is closed if it does not reply before the next ping."""
 FINISH_SHARE = 0.9
 """Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
+
+
+def application(health: Health, dispatcher: Dispatcher, routes: Iterable[BaseRoute]) -> FastAPI:
+    """Return the application without the websocket.
+
+    What needs NATS responds with 503 until its state has `connections` and `asyncapi`, and the dispatcher's
+    services are complete.
+    """
+    app = FastAPI(
+        title="Banksman",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.dispatcher, app.state.services = dispatcher, dispatcher.services
+    app.state.keys = dispatcher.services.find(Keys)
+    app.state.connections = app.state.asyncapi = None
+    errors.install(app)
+    app.router.routes.extend(health.routes())
+    # `include_router` would keep the routes of each router apart, build them again, and search twice.
+    app.router.routes.extend(routes)
+    return app
+
+
+def with_websocket(app: FastAPI) -> ASGIApp:
+    """Serve `/ws` before FastAPI, whose layers would take a third of an idle websocket's memory."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or scope["path"] != "/ws":
+            await app(scope, receive, send)
+            return
+        socket = WebSocket(scope, receive, send)
+        connections: Connections | None = app.state.connections
+        if connections is None:
+            await socket.send_denial_response(errors.error_response("/ws", Unavailable(NOT_CONNECTED)))
+            return
+        await connections.serve(socket)
+
+    return serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +127,9 @@ async def listening_front(
         port = await http.enter_async_context(
             listening(_http_config(with_cors(perimeter, settings.gateway), settings))
         )
-        http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
+        # Open streams may finish for most of the drain time; the others then end with an error event.
+        loop, finish_s = asyncio.get_running_loop(), settings.gateway.drain_s * FINISH_SHARE
+        http.callback(loop.call_later, finish_s, upstreams.end)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
         yield Front(settings, health, app, keys, features, dispatcher, port, http)
 
@@ -122,49 +166,3 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         server_header=False,
         timeout_graceful_shutdown=math.ceil(gateway.drain_s),
     )
-
-
-def _end_streams_before(upstreams: Upstreams, drain_s: float) -> None:
-    """Let open streams finish for most of the drain time, then end the others with an error event."""
-    asyncio.get_running_loop().call_later(drain_s * FINISH_SHARE, upstreams.end)
-
-
-def application(health: Health, dispatcher: Dispatcher, routes: Iterable[BaseRoute]) -> FastAPI:
-    """Return the application without the websocket.
-
-    What needs NATS responds with 503 until its state has `connections` and `asyncapi`, and the dispatcher's
-    services are complete.
-    """
-    app = FastAPI(
-        title="Banksman",
-        version=VERSION,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    app.state.dispatcher, app.state.services = dispatcher, dispatcher.services
-    app.state.keys = dispatcher.services.find(Keys)
-    app.state.connections = app.state.asyncapi = None
-    errors.install(app)
-    app.router.routes.extend(health.routes())
-    # `include_router` would keep the routes of each router apart, build them again, and search twice.
-    app.router.routes.extend(routes)
-    return app
-
-
-def with_websocket(app: FastAPI) -> ASGIApp:
-    """Serve `/ws` before FastAPI, whose layers would take a third of an idle websocket's memory."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket" or scope["path"] != "/ws":
-            await app(scope, receive, send)
-            return
-        socket = WebSocket(scope, receive, send)
-        connections: Connections | None = app.state.connections
-        if connections is None:
-            await socket.send_denial_response(errors.error_response("/ws", Unavailable(NOT_CONNECTED)))
-            return
-        await connections.serve(socket)
-
-    return serve

@@ -17,9 +17,9 @@ from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFou
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.operation.caller import ALL_MODES, Caller
 from banksman.gateway.operation.parameters import RequestBody
+from banksman.gateway.settings import ApiKey, Mode, Right
 from banksman.runs.ports import Clock
 
 KEY_BYTES = 32

@@ -21,9 +21,8 @@ from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Conflict, Unauthorized, Unavailable
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.operation.caller import ALL_RIGHTS, Caller
-from banksman.gateway.settings import GatewaySettings
+from banksman.gateway.settings import ApiKey, GatewaySettings, Mode, Right
 from banksman.runs.ports import Clock
 from banksman.runtime.key_file import Key, update_keys
 

@@ -17,12 +17,12 @@ from banksman.contracts.administration import Right
 from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, parse
 from banksman.gateway.feature import Feature, Groundwork
-from banksman.gateway.identity_settings import OidcSettings
 from banksman.gateway.oidc.provider import SignInCode
 from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ, Caller
 from banksman.gateway.operation.declaration import Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
+from banksman.gateway.settings import OidcSettings
 
 if TYPE_CHECKING:
     from banksman.gateway.oidc.tokens import OidcTokens

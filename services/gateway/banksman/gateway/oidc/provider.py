@@ -14,7 +14,7 @@ from pydantic import Field
 
 from banksman.contracts.errors import Unauthorized, Unavailable
 from banksman.contracts.wire import Wire
-from banksman.gateway.identity_settings import OidcSettings, is_secure_url
+from banksman.gateway.settings import OidcSettings, is_secure_url
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import jwt
 
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
-from banksman.gateway.identity_settings import OidcSettings, Right
 from banksman.gateway.oidc.provider import RETRY_AFTER_S, OidcProvider, ProviderEndpoints, SignInCode
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.settings import OidcSettings, Right
 from banksman.runtime.background import Background
 
 logger = logging.getLogger(__name__)

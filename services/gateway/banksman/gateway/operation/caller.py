@@ -9,7 +9,7 @@ from typing import Final
 
 from banksman.contracts.administration import Right
 from banksman.contracts.errors import Forbidden, Unauthorized
-from banksman.gateway.identity_settings import Mode
+from banksman.gateway.settings import Mode
 
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
 TENANT_RIGHTS: frozenset[Right] = frozenset(("chat", "approve", "admin"))

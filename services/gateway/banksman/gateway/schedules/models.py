@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from banksman.contracts.assistants import RunOverrides
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
-from banksman.gateway.identity_settings import Right
 from banksman.gateway.operation.parameters import RequestBody
+from banksman.gateway.settings import Right
 
 MAX_PROMPT_CHARS = 32_000
 LISTED_RUNS = 20

@@ -47,20 +47,17 @@ REQUEST_HEADERS: dict[str, Any] = {
 }
 PARAMETERS = {
     "tenant": "The tenant, to whose account the client belongs.",
-    "conversation_id": "The conversation.",
     "run_id": "The run. Its id begins with that of its conversation.",
     "approval_id": "The approval request.",
     "request_id": "The request for a value.",
     "workflow": "The name of the workflow.",
     "tool": "The name of the tool.",
     "prompt_id": "The system prompt.",
-    "assistant_id": "The assistant.",
-    "schedule_id": "The schedule.",
     "secret": "The name of the secret.",
     "key_id": "The API key.",
-    "webhook_id": "The webhook.",
     "server_id": "The id of the MCP server.",
 }
+"""Descriptions of parameters. Any other one is described by its name: `schedule_id` is "The schedule."."""
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
     ("live", "live.{tenant}.{conversation_id}", Commit, _COMMIT),
@@ -108,14 +105,8 @@ def asyncapi(handlers: Mapping[str, Any], endpoints: ApiEndpoints) -> Json:
     for title, address, body, text in PUBLISHED:
         _add(document, title, address, "send", {"Message": body}, text)
     for subject, body, reply, text in REGISTRIES:
-        _add(
-            document,
-            subject,
-            subject,
-            "receive",
-            {"Request": body, "Reply": reply, "Error": ErrorFrame},
-            text,
-        )
+        bodies = {"Request": body, "Reply": reply, "Error": ErrorFrame}
+        _add(document, subject, subject, "receive", bodies, text)
     _sort(document)
     return cast(Json, _rewritten(document, _without_discriminator))
 
@@ -196,10 +187,8 @@ def _add(
     messages: Json = {}
     for kind, body in bodies.items():
         payload = {"type": "object"} if body is None else _schema(document, body)
-        document["components"]["messages"][f"{title}:{kind}"] = {
-            "title": f"{title}:{kind}",
-            "payload": payload,
-        }
+        name = f"{title}:{kind}"
+        document["components"]["messages"][name] = {"title": name, "payload": payload}
         messages[kind] = {"$ref": f"#/components/messages/{escaped}:{kind}"}
         references.append({"$ref": f"#/channels/{escaped}/messages/{kind}"})
     names = [part[1:-1] for part in address.split(".") if part.startswith("{")]
@@ -226,12 +215,8 @@ def _schema(document: Json, model: type[BaseModel]) -> Json:
 
 
 def _parameters(names: tuple[str, ...]) -> Json:
-    return {name: {"description": PARAMETERS.get(name) or _named(name)} for name in names}
-
-
-def _named(parameter: str) -> str:
-    """Return the description of a parameter such as `schedule_id`."""
-    return f"The {parameter.removesuffix('_id').replace('_', ' ')}."
+    named = {name: f"The {name.removesuffix('_id').replace('_', ' ')}." for name in names}
+    return {name: {"description": PARAMETERS.get(name, text)} for name, text in named.items()}
 
 
 def _rewritten(value: Any, change: Callable[[Json], Json]) -> Any:
