@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
+from banksman.gateway.interfaces.agui.messages import AguiMessage
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 PROTOCOL_VERSION = "1.0"
@@ -25,20 +26,15 @@ ENDED_EARLY = frozenset({"cancelled", "rejected", "max_iterations"})
 """Outcomes of runs that were stopped on purpose and did not fail; AG-UI's outcome is `cancelled`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunIds:
+@dataclass(slots=True)
+class EventMapper:
+    """Maps the frames of one run, in their order, to the events of one AG-UI run."""
+
     thread_id: str
     agui_run_id: str
     conversation_id: str
     run_id: str | None
     """None if the thread has no open run."""
-
-
-@dataclass(slots=True)
-class EventMapper:
-    """Maps the frames of one run, in their order, to the events of one AG-UI run."""
-
-    ids: RunIds
     state: dict[str, Any] | None
     """The client's state, to which fields of the run are added. None if the client's state is not an object;
     then no state is sent."""
@@ -57,20 +53,22 @@ class EventMapper:
     _last_text: str = ""
     _shown: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def begin(self) -> list[AguiEvent]:
-        ids = self.ids
-        own = {"conversation_id": ids.conversation_id, "run_id": ids.run_id}
-        started: AguiEvent = {
-            "type": "RUN_STARTED",
-            "threadId": ids.thread_id,
-            "runId": ids.agui_run_id,
-            "protocolVersion": PROTOCOL_VERSION,
-            "metadata": {OWN: own},
-        }
-        if self.state is None:
-            return [started]
-        self._shown = {**own, "status": self.status, "iteration": 0}
-        return [started, {"type": "STATE_SNAPSHOT", "snapshot": {**self.state, OWN: dict(self._shown)}}]
+    def begin(self, messages: list[AguiMessage] | None, warnings: Iterable[str]) -> list[AguiEvent]:
+        """Return the first events.
+
+        Args:
+            messages: The messages that replace those of the client; None replaces none.
+            warnings: The parts of the input that have no effect.
+        """
+        own = {"conversation_id": self.conversation_id, "run_id": self.run_id}
+        started = self._of_run("RUN_STARTED", protocolVersion=PROTOCOL_VERSION, metadata={OWN: own})
+        events: list[AguiEvent] = [started]
+        if self.state is not None:
+            self._shown = {**own, "status": self.status, "iteration": 0}
+            events.append({"type": "STATE_SNAPSHOT", "snapshot": {**self.state, OWN: dict(self._shown)}})
+        if messages is not None:
+            events.append({"type": "MESSAGES_SNAPSHOT", "messages": messages, "timestamp": _now_ms()})
+        return events + [_custom(f"{OWN}.warning", {"message": text}) for text in warnings]
 
     def events(self, frame: dict[str, Any]) -> list[AguiEvent]:
         stamp = int(datetime.fromisoformat(frame["ts"]).timestamp() * 1000) if "ts" in frame else _now_ms()
@@ -175,7 +173,7 @@ class EventMapper:
         events = self._close()
         if status in REPLIED and content and content != self._last_text:
             # The log has no message for the result of a call that ends the run, or for the text at a limit.
-            events += _whole_message(f"{self.ids.run_id}-outcome", content)
+            events += _whole_message(f"{self.run_id}-outcome", content)
         events += self._changed(status=status)
         usage = _usage_of(data) if self.whole_run else []
         more: AguiEvent = {"usage": usage} if usage else {}
@@ -190,13 +188,10 @@ class EventMapper:
         return [*events, {"type": "RUN_ERROR", "message": text, "code": error["code"], **own, **more}]
 
     def _run_finished(self, outcome: dict[str, Any]) -> AguiEvent:
-        ids = self.ids
-        return {
-            "type": "RUN_FINISHED",
-            "threadId": ids.thread_id,
-            "runId": ids.agui_run_id,
-            "outcome": outcome,
-        }
+        return self._of_run("RUN_FINISHED", outcome=outcome)
+
+    def _of_run(self, kind: str, **fields: Any) -> AguiEvent:
+        return {"type": kind, "threadId": self.thread_id, "runId": self.agui_run_id, **fields}
 
     def _changed(self, **values: Any) -> list[AguiEvent]:
         changed = {name: value for name, value in values.items() if self._shown.get(name) != value}
@@ -227,15 +222,6 @@ class EventMapper:
     def _close_step(self) -> list[AguiEvent]:
         step, self._step = self._step, None
         return [] if step is None else [{"type": "STEP_FINISHED", "stepName": step}]
-
-
-def snapshot(messages: list[dict[str, Any]]) -> AguiEvent:
-    return {"type": "MESSAGES_SNAPSHOT", "messages": messages, "timestamp": _now_ms()}
-
-
-def warning(text: str) -> AguiEvent:
-    """Return the event that reports a part of the input that has no effect."""
-    return _custom(f"{OWN}.warning", {"message": text})
 
 
 def _tool_result(data: dict[str, Any]) -> AguiEvent:

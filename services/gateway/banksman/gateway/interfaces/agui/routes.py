@@ -13,7 +13,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.wire import Token
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature
-from banksman.gateway.interfaces.agui.mapping import AguiEvent, snapshot, warning
+from banksman.gateway.interfaces.agui.mapping import AguiEvent
 from banksman.gateway.interfaces.agui.messages import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
 from banksman.gateway.live.followed_runs import FollowedRuns, run_headers
@@ -57,8 +57,8 @@ async def run_agent(
     the run, unless `forwardedProps.banksman.on_disconnect` is `continue`.
     """
     found = await Threads(followed, conversations, caller, body, assistant, detail).open()
-    ids = found.mapper.ids
-    named = {} if ids.run_id is None else run_headers(ids.conversation_id, ids.run_id)
+    mapper = found.mapper
+    named = {} if mapper.run_id is None else run_headers(mapper.conversation_id, mapper.run_id)
     return StreamedResponse(
         kept_alive(_encoded(found)),
         headers={**SSE_HEADERS, **named},
@@ -74,12 +74,8 @@ async def _encoded(found: AguiRun) -> AsyncIterator[bytes]:
 
 async def _events(found: AguiRun) -> AsyncIterator[AguiEvent]:
     mapper = found.mapper
-    for event in mapper.begin():
+    for event in mapper.begin(found.messages, found.warnings):
         yield event
-    if found.messages is not None:
-        yield snapshot(found.messages)
-    for text in found.warnings:
-        yield warning(text)
     if found.run is None:
         for event in mapper.interrupted(found.interrupts) if found.interrupts else mapper.idle():
             yield event

@@ -18,7 +18,7 @@ from banksman.contracts.ids import digest, is_token
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
-from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
+from banksman.gateway.interfaces.agui.mapping import EventMapper
 from banksman.gateway.interfaces.agui.messages import (
     AguiMessage,
     InputMessage,
@@ -204,7 +204,10 @@ class Threads:
     ) -> EventMapper:
         state = {} if self.given.state is None else self.given.state
         return EventMapper(
-            RunIds(self.given.thread_id, self.given.run_id, conversation_id, run_id),
+            self.given.thread_id,
+            self.given.run_id,
+            conversation_id,
+            run_id,
             state if isinstance(state, dict) else None,
             OpenRequests.of(view),
             status=status,
