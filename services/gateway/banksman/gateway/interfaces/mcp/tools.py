@@ -218,8 +218,7 @@ async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> 
         decisions=given.decisions,
         digests=given.digests,
     )
-    ack = await request.platform.handle(frame)
-    return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
+    return await _decided(request, frame)
 
 
 @tool("input.list", reads=True)
@@ -236,8 +235,7 @@ async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> Json
     frame = frames.InputReply(
         type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value
     )
-    ack = await request.platform.handle(frame)
-    return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
+    return await _decided(request, frame)
 
 
 @tool("workflow.list", reads=True)
@@ -255,6 +253,11 @@ async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> Js
     )
     ack = await request.platform.handle(frame)
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
+
+
+async def _decided(request: ToolCallRequest[Any], frame: BaseModel) -> JsonObject:
+    ack = await request.platform.handle(frame)
+    return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
 async def _state(

@@ -8,7 +8,7 @@ import io
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import aiohttp
@@ -276,23 +276,23 @@ def authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
     return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
 
 
+@dataclass(slots=True)
 class ModelLists:
-    def __init__(self, upstreams: tuple[Upstream, ...], background: Background) -> None:
-        self._upstreams = upstreams
-        self._background = background
-        self._models: dict[str, dict[str, JsonObject]] = {}
-        """Listed models by upstream and id."""
-        self._task: BackgroundTask | None = None
-        self._listed = asyncio.Event()
+    upstreams: tuple[Upstream, ...]
+    background: Background
+    _models: dict[str, dict[str, JsonObject]] = field(default_factory=dict[str, dict[str, JsonObject]])
+    """Listed models by upstream and id."""
+    _task: BackgroundTask | None = None
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self, session: aiohttp.ClientSession) -> None:
         async def list_all() -> None:
             async with asyncio.TaskGroup() as group:
-                for upstream in self._upstreams:
+                for upstream in self.upstreams:
                     group.create_task(self._list(session, upstream))
             self._listed.set()
 
-        self._task = self._background.repeat("upstream-models", list_all, wait=self._wait)
+        self._task = self.background.repeat("upstream-models", list_all, wait=self._wait)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -307,7 +307,7 @@ class ModelLists:
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._listed.wait()
         found: dict[str, JsonObject] = {}
-        for upstream in self._upstreams:
+        for upstream in self.upstreams:
             for id, model in self._models.get(upstream.name, {}).items():
                 found.setdefault(id, model)
         return list(found.values())
@@ -319,7 +319,7 @@ class ModelLists:
 
     async def _wait(self) -> None:
         if self._listed.is_set():
-            complete = len(self._models) == len(self._upstreams)
+            complete = len(self._models) == len(self.upstreams)
             await asyncio.sleep(REFRESH_S if complete else RETRY_S)
 
     async def _list(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:

@@ -200,7 +200,8 @@ class WebsocketConnection:
                     await self._subscriptions.follow_approvals(caller)
                     self.transport.send(frames.Ack(reply_to=frame.id))
                 case frames.AuthRefresh():
-                    self._refresh(caller, frame)
+                    if self.session.refresh(frame.token, caller):
+                        self.transport.send(frames.Ack(reply_to=frame.id))
                 case frames.ConversationCreate():
                     await self._create(caller, frame)
                 case frames.Hello():
@@ -226,10 +227,6 @@ class WebsocketConnection:
         live = frames.Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
         feed = await self._subscriptions.open(caller, live)
         await self._subscriptions.start(feed, None, quiet=True)
-
-    def _refresh(self, caller: Caller, frame: frames.AuthRefresh) -> None:
-        if self.session.refresh(frame.token, caller):
-            self.transport.send(frames.Ack(reply_to=frame.id))
 
 
 @dataclass
