@@ -18,9 +18,10 @@ from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.assistants import ApprovalTerms, Escalation
 from banksman.contracts.events import Event, EventBody
 from banksman.contracts.work import ApprovalRequest
-from banksman.gateway.webhooks.devices import MAX_DEVICES_PER_USER, is_for
+from banksman.gateway.webhooks.devices import MAX_DEVICES_PER_USER
 from banksman.gateway.webhooks.models import PushKeys
 from banksman.gateway.webhooks.push_messages import encrypted
+from banksman.gateway.webhooks.queueing import is_for
 
 PATH = "/context/push/devices"
 ORIGIN = "https://agents.example"

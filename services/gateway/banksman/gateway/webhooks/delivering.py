@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter
@@ -33,29 +34,29 @@ ENDED_SUBSCRIPTION = (404, 410)
 """Statuses with which a push service responds for a subscription that has ended (RFC 8030)."""
 
 
+@dataclass(frozen=True, slots=True)
 class WebhookDeliveries:
-    def __init__(self, bus: Bus, store: WebhookStore, devices: Devices, sender: Sender, clock: Clock) -> None:
-        self._bus = bus
-        self._devices = devices
-        self._store = store
-        self._sender = sender
-        self._clock = clock
-        self._sending: Counter[str] = Counter()
-        """Attempts in progress by tenant."""
+    bus: Bus
+    store: WebhookStore
+    devices: Devices
+    sender: Sender
+    clock: Clock
+    _sending: Counter[str] = field(default_factory=Counter[str])
+    """Attempts in progress by tenant."""
 
     async def run(self) -> None:
         """Deliver messages while webhooks exist; never returns."""
-        await self._store.view.wait_for(lambda view: bool(view.entries()))
-        await work(self._bus, WEBHOOK_QUEUE, WEBHOOKS, self.on_message, slots=SLOTS)
+        await self.store.view.wait_for(lambda view: bool(view.entries()))
+        await work(self.bus, WEBHOOK_QUEUE, WEBHOOKS, self.on_message, slots=SLOTS)
 
     async def on_message(self, message: WorkMessage) -> Outcome:
         """Send a message once. Receivers recognise a repeat by its id."""
         queued = decoded(_QUEUED, message)
         try:
-            webhook = await self._store.receiver(queued.tenant, queued.webhook_id)
+            webhook = await self.store.receiver(queued.tenant, queued.webhook_id)
         except NotFound:
             return Done()  # The webhook was deleted.
-        if webhook.device is not None and not self._devices.reaches(webhook, self._clock.now()):
+        if webhook.device is not None and not self.devices.reaches(webhook, self.clock.now()):
             return Done()
         if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
             return Later(BUSY_S)
@@ -64,14 +65,14 @@ class WebhookDeliveries:
             attempt = await self._attempt(webhook, queued, message.num_delivered)
         finally:
             self._sending[queued.tenant] -= 1
-        await self._store.note(queued, attempt)
+        await self.store.note(queued, attempt)
         if webhook.device is not None and attempt.http_status in ENDED_SUBSCRIPTION:
-            await self._store.remove_device(webhook.tenant, webhook.id)
+            await self.store.remove(webhook)
             return Done()
         match attempt.status:
             case "delivered":
                 if webhook.task is not None and queued.type == "run.finished":
-                    await self._store.bucket.delete(f"{webhook.tenant}.{webhook.id}")
+                    await self.store.remove(webhook)
                 return Done()
             case "pending":
                 return Later(_pause_s(message.num_delivered))
@@ -79,10 +80,10 @@ class WebhookDeliveries:
                 raise Poison(message.subject, f"webhook {webhook.id} was not delivered: {attempt.error}")
 
     async def _attempt(self, webhook: Webhook, queued: QueuedDelivery, attempts: int) -> Delivery:
-        now = self._clock.now()
+        now = self.clock.now()
         status, error = None, None
         try:
-            status = await self._sender.send(webhook, queued, now)
+            status = await self.sender.send(webhook, queued, now)
             if not 200 <= status < 300:
                 error = f"HTTP {status}"
         except OSError as failure:

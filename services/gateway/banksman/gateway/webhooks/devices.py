@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
 from pydantic import Field
 
-from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.errors import Conflict, NotFound
-from banksman.contracts.events import Event
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.parameters import RequestBody
+from banksman.gateway.operation.caller import APPROVE, Caller
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.gateway.webhooks.models import Device, PushKeys, Webhook
 from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
+from banksman.gateway.webhooks.queueing import WebhookQueue
 from banksman.gateway.webhooks.sending import Sender
 from banksman.gateway.webhooks.store import DEVICE_PREFIX, WebhookStore
 from banksman.runs.ports import Clock
@@ -49,28 +51,22 @@ class DeviceDescription(Stored):
     """When it stops receiving messages, unless the page is opened on it before."""
 
 
+@dataclass(frozen=True, slots=True)
 class Devices:
     """Registers devices, and decides which events each of them gets."""
 
-    def __init__(
-        self, store: WebhookStore, sender: Sender, signer: PushSigner, keys: Keys, clock: Clock
-    ) -> None:
-        self._store = store
-        self._sender = sender
-        self._signer = signer
-        self._keys = keys
-        self._clock = clock
-
-    @property
-    def public_key(self) -> str:
-        return self._signer.public_key
+    store: WebhookStore
+    sender: Sender
+    queue: WebhookQueue
+    keys: Keys
+    clock: Clock
 
     async def register(self, caller: Caller, asked: PushSubscription) -> Webhook:
         """Store a device of the caller, or renew it; raise `Conflict` if the tenant has too many."""
-        self._sender.check("push", asked.endpoint)
+        self.sender.check("push", asked.endpoint)
         encrypted_for(asked.keys, b"")
-        now = self._clock.now()
-        others = await self._store.devices(caller.tenant)
+        now = self.clock.now()
+        others = await self.store.devices(caller.tenant)
         # A browser has one address: if another user signs in there, the device becomes that user's.
         device_id = f"{DEVICE_PREFIX}{digest(asked.endpoint.encode())[:32]}"
         known = next((one for one in others if (one.id, one.created_by) == (device_id, caller.user)), None)
@@ -90,23 +86,25 @@ class Devices:
             ),
         )
         await self._make_room([one for one in others if one.id != device_id], caller.user, now)
-        await self._store.put_device(device)
+        await self.store.put(device)
+        await self.queue.follow()
         return device
 
     async def list(self, caller: Caller) -> list[Webhook]:
-        return [one for one in await self._store.devices(caller.tenant) if one.created_by == caller.user]
+        return [one for one in await self.store.devices(caller.tenant) if one.created_by == caller.user]
 
     async def remove(self, caller: Caller, device_id: str) -> None:
         """Remove a device of the caller; pending messages to it are dropped."""
         check_token(device_id, "device_id")
-        if device_id not in {one.id for one in await self.list(caller)}:
+        found = [one for one in await self.list(caller) if one.id == device_id]
+        if not found:
             raise NotFound("device", device_id)
-        await self._store.remove_device(caller.tenant, device_id)
+        await self.store.remove(found[0])
 
     def reaches(self, device: Webhook, now: datetime) -> bool:
         """Return whether a device may receive messages: its user may still approve, and used it recently."""
         assert device.device is not None
-        may_approve = self._keys.may_approve(device.device.api_key, device.tenant)
+        may_approve = self.keys.may_approve(device.device.api_key, device.tenant)
         return now < device.device.expires_at and may_approve
 
     async def _make_room(self, others: list[Webhook], user: str, now: datetime) -> None:
@@ -117,19 +115,7 @@ class Devices:
         if len(valid) - len(replaced) >= MAX_DEVICES:
             raise Conflict(f"the tenant has {MAX_DEVICES} devices with notifications")
         for one in (*ended, *replaced):
-            await self._store.remove_device(one.tenant, one.id)
-
-
-def is_for(user: str, event: Event) -> bool:
-    """Return whether a user is notified of an event. Users of an escalation are not notified before it."""
-    match event.data:
-        case ApprovalRequested(terms=terms):
-            escalation = terms.escalation if terms else None
-            return escalation is None or user not in escalation.users
-        case ApprovalEscalated(users=users):
-            return not users or user in users
-        case _:
-            return False
+            await self.store.remove(one)
 
 
 def described(device: Webhook) -> DeviceDescription:
@@ -139,3 +125,44 @@ def described(device: Webhook) -> DeviceDescription:
 def _expiry(device: Webhook) -> datetime:
     assert device.device is not None
     return device.device.expires_at
+
+
+OF_A_BROWSER = "a device is the browser of one user, who is unknown over NATS"
+Service = Annotated[Devices, provided(Devices)]
+
+operations = Operations("push", right=APPROVE)
+
+
+class PushOffer(Stored):
+    """The data that a browser needs to subscribe."""
+
+    public_key: str
+    """The `applicationServerKey`, in base64url. It changes with the signing key of approvals."""
+
+
+@operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
+async def read_push_offer(signer: Annotated[PushSigner, provided(PushSigner)]) -> PushOffer:
+    """Read the data that a browser needs to subscribe."""
+    return PushOffer(public_key=signer.public_key)
+
+
+@operations.add("device.list", "GET /context/push/devices", not_over_nats=OF_A_BROWSER)
+async def list_devices(devices: Service, caller: CallerDep) -> Listing[DeviceDescription]:
+    """List the caller's devices, oldest first."""
+    return Listing[DeviceDescription](items=tuple(described(one) for one in await devices.list(caller)))
+
+
+@operations.add("device.register", "PUT /context/push/devices", not_over_nats=OF_A_BROWSER)
+async def register_device(
+    body: StrictBody[PushSubscription], devices: Service, caller: CallerDep
+) -> DeviceDescription:
+    """Register the caller's device for approval requests, or renew it."""
+    return described(await devices.register(caller, body))
+
+
+@operations.add(
+    "device.remove", "DELETE /context/push/devices/{device_id}", status=204, not_over_nats=OF_A_BROWSER
+)
+async def remove_device(device_id: str, devices: Service, caller: CallerDep) -> None:
+    """Remove a device of the caller."""
+    await devices.remove(caller, device_id)

@@ -106,6 +106,10 @@ class Webhook(WebhookDescription):
     task: Task | None = Field(default=None, exclude_if=lambda task: task is None)
     """The task, for the format `a2a`."""
 
+    @property
+    def key(self) -> str:
+        return f"{self.tenant}.{self.id}"
+
 
 class QueuedDelivery(Stored):
     """A message to deliver. The body's bytes are fixed here, so that each attempt sends the same."""

@@ -1,28 +1,59 @@
-"""Webhooks and their deliveries; and the devices of users that receive approval requests by Web Push."""
+"""Webhooks and their deliveries."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.caller import ADMIN, APPROVE, CHAT, READ
+from banksman.gateway.operation.caller import ADMIN, Caller
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
-from banksman.gateway.runs.runs import Runs
-from banksman.gateway.runs.task_states import TaskReceiver
-from banksman.gateway.webhooks.devices import DeviceDescription, PushSubscription, described
-from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
-from banksman.gateway.webhooks.service import Webhooks
+from banksman.gateway.webhooks.delivering import WebhookDeliveries
+from banksman.gateway.webhooks.devices import Devices
+from banksman.gateway.webhooks.devices import operations as push_operations
+from banksman.gateway.webhooks.models import Delivery, Webhook, WebhookBody, WebhookDescription
+from banksman.gateway.webhooks.push_messages import PushSigner
+from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
+from banksman.gateway.webhooks.sending import Sender, secret_of
+from banksman.gateway.webhooks.store import WebhookStore
+from banksman.gateway.webhooks.task_receivers import TaskReceivers
+from banksman.gateway.webhooks.task_receivers import operations as task_operations
+from banksman.runs.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    store: WebhookStore
+    queue: WebhookQueue
+    sender: Sender
+    clock: Clock
+    signing_key: bytes
+
+    async def create(self, caller: Caller, asked: WebhookBody) -> tuple[str, Webhook]:
+        """Store a new webhook; return its secret and its description. It receives events from now on."""
+        self.sender.check(asked.format, asked.url)
+        webhook = await self.store.create(caller.tenant, caller.user, asked, self.clock.now())
+        await self.queue.follow()
+        return secret_of(self.signing_key, webhook.tenant, webhook.id), webhook
+
+    async def replace(self, caller: Caller, webhook_id: str, asked: WebhookBody) -> Webhook:
+        self.sender.check(asked.format, asked.url)
+        return await self.store.replace(caller.tenant, webhook_id, asked)
+
+    async def test(self, caller: Caller, webhook_id: str) -> str:
+        message = test_message(await self.store.get(caller.tenant, webhook_id), self.clock.now())
+        await self.queue.put(message)
+        return message.id
+
 
 Service = Annotated[Webhooks, provided(Webhooks)]
 # The address of a webhook may contain a token.
 DETAILS = ("events", "format")
-OF_A_BROWSER = "a device is the browser of one user, who is unknown over NATS"
 
-webhook_operations = Operations("webhooks", right=ADMIN)
-push_operations = Operations("push", right=APPROVE)
+operations = Operations("webhooks", right=ADMIN)
 
 
 class CreatedWebhook(WebhookDescription):
@@ -39,20 +70,13 @@ class QueuedTest(Stored):
     """The message's `webhook-id`, which is also its id in the list of deliveries."""
 
 
-class PushOffer(Stored):
-    """The data that a browser needs to subscribe."""
-
-    public_key: str
-    """The `applicationServerKey`, in base64url. It changes with the signing key of approvals."""
-
-
-@webhook_operations.add("webhook.list", "GET /context/webhooks")
+@operations.add("webhook.list", "GET /context/webhooks")
 async def list_webhooks(webhooks: Service, caller: CallerDep) -> Listing[WebhookDescription]:
     """List the tenant's webhooks, oldest first."""
     return Listing[WebhookDescription](items=tuple(await webhooks.store.list(caller.tenant)))
 
 
-@webhook_operations.add(
+@operations.add(
     "webhook.create",
     "POST /context/webhooks",
     status=201,
@@ -68,13 +92,13 @@ async def create_webhook(
     return CreatedWebhook(**dict(webhook), secret=secret)
 
 
-@webhook_operations.add("webhook.read", "GET /context/webhooks/{webhook_id}", errors=(MISSING,))
+@operations.add("webhook.read", "GET /context/webhooks/{webhook_id}", errors=(MISSING,))
 async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> WebhookDescription:
     """Read a webhook."""
     return await webhooks.store.get(caller.tenant, webhook_id)
 
 
-@webhook_operations.add(
+@operations.add(
     "webhook.update",
     "PUT /context/webhooks/{webhook_id}",
     errors=(MISSING,),
@@ -88,7 +112,7 @@ async def replace_webhook(
     return await webhooks.replace(caller, webhook_id, body)
 
 
-@webhook_operations.add(
+@operations.add(
     "webhook.delete",
     "DELETE /context/webhooks/{webhook_id}",
     status=204,
@@ -100,104 +124,31 @@ async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) 
     await webhooks.store.delete(caller.tenant, webhook_id)
 
 
-@webhook_operations.add(
-    "webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202, errors=(MISSING,)
-)
+@operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202, errors=(MISSING,))
 async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> QueuedTest:
     """Send a message of type `webhook.test`."""
     return QueuedTest(id=await webhooks.test(caller, webhook_id))
 
 
-@webhook_operations.add(
-    "webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries", errors=(MISSING,)
-)
+@operations.add("webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries", errors=(MISSING,))
 async def list_deliveries(webhook_id: str, webhooks: Service, caller: CallerDep) -> Listing[Delivery]:
     """List the newest deliveries of the last three days."""
     return Listing[Delivery](items=tuple(await webhooks.store.deliveries(caller.tenant, webhook_id)))
 
 
-@push_operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
-async def read_push_offer(webhooks: Service) -> PushOffer:
-    """Read the data that a browser needs to subscribe."""
-    return PushOffer(public_key=webhooks.devices.public_key)
-
-
-@push_operations.add("device.list", "GET /context/push/devices", not_over_nats=OF_A_BROWSER)
-async def list_devices(webhooks: Service, caller: CallerDep) -> Listing[DeviceDescription]:
-    """List the caller's devices, oldest first."""
-    devices = await webhooks.devices.list(caller)
-    return Listing[DeviceDescription](items=tuple(described(one) for one in devices))
-
-
-@push_operations.add("device.register", "PUT /context/push/devices", not_over_nats=OF_A_BROWSER)
-async def register_device(
-    body: StrictBody[PushSubscription], webhooks: Service, caller: CallerDep
-) -> DeviceDescription:
-    """Register the caller's device for approval requests, or renew it."""
-    return described(await webhooks.register_device(caller, body))
-
-
-@push_operations.add(
-    "device.remove", "DELETE /context/push/devices/{device_id}", status=204, not_over_nats=OF_A_BROWSER
-)
-async def remove_device(device_id: str, webhooks: Service, caller: CallerDep) -> None:
-    """Remove a device of the caller."""
-    await webhooks.devices.remove(caller, device_id)
-
-
-operations = (*webhook_operations, *push_operations)
-
-
-OF_A2A = "the methods of A2A for push notification configurations do the same"
-
-
-RunReads = Annotated[Runs, provided(Runs)]
-
-task_operations = Operations("webhooks")
-
-
-@task_operations.between_features(
-    "task_receiver.create", right=CHAT, errors=(MISSING, CONFLICT), reason=OF_A2A
-)
-async def create_receiver(
-    receiver: TaskReceiver, webhooks: Service, runs: RunReads, caller: CallerDep
-) -> str:
-    """Store a receiver, and return the secret with which messages to it are signed."""
-    found = await runs.get(caller.tenant, receiver.run_id)
-    # The run may have ended, or requested a decision, before the receiver was stored.
-    first = max(0, found.view.first_seq - 1)
-    return await webhooks.tasks.add(caller, receiver, found.conversation_id, after_seq=first)
-
-
-@task_operations.between_features("task_receiver.read", right=READ, errors=(MISSING,), reason=OF_A2A)
-async def read_receiver(run_id: str, config_id: str, webhooks: Service, caller: CallerDep) -> TaskReceiver:
-    """Return a receiver, without its headers."""
-    return await webhooks.tasks.get(caller, run_id, config_id)
-
-
-@task_operations.between_features("task_receiver.list", right=READ, errors=(MISSING,), reason=OF_A2A)
-async def list_receivers(
-    run_id: str, webhooks: Service, runs: RunReads, caller: CallerDep
-) -> list[TaskReceiver]:
-    """Return the receivers of a task, without their headers."""
-    await runs.get(caller.tenant, run_id)
-    return list(await webhooks.tasks.list(caller, run_id))
-
-
-@task_operations.between_features("task_receiver.delete", right=CHAT, errors=(MISSING,), reason=OF_A2A)
-async def delete_receiver(
-    run_id: str, config_id: str, webhooks: Service, runs: RunReads, caller: CallerDep
-) -> None:
-    """Delete a receiver; a missing one is no error."""
-    await runs.get(caller.tenant, run_id)
-    await webhooks.tasks.delete(caller, run_id, config_id)
-
-
 async def build(base: Foundation) -> None:
-    key = base.settings.approvals.key()
-    views = base.services[Views]
-    webhooks = Webhooks(base.bus, base.clock, key, base.keys, views, base.settings.gateway)
-    base.services.add(await base.stack.enter_async_context(webhooks))
+    bus, clock, key = base.bus, base.clock, base.settings.approvals.key()
+    store, signer, views = WebhookStore(bus), PushSigner(key), base.services[Views]
+    sender, queue = Sender(key, base.settings.gateway, signer), WebhookQueue(bus, store, key)
+    devices = Devices(store, sender, queue, base.keys, clock)
+    receivers = TaskReceivers(store, sender, queue, views, key, clock)
+    deliveries = WebhookDeliveries(bus, store, devices, sender, clock)
+    enter, background = base.stack.enter_async_context, bus.background
+    await enter(store.view)
+    await enter(sender)
+    await enter(background.running("webhook-deliveries", deliveries.run))
+    await enter(background.running("webhook-queue", queue.run))
+    base.services.add(Webhooks(store, queue, sender, clock, key), signer, devices, receivers)
 
 
-FEATURE = Feature((*operations, *task_operations), build)
+FEATURE = Feature((*operations, *push_operations, *task_operations), build)

@@ -20,7 +20,7 @@ from banksman.bus.publish import durable
 from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
 from banksman.bus.storage.log import decode_commit
 from banksman.contracts import subjects
-from banksman.contracts.approvals import ApprovalRequested
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.events import Event
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonValue
@@ -30,7 +30,6 @@ from banksman.gateway.approvals.links import ApprovalLink, digest_of_calls, sign
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.webhooks.chat import chat_body, mail_body, push_body, task_body
-from banksman.gateway.webhooks.devices import is_for
 from banksman.gateway.webhooks.models import TEST_EVENT, Delivery, QueuedDelivery, Webhook, WebhookEvent
 from banksman.gateway.webhooks.store import WebhookStore
 
@@ -147,6 +146,18 @@ def _selects(receiver: Webhook, event: Event) -> bool:
     if receiver.task is not None:
         return receiver.task.run_id == event.run_id
     return receiver.device is None or is_for(receiver.created_by, event)
+
+
+def is_for(user: str, event: Event) -> bool:
+    """Return whether a user is notified of an event. Users of an escalation are not notified before it."""
+    match event.data:
+        case ApprovalRequested(terms=terms):
+            escalation = terms.escalation if terms else None
+            return escalation is None or user not in escalation.users
+        case ApprovalEscalated(users=users):
+            return not users or user in users
+        case _:
+            return False
 
 
 def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:

@@ -55,11 +55,11 @@ class WebhookStore:
             raise NotFound("webhook", webhook_id)
         return found
 
-    async def put_device(self, device: Webhook) -> None:
-        await self.bucket.put(f"{device.tenant}.{device.id}", device)
+    async def put(self, receiver: Webhook) -> None:
+        await self.bucket.put(receiver.key, receiver)
 
-    async def remove_device(self, tenant: str, device_id: str) -> None:
-        await self.bucket.delete(f"{tenant}.{device_id}")
+    async def remove(self, receiver: Webhook) -> None:
+        await self.bucket.delete(receiver.key)
 
     async def create(self, tenant: str, user: str, asked: WebhookBody, now: datetime) -> Webhook:
         if len(await self.list(tenant)) >= MAX_WEBHOOKS:
@@ -73,18 +73,16 @@ class WebhookStore:
             after_seq=await last_sequence(self.bucket.bus, EVENTS),
             **dict(asked),
         )
-        await self.bucket.create(f"{tenant}.{webhook.id}", webhook)
+        await self.put(webhook)
         return webhook
 
     async def replace(self, tenant: str, webhook_id: str, asked: WebhookBody) -> Webhook:
-        stored = await self.get(tenant, webhook_id)
-        webhook = stored.model_copy(update=dict(asked))
-        await self.bucket.put(f"{tenant}.{webhook_id}", webhook)
+        webhook = (await self.get(tenant, webhook_id)).model_copy(update=dict(asked))
+        await self.put(webhook)
         return webhook
 
     async def delete(self, tenant: str, webhook_id: str) -> None:
-        await self.get(tenant, webhook_id)
-        await self.bucket.delete(f"{tenant}.{webhook_id}")
+        await self.remove(await self.get(tenant, webhook_id))
 
     async def deliveries(self, tenant: str, webhook_id: str) -> list[Delivery]:
         """Return the newest deliveries of a webhook, of the last three days."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import Annotated
 
 from banksman.bus.names import EVENTS
 from banksman.bus.secrets.sealing import SecretBox
@@ -10,7 +12,10 @@ from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import CHAT, READ, Caller
+from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.webhooks.models import Task, Webhook
 from banksman.gateway.webhooks.queueing import WebhookQueue
@@ -23,35 +28,26 @@ MAX_PER_TENANT = 200
 """Maximum receivers of one task, and of all open tasks of a tenant."""
 
 
+@dataclass(frozen=True, slots=True)
 class TaskReceivers:
     """Stores receivers. One is removed after it has confirmed the end of its run."""
 
-    def __init__(
-        self,
-        store: WebhookStore,
-        sender: Sender,
-        queue: WebhookQueue,
-        views: Views,
-        signing_key: bytes,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._sender = sender
-        self._queue = queue
-        self._views = views
-        self._key = signing_key
-        self._box = SecretBox(signing_key)
-        self._clock = clock
+    store: WebhookStore
+    sender: Sender
+    queue: WebhookQueue
+    views: Views
+    signing_key: bytes
+    clock: Clock
 
     async def add(self, caller: Caller, asked: TaskReceiver, conversation_id: str, *, after_seq: int) -> str:
         receiver = await self._put(caller, asked)
-        await self._queue.follow()
-        events = await self._views.events(caller.tenant, conversation_id, after_seq=after_seq)
-        await self._queue.catch_up(receiver, conversation_id, events)
-        return secret_of(self._key, receiver.tenant, receiver.id)
+        await self.queue.follow()
+        events = await self.views.events(caller.tenant, conversation_id, after_seq=after_seq)
+        await self.queue.catch_up(receiver, conversation_id, events)
+        return secret_of(self.signing_key, receiver.tenant, receiver.id)
 
     async def _put(self, caller: Caller, asked: TaskReceiver) -> Webhook:
-        self._sender.check("a2a", asked.url)
+        self.sender.check("a2a", asked.url)
         # A new id, because with the id of a replaced receiver its messages would count as repeats.
         receiver_id = new_id("task-")
         found = await self._of_tenant(caller.tenant)
@@ -60,21 +56,21 @@ class TaskReceivers:
         of_task = [one for one, task in others if task.run_id == asked.run_id]
         if len(of_task) >= MAX_PER_TASK or len(others) >= MAX_PER_TENANT:
             raise Conflict(f"at most {MAX_PER_TASK} receivers of a task and {MAX_PER_TENANT} of a tenant")
-        sealed = self._box.seal(json.dumps(asked.headers), f"{caller.tenant}.{receiver_id}")
+        sealed = SecretBox(self.signing_key).seal(json.dumps(asked.headers), f"{caller.tenant}.{receiver_id}")
         receiver = Webhook(
             id=receiver_id,
             tenant=caller.tenant,
             url=asked.url,
             events=("run.finished", "approval.requested", "input.requested"),
             format="a2a",
-            created_at=self._clock.now(),
+            created_at=self.clock.now(),
             created_by=caller.user,
-            after_seq=await last_sequence(self._store.bucket.bus, EVENTS),
+            after_seq=await last_sequence(self.store.bucket.bus, EVENTS),
             task=Task(run_id=asked.run_id, config_id=asked.config_id, sealed=sealed),
         )
-        await self._store.bucket.create(f"{caller.tenant}.{receiver_id}", receiver)
+        await self.store.put(receiver)
         for one in replaced:
-            await self._store.bucket.delete(f"{caller.tenant}.{one.id}")
+            await self.store.remove(one)
         return receiver
 
     async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
@@ -91,10 +87,10 @@ class TaskReceivers:
         """Delete a receiver, if there is one; pending messages to it are dropped."""
         for one, task in await self._of_tenant(caller.tenant):
             if _is_named(task, run_id, config_id):
-                await self._store.bucket.delete(f"{caller.tenant}.{one.id}")
+                await self.store.remove(one)
 
     async def _of_tenant(self, tenant: str) -> list[tuple[Webhook, Task]]:
-        return [(one, one.task) for one in await self._store.receivers(tenant) if one.task is not None]
+        return [(one, one.task) for one in await self.store.receivers(tenant) if one.task is not None]
 
 
 def _is_named(task: Task, run_id: str, config_id: str) -> bool:
@@ -103,3 +99,45 @@ def _is_named(task: Task, run_id: str, config_id: str) -> bool:
 
 def _described(receiver: Webhook, task: Task) -> TaskReceiver:
     return TaskReceiver(run_id=task.run_id, config_id=task.config_id, url=receiver.url)
+
+
+OF_A2A = "the methods of A2A for push notification configurations do the same"
+Service = Annotated[TaskReceivers, provided(TaskReceivers)]
+RunReads = Annotated[Runs, provided(Runs)]
+
+operations = Operations("webhooks")
+
+
+@operations.between_features("task_receiver.create", right=CHAT, errors=(MISSING, CONFLICT), reason=OF_A2A)
+async def create_receiver(
+    receiver: TaskReceiver, receivers: Service, runs: RunReads, caller: CallerDep
+) -> str:
+    """Store a receiver, and return the secret with which messages to it are signed."""
+    found = await runs.get(caller.tenant, receiver.run_id)
+    # The run may have ended, or requested a decision, before the receiver was stored.
+    first = max(0, found.view.first_seq - 1)
+    return await receivers.add(caller, receiver, found.conversation_id, after_seq=first)
+
+
+@operations.between_features("task_receiver.read", right=READ, errors=(MISSING,), reason=OF_A2A)
+async def read_receiver(run_id: str, config_id: str, receivers: Service, caller: CallerDep) -> TaskReceiver:
+    """Return a receiver, without its headers."""
+    return await receivers.get(caller, run_id, config_id)
+
+
+@operations.between_features("task_receiver.list", right=READ, errors=(MISSING,), reason=OF_A2A)
+async def list_receivers(
+    run_id: str, receivers: Service, runs: RunReads, caller: CallerDep
+) -> list[TaskReceiver]:
+    """Return the receivers of a task, without their headers."""
+    await runs.get(caller.tenant, run_id)
+    return list(await receivers.list(caller, run_id))
+
+
+@operations.between_features("task_receiver.delete", right=CHAT, errors=(MISSING,), reason=OF_A2A)
+async def delete_receiver(
+    run_id: str, config_id: str, receivers: Service, runs: RunReads, caller: CallerDep
+) -> None:
+    """Delete a receiver; a missing one is no error."""
+    await runs.get(caller.tenant, run_id)
+    await receivers.delete(caller, run_id, config_id)
