@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from banksman.gateway.approvals.operations import FEATURE as APPROVALS
 from banksman.gateway.assistants.operations import FEATURE as ASSISTANTS
 from banksman.gateway.audit.operations import FEATURE as AUDIT
-from banksman.gateway.conversations.feature import FEATURE as CONVERSATIONS
+from banksman.gateway.conversations.operations import FEATURE as CONVERSATIONS
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.operations import FEATURE as FILES
 from banksman.gateway.housekeeping.retention import FEATURE as HOUSEKEEPING

@@ -7,6 +7,7 @@ from pydantic import Field
 from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings
 from banksman.contracts.events import RunStatus
+from banksman.contracts.frames import ConversationCreate
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.operation.parameters import RequestBody
 
@@ -19,6 +20,10 @@ class NewConversation(RequestBody):
     system_prompt_id: Token | None = None
     model: str | None = Field(default=None, max_length=200)
     settings: ConversationSettings = ConversationSettings()
+
+    def frame(self, request_id: str) -> ConversationCreate:
+        fields = {name: getattr(self, name) for name in NewConversation.model_fields}
+        return ConversationCreate(type="conversation.create", id=request_id, **fields)
 
 
 class ConversationChange(RequestBody):

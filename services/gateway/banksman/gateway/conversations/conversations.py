@@ -61,7 +61,6 @@ class CreatedConversations:
 
 class Conversations:
     def __init__(self, bus: Bus, views: Views, clock: Clock) -> None:
-        self._bus = bus
         self._views = views
         self._clock = clock
         self._bucket = SharedBucket(bus, CONVERSATIONS, ConversationRecord, "conversations")
@@ -91,21 +90,20 @@ class Conversations:
 
     async def rename(self, tenant: str, conversation_id: str, title: str) -> None:
         changes = {"title": title, "title_by": "person", "updated_at": self._now()}
-        await self._change(tenant, conversation_id, changes)
+        await self._change(tenant, conversation_id, lambda _: changes)
 
     async def generated(self, tenant: str, conversation_id: str, title: str | None) -> bool:
         """Store the title that a model wrote; return False if a user chose one meanwhile.
 
         None records that the model wrote none: the title is unchanged, and is not generated again.
         """
-        while True:
-            entry = await self._entry(tenant, conversation_id)
-            if entry.value.title_by != "message":
-                return False
-            changes = {"title": title or entry.value.title, "title_by": "model"}
-            changed = entry.value.model_copy(update=changes)
-            if await self._bucket.update(entry.key, changed, entry.revision) is not None:
-                return title is not None
+
+        def changes(record: ConversationRecord) -> Mapping[str, Any]:
+            is_derived = record.title_by == "message"
+            return {"title": title or record.title, "title_by": "model"} if is_derived else {}
+
+        before = await self._change(tenant, conversation_id, changes)
+        return before.title_by == "message" and title is not None
 
     async def mark(
         self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
@@ -113,7 +111,7 @@ class Conversations:
         """None changes nothing."""
         wanted = {"pinned": pinned, "archived": archived}
         changes = {name: value for name, value in wanted.items() if value is not None}
-        await self._change(tenant, conversation_id, changes)
+        await self._change(tenant, conversation_id, lambda _: changes)
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
         """Move a conversation up in the list, and derive a missing title. A concurrent write wins."""
@@ -154,18 +152,20 @@ class Conversations:
             listed = record.archived == archived and pinned in (None, record.pinned)
             return listed and (wanted in record.title.casefold() or wanted == record.conversation_id)
 
-        found, next_cursor = await newest(
-            self._bus, self._bucket, tenant, position(cursor), min(limit, MAX_PAGE), matches
-        )
+        before = position(cursor, "list")
+        found, next_cursor = await newest(self._bucket, tenant, before, min(limit, MAX_PAGE), matches)
         items = await read_all(partial(self._listed, tenant), [entry.value for entry in found])
         return ConversationPage(items=tuple(items), next=next_cursor)
 
-    async def _change(self, tenant: str, conversation_id: str, changes: Mapping[str, Any]) -> None:
+    async def _change(
+        self, tenant: str, conversation_id: str, changes: Callable[[ConversationRecord], Mapping[str, Any]]
+    ) -> ConversationRecord:
+        """Apply changes to the stored record; return the record before them."""
         while True:
             entry = await self._entry(tenant, conversation_id)
-            changed = entry.value.model_copy(update=changes)
+            changed = entry.value.model_copy(update=changes(entry.value))
             if changed == entry.value or await self._bucket.update(entry.key, changed, entry.revision):
-                return
+                return entry.value
 
     async def _entry(self, tenant: str, conversation_id: str) -> Entry[ConversationRecord]:
         entry = await self._bucket.get(f"{tenant}.{check_token(conversation_id, 'conversation_id')}")
@@ -207,8 +207,8 @@ async def read_all(read: Callable[[K], Awaitable[V]], keys: Iterable[K]) -> list
 def new_record(
     conversation_id: str,
     title: str,
-    assistant: str,
-    settings: ConversationSettings,
+    assistant: str = "default",
+    settings: ConversationSettings = ConversationSettings(),  # noqa: B008  # frozen
     *,
     by: str,
     now: datetime,

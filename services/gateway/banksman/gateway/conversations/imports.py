@@ -21,7 +21,6 @@ from banksman.contracts.assistants import (
 )
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Outcome
-from banksman.contracts.ids import digest
 from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
 from banksman.gateway.assistants.run_settings import resolve_settings
 from banksman.gateway.assistants.tenant_store import TenantStore
@@ -59,9 +58,9 @@ class Imports:
         A repeated request returns the conversation that the first one created. `BadInput` names the event
         that is malformed or exceeds a limit.
         """
-        key = digest(f"{caller.user}\nimport\n{request_id}".encode())
         fresh = {"conversation_id": self.requests.new("c")}
-        conversation_id = (await self.requests.once(caller.tenant, key, given, fresh))["conversation_id"]
+        ids = await self.requests.once_created(caller, "import", request_id, given, fresh)
+        conversation_id = ids["conversation_id"]
         assistant = await self.assistants.get(caller.tenant, "default")
         settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.default_model)
         signal = ImportConversation(
@@ -76,10 +75,7 @@ class Imports:
         await self.backlog.logs.check(caller.tenant)
         await self.backlog.check_signal(caller.tenant, size)
         title = _title(given.conversation) or title_of(signal.runs[0].message.content)
-        now = self.clock.now()
-        record = new_record(
-            conversation_id, title, "default", ConversationSettings(), by=caller.user, now=now
-        )
+        record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
         await self.conversations.create(caller.tenant, record)
         await self.queue.signal(signal, f"import-{conversation_id}")
         return await self.conversations.get(caller.tenant, conversation_id)

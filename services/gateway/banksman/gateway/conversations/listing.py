@@ -1,72 +1,67 @@
-"""The list of conversations, newest first.
+"""Pages of stored messages, newest first: the list of conversations, and the search in their logs.
 
-The stream of a bucket contains the last value of each key in the order of writing. The list is therefore read
-backwards from the end of the stream, and the cursor of a page is a stream sequence.
+The stream of a bucket contains the last value of each key in the order of writing. Streams are therefore read
+backwards from their end, and the cursor of a page is a stream sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
+from banksman.bus.messages import StoredMessage
 from banksman.bus.storage.kv import Entry, is_marker
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput, Poison
 from banksman.quotas.stored import SharedBucket
 
 FIRST_WINDOW = 1_000
-"""Stream sequences that the first read of a page covers; each further read covers four times as many."""
+"""Stream sequences that the first read covers. Later reads cover more while they find few messages."""
+FEW, MANY = 500, 5_000
+MAX_DIGITS = len(str(2**63))
 
 
-def position(cursor: str | None) -> int | None:
-    """Return the position of a cursor; None for the start, `BadInput` if `newest` did not return it."""
-    if cursor is None or cursor == "":
+def position(cursor: str | None, source: str) -> int | None:
+    """Return the position of a cursor; None for the start, `BadInput` if `source` did not return it."""
+    if not cursor:
         return None
-    if not cursor.isdecimal():
-        raise BadInput("cursor", cursor, "a cursor that this list returned")
+    if not cursor.isdecimal() or len(cursor) > MAX_DIGITS:
+        raise BadInput("cursor", cursor, f"a cursor that this {source} returned")
     return int(cursor)
 
 
+async def newest_first(
+    bus: Bus, stream: str, subject: str, before: int | None
+) -> AsyncIterator[StoredMessage]:
+    """Yield the messages before a stream sequence, None for the newest. Each read stays small."""
+    if before is None:
+        last = await jetstream.last_message(bus, stream, subject)
+        before = last.stream_seq + 1 if last else 0
+    window = FIRST_WINDOW
+    while before > 1:
+        start = max(0, before - 1 - window)
+        messages: list[StoredMessage] = []
+        async for message in direct.read(bus, stream, subject, after=start):
+            if message.stream_seq >= before:
+                break
+            messages.append(message)
+        for message in reversed(messages):
+            yield message
+        before = start + 1
+        window = window * 4 if len(messages) < FEW else window // 2 if len(messages) > MANY else window
+
+
 async def newest(
-    bus: Bus,
     bucket: SharedBucket[ConversationRecord],
     tenant: str,
     before: int | None,
     limit: int,
     matches: Callable[[ConversationRecord], bool],
 ) -> tuple[list[Entry[ConversationRecord]], str | None]:
-    """Return at most `limit` entries that match, newest first, and the cursor of the next ones.
-
-    Args:
-        before: The stream sequence before which the entries were stored; None for the newest.
-    """
-    subject = bucket.subject(tenant) + ".*"
-    if before is None:
-        last = await jetstream.last_message(bus, bucket.stream, subject)
-        before = last.stream_seq + 1 if last else 0
+    """Return at most `limit` entries that match, newest first, and the cursor of the next ones."""
     found: list[Entry[ConversationRecord]] = []
-    window = FIRST_WINDOW
-    while before > 1 and len(found) <= limit:
-        start = max(0, before - 1 - window)
-        found += reversed(await _between(bus, bucket, subject, start, before, matches))
-        before, window = start + 1, window * 4
-    more = len(found) > limit
-    return found[:limit], str(found[limit - 1].revision) if more and limit else None
-
-
-async def _between(
-    bus: Bus,
-    bucket: SharedBucket[ConversationRecord],
-    subject: str,
-    after: int,
-    before: int,
-    matches: Callable[[ConversationRecord], bool],
-) -> list[Entry[ConversationRecord]]:
-    found: list[Entry[ConversationRecord]] = []
-    async for message in direct.read(bus, bucket.stream, subject, after=after):
-        if message.stream_seq >= before:
-            break
+    async for message in newest_first(bucket.bus, bucket.stream, bucket.subject(tenant) + ".*", before):
         if is_marker(message):
             continue
         try:
@@ -74,6 +69,9 @@ async def _between(
         except Poison as poison:
             await bucket.unreadable.report(message, poison.reason)
             continue
-        if matches(entry.value):
-            found.append(entry)
-    return found
+        if not matches(entry.value):
+            continue
+        if len(found) == limit:
+            return found, str(found[-1].revision)
+        found.append(entry)
+    return found, None

@@ -7,21 +7,32 @@ from typing import Annotated
 from fastapi import Query, Response
 from pydantic_core import to_json
 
+from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import Ack, ConversationCreate, Detail
 from banksman.contracts.messages import Content
+from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations import bodies
 from banksman.gateway.conversations.changes import ConversationChanges, Titles
-from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.imports import Imports
+from banksman.gateway.conversations.search import Search
+from banksman.gateway.conversations.search import operations as search_operations
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.event_frames import encoded_event, subscribed
+from banksman.gateway.live.feeds import Feeds
+from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.one_request import OneRequest
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.runs.starts import RunsOverHttp, RunStarts
 
 MAX_EVENTS = 1_000
 
@@ -60,7 +71,7 @@ async def create_conversation(
     body: StrictBody[bodies.NewConversation] = bodies.NewConversation(),  # noqa: B008  # frozen
 ) -> ConversationRecord:
     """Create a conversation."""
-    ack = await changes.create(caller, creation(request_id, body), requests)
+    ack = await changes.create(caller, body.frame(request_id), requests)
     return await index.get(caller.tenant, ack.conversation_id or "")
 
 
@@ -196,6 +207,46 @@ async def list_events(
     return Response(content, media_type="application/json")
 
 
-def creation(request_id: str, body: bodies.NewConversation) -> ConversationCreate:
-    fields = {name: getattr(body, name) for name in bodies.NewConversation.model_fields}
-    return ConversationCreate(type="conversation.create", id=request_id, **fields)
+async def build(base: Foundation) -> None:
+    services, settings = base.services, base.settings
+    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    assistants = services[AssistantStore]
+    changes = ConversationChanges(
+        conversations=index,
+        created=services[CreatedConversations],
+        assistants=assistants,
+        prompts=services[PromptStore],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
+    )
+    imports = Imports(
+        conversations=index,
+        assistants=assistants,
+        requests=services[StoredRequests],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
+        default_model=settings.default_model,
+    )
+    titles = Titles(
+        enabled=settings.generates_titles,
+        model_name=settings.gateway.title_model,
+        conversations=index,
+        views=services[Views],
+        model=services[OneRequest],
+        queue=queue,
+    )
+    followed = FollowedRuns(base.dispatcher, services[Feeds], services[Views])
+    # Here and not with the runs, because a first message creates its conversation.
+    over_http = RunsOverHttp(
+        changes=changes,
+        starts=services[RunStarts],
+        requests=services[StoredRequests],
+        followed=followed,
+        runs=services[Runs],
+    )
+    services.add(changes, imports, titles, Search(base.bus, index), followed, over_http)
+
+
+FEATURE = Feature((*operations, *search_operations), build)

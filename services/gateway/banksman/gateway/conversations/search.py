@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Query
 
-from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
-from banksman.contracts.errors import BadInput, NotFound, Poison
+from banksman.contracts.errors import NotFound, Poison
 from banksman.contracts.events import Event, MessageCompleted, RunStarted
 from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.listing import newest_first, position
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
@@ -31,9 +31,6 @@ BUDGET_S = 2.0
 """Seconds after which a search returns its hits so far, and the position to continue from."""
 AT_ONCE = 2
 """Concurrent searches of a process; further ones wait."""
-WINDOW = 2_000
-"""Stream sequences that the first read covers. Later reads cover more while they find few messages."""
-FEW, MANY = 500, 5_000
 BEFORE_CHARS, AROUND_CHARS = 60, 200
 """Maximum characters of a snippet before the match, and in total."""
 
@@ -69,36 +66,19 @@ class Search:
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> HitPage:
-        wanted = text.casefold()
+        wanted, subject = text.casefold(), subjects.conversation(caller.tenant, subjects.ANY)
         hits: list[Hit] = []
         reached: int | None = None
         async with self._turns:
             until = time.monotonic() + BUDGET_S
-            async for message in self._newest_first(caller.tenant, _position(cursor)):
+            before = position(cursor, "search")
+            async for message in newest_first(self.bus, EVENTS, subject, before):
                 # All hits of a commit are in one page, so a page may have some more than `limit`.
                 if len(hits) >= limit or time.monotonic() > until:
                     reached = message.stream_seq + 1
                     break
                 hits += await self._hits(caller.tenant, message, wanted)
         return HitPage(items=tuple(hits), next=None if reached is None else str(reached))
-
-    async def _newest_first(self, tenant: str, before: int | None) -> AsyncIterator[StoredMessage]:
-        subject = subjects.conversation(tenant, subjects.ANY)
-        if before is None:
-            last = await jetstream.last_message(self.bus, EVENTS, subject)
-            before = last.stream_seq + 1 if last else 0
-        window = WINDOW
-        while before > 1:
-            start = max(0, before - 1 - window)
-            messages: list[StoredMessage] = []
-            async for message in direct.read(self.bus, EVENTS, subject, after=start):
-                if message.stream_seq >= before:
-                    break
-                messages.append(message)
-            for message in reversed(messages):
-                yield message
-            before = start + 1
-            window = window * 4 if len(messages) < FEW else window // 2 if len(messages) > MANY else window
 
     async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
         if _escaped(wanted) not in message.data.decode(errors="replace").casefold():
@@ -153,14 +133,6 @@ def _snippet(text: str, at: int) -> str:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _position(cursor: str | None) -> int | None:
-    if cursor is None or cursor == "":
-        return None
-    if not cursor.isdecimal():
-        raise BadInput("cursor", cursor[:64], "a cursor that this search returned")
-    return int(cursor)
 
 
 operations = Operations("conversations")

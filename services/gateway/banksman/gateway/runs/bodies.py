@@ -9,7 +9,7 @@ from pydantic import Field
 
 from banksman.contracts.assistants import Branch, RunOverrides
 from banksman.contracts.events import Outcome, RunError, RunStatus, TrackedCall
-from banksman.contracts.frames import Ack
+from banksman.contracts.frames import Ack, ChatSend
 from banksman.contracts.messages import Content, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.conversations.bodies import NewConversation, RunApproval
@@ -23,6 +23,10 @@ class NewMessage(RequestBody):
     content: Content
     overrides: RunOverrides = RunOverrides()
     variables: JsonObject = Field(default_factory=dict)
+
+    def sent(self, request_id: str, conversation_id: str) -> ChatSend:
+        fields = {name: getattr(self, name) for name in NewMessage.model_fields}
+        return ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **fields)
 
 
 class NewRun(NewMessage):

@@ -154,6 +154,13 @@ class StoredRequests:
             raise Conflict("the request id was used before with another body")
         return stored.ids
 
+    async def once_created(
+        self, caller: Caller, kind: str, request_id: str, body: BaseModel, ids: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Return as `once` the ids of a user's request that creates something of a kind."""
+        key = digest(f"{caller.user}\n{kind}\n{request_id}".encode())
+        return await self.once(caller.tenant, key, body, ids)
+
 
 RequestIds = StoredRequests | DerivedIds
 """Assigns ids to requests: a repeated request gets the ids of the first one."""

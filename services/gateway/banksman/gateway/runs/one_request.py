@@ -53,9 +53,7 @@ class OneRequest:
 
     async def _run(self, caller: Caller, text: str, settings: RunSettings, title: str) -> str | None:
         conversation_id = new_id("c")
-        record = new_record(
-            conversation_id, title, "default", ConversationSettings(), by=caller.user, now=self.clock.now()
-        )
+        record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
         # Archived, so that users' lists do not show it during the run.
         await self.conversations.create(caller.tenant, record.model_copy(update={"archived": True}))
         run_id = run_id_for(conversation_id)

@@ -32,11 +32,10 @@ from banksman.gateway.runs.bodies import (
     Run,
     run_body,
 )
-from banksman.gateway.runs.http_starts import RunsOverHttp, message
 from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.runs.starts import RunCancels, RunStarts
+from banksman.gateway.runs.starts import RunCancels, RunsOverHttp, RunStarts
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.runners.placement import Placements
 
@@ -157,7 +156,7 @@ async def context_chat(
     if body.conversation_id is None:
         frame = await starts.first_message(caller, request_id, body)
     else:
-        frame = message(request_id, body.conversation_id, body)
+        frame = body.sent(request_id, body.conversation_id)
     return await starts.start(caller, request, response, frame, wait_s, detail, or_parked=True)
 
 

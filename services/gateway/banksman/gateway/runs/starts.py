@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+
+from fastapi import Request, Response
 
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import Branch, RunSettings
 from banksman.contracts.errors import BadInput, NotFound, Refused
-from banksman.contracts.frames import Ack, ChatSend, RunCancel
+from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import creation_id
+from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, NewChat, Run, run_body
 from banksman.gateway.runs.idempotency import (
     RequestIds,
+    StoredRequests,
     check_content,
     check_conversation,
     ids_once,
@@ -160,3 +170,66 @@ def _with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
         return content
     parts: tuple[Part, ...] = (TextPart(text=content),) if isinstance(content, str) else content
     return (*parts, *(FilePart(path=path) for path in paths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOverHttp:
+    """Starts over HTTP: the response has the ids, the outcome, or the events as a stream."""
+
+    changes: ConversationChanges
+    starts: RunStarts
+    requests: StoredRequests
+    followed: FollowedRuns
+    runs: Runs
+
+    async def first_message(self, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
+        """Create the conversation of a first message, and return the frame that sends it."""
+        frame = body.frame(creation_id(request_id))
+        created = await self.changes.create(caller, frame, self.requests, title_from=body.content)
+        return body.sent(request_id, created.conversation_id or "")
+
+    async def start(
+        self,
+        caller: Caller,
+        request: Request,
+        response: Response,
+        frame: ChatSend,
+        wait_s: float,
+        detail: Detail,
+        *,
+        or_parked: bool = False,
+    ) -> AcceptedRun | Run | StreamedResponse:
+        """Start a run; return its events if the request accepts a stream, else its ids, or its outcome."""
+        if "text/event-stream" in request.headers.get("accept", ""):
+            run = await self.followed.start(caller, frame, detail)
+            return run.stream(_events(run))
+        accepted = AcceptedRun.of(await self.starts.send(caller, frame, self.requests))
+        return await self.outcome(caller, response, accepted, wait_s, or_parked=or_parked)
+
+    async def outcome(
+        self,
+        caller: Caller,
+        response: Response,
+        accepted: AcceptedRun,
+        wait_s: float,
+        *,
+        or_parked: bool = False,
+    ) -> AcceptedRun | Run:
+        """Return the body for a started run: its ids, or after up to `wait_s` its outcome with status 200."""
+        response.headers["location"] = f"/context/runs/{accepted.run_id}"
+        if not wait_s:
+            return accepted
+        found = await self.runs.wait(
+            caller.tenant, accepted.run_id, wait_s, or_parked=or_parked, started=True
+        )
+        run = run_body(found)
+        if isinstance(run, EndedRun):
+            response.status_code = 200
+        return run
+
+
+async def _events(run: FollowedRun) -> AsyncIterator[bytes]:
+    async for frame in run.frames():
+        head = json.loads(frame)
+        number = f"id: {head['seq']}\n" if "seq" in head else ""
+        yield f"{number}event: {head['type']}\ndata: {frame}\n\n".encode()

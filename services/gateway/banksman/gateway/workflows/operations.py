@@ -27,10 +27,10 @@ from banksman.gateway.operation.parameters import (
 )
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, Run
-from banksman.gateway.runs.http_starts import RunsOverHttp
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import Location, Started, Wait
+from banksman.gateway.runs.starts import RunsOverHttp
 from banksman.gateway.workflows.starts import WorkflowStarts, WorkflowTexts
 from banksman.gateway.workflows.workflows import NewWorkflow, Workflows, WorkflowUpdate
 
