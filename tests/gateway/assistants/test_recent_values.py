@@ -8,8 +8,7 @@ from tests.support.polling import eventually
 from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANTS
 from banksman.bus.storage.kv import Bucket
-from banksman.gateway.assistants import recent_values
-from banksman.gateway.assistants.recent_values import RecentValues
+from banksman.gateway.assistants.tenant_store import MAX_CHARS, RecentValues
 
 
 class Note(BaseModel):
@@ -40,7 +39,7 @@ async def test_a_value_is_read_each_time_if_it_is_large_or_nothing_watches_write
     bus: Bus, tenant: str
 ) -> None:
     bucket, key = Bucket(bus, ASSISTANTS, Note), f"{tenant}.a"
-    await bucket.put(key, Note(text="x" * recent_values.MAX_CHARS))
+    await bucket.put(key, Note(text="x" * MAX_CHARS))
     async with RecentValues(bucket) as values:
         assert await values.get(key) is not await values.get(key)
     await bucket.put(key, Note(text="small"))

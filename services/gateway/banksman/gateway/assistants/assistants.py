@@ -16,8 +16,8 @@ from banksman.contracts.assistants import (
     ChangedField,
     NewAssistant,
 )
-from banksman.contracts.errors import Conflict, NotFound
-from banksman.contracts.ids import check_token, digest, new_id
+from banksman.contracts.errors import NotFound
+from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.assistants.run_settings import model_name
@@ -48,19 +48,13 @@ class Assistants:
     async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
         """Store a new assistant. A repeated request returns the assistant that the first one created."""
         await self._check_names(caller, given)
-        key = digest(f"{caller.user}\nassistant\n{request_id}".encode())
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
-        ids = await self.requests.once(caller.tenant, key, given, mine)
-        try:
-            created = await self.store.create(caller.tenant, given.assistant(ids["id"]))
-        except Conflict:
-            # Another request has taken the id, or an earlier attempt of this request has stored the
-            # assistant.
-            if ids["request"] == mine["request"]:
-                raise
-            return await self.store.get(caller.tenant, ids["id"])
-        await self.histories.add(caller.tenant, None, created, caller.user)
-        return created
+        ids = await self.requests.once_created(caller, "assistant", request_id, given, mine)
+        assistant = given.assistant(ids["id"])
+        stored, is_new = await self.store.create_once(caller.tenant, assistant, is_first=ids == mine)
+        if is_new:
+            await self.histories.add(caller.tenant, None, stored, caller.user)
+        return stored
 
     async def update(self, caller: Caller, assistant_id: str, given: AssistantUpdate) -> Assistant:
         """Replace an assistant. A repeated request changes nothing."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from banksman.contracts.assistants import Assistant, RunSettings, ToolSettings
 from banksman.contracts.errors import NotFound
 from banksman.contracts.messages import Message, ToolProtocol, UserMessage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, Token, Wire
 from banksman.gateway.assistants.run_settings import protocol
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.assistants.tools import Tools
@@ -25,14 +28,17 @@ NEXT_MESSAGE = "next"
 """Placeholder for the id of the user's next message."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptContext:
-    """The run that a prompt is enhanced for. An empty context selects from every tool of the tenant."""
+class EnhancePrompt(Wire):
+    """Request a prompt with tools and instructions."""
 
-    assistant: str | None = None
-    conversation_id: str | None = None
-    """The conversation. Its assistant is used if `assistant` is None, and its history selects the tools."""
-    user_message: str = ""
+    protocol: ToolProtocol | None = None
+    """None for the protocol of the conversation or assistant; without either, of the assistant `default`."""
+    budget_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    variables: JsonObject | None = None
+    """Values for the placeholders; None leaves them unchanged."""
+    assistant: Token | None = None
+    conversation_id: Token | None = None
+    user_message: str = Field(default="", max_length=20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class EnhancedPrompts:
     settings: OfferSettings
     placements: Placements
 
-    async def protocol(self, caller: Caller, context: PromptContext) -> ToolProtocol:
+    async def protocol(self, caller: Caller, context: EnhancePrompt) -> ToolProtocol:
         """Return the tool protocol of a run in this context; an empty context uses `default` (R25)."""
         wanted, assistant_id = None, context.assistant
         if context.conversation_id is not None:
@@ -57,18 +63,15 @@ class EnhancedPrompts:
         return protocol(wanted or assistant.tools.tool_protocol)
 
     async def enhanced(
-        self,
-        caller: Caller,
-        base: str,
-        protocol: ToolProtocol,
-        budget_tokens: int | None,
-        context: PromptContext,
+        self, caller: Caller, base: str, protocol: ToolProtocol, context: EnhancePrompt
     ) -> EnhancedPrompt:
         """Return a rendered prompt with the relevant tools, and the names of the omitted tools."""
-        tool_settings = await self._tool_settings(caller, context)
+        tools, budget_tokens = await self._tool_settings(caller, context), context.budget_tokens
         next_message = UserMessage(message_id=NEXT_MESSAGE, content=context.user_message)
         history = (*await self._history(caller, context), next_message)
-        return await self._enhance(caller.tenant, base, protocol, tool_settings, history, budget_tokens)
+        return await self._enhance(
+            caller.tenant, base, protocol, tool_settings, history, context.budget_tokens
+        )
 
     async def of_assistant(self, caller: Caller, assistant: Assistant) -> EnhancedPrompt:
         """Return the prompt of a run's first request, with placeholders in place of variables."""
@@ -122,7 +125,7 @@ class EnhancedPrompts:
             return (await self.prompts.get(tenant, settings.system_prompt_id)).content
         return DEFAULT_PROMPT if settings.system_prompt is None else settings.system_prompt
 
-    async def _tool_settings(self, caller: Caller, context: PromptContext) -> ToolSettings:
+    async def _tool_settings(self, caller: Caller, context: EnhancePrompt) -> ToolSettings:
         assistant_id = context.assistant
         if assistant_id is None and context.conversation_id is not None:
             record = await self.conversations.get(caller.tenant, context.conversation_id)
@@ -137,7 +140,7 @@ class EnhancedPrompts:
         found = await self.tools.available(tenant, self.placements)
         return tuple(tool for tool in found if settings.allows(tool))
 
-    async def _history(self, caller: Caller, context: PromptContext) -> tuple[Message, ...]:
+    async def _history(self, caller: Caller, context: EnhancePrompt) -> tuple[Message, ...]:
         if context.conversation_id is None:
             return ()
         await self.conversations.get(caller.tenant, context.conversation_id)

@@ -8,12 +8,11 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field, TypeAdapter
 
-from banksman.contracts.errors import Conflict
-from banksman.contracts.ids import check_token, digest, new_id
+from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
-from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
+from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, EnhancePrompt
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
@@ -34,6 +33,9 @@ class PromptBody(RequestBody):
 
     name: str = Field(default="", max_length=200)
     content: str = Field(max_length=256 * 1024)
+
+    def prompt(self, prompt_id: str) -> SystemPrompt:
+        return SystemPrompt(id=prompt_id, name=self.name, content=self.content)
 
 
 class NewPrompt(PromptBody):
@@ -76,21 +78,15 @@ class Prompts:
     async def create(self, caller: Caller, given: NewPrompt, request_id: str) -> SystemPrompt:
         """Store a new prompt. A repeated request returns the prompt that the first one created."""
         variables_of(given.content)  # refuses malformed placeholders
-        key = digest(f"{caller.user}\nprompt\n{request_id}".encode())
         mine = {"id": given.id or new_id("p"), "request": new_id("q")}
-        ids = await self.requests.once(caller.tenant, key, given, mine)
-        try:
-            return await self.store.create(caller.tenant, _prompt(ids["id"], given))
-        except Conflict:
-            # Another request has taken the id, or an earlier attempt of this request has stored the prompt.
-            if ids["request"] == mine["request"]:
-                raise
-            return await self.store.get(caller.tenant, ids["id"])
+        ids = await self.requests.once_created(caller, "prompt", request_id, given, mine)
+        prompt = given.prompt(ids["id"])
+        return (await self.store.create_once(caller.tenant, prompt, is_first=ids == mine))[0]
 
     async def replace(self, caller: Caller, prompt_id: str, given: PromptBody) -> SystemPrompt:
         """Replace a prompt; raise `BadInput` if a placeholder of the content is malformed."""
         variables_of(given.content)
-        prompt = _prompt(check_token(prompt_id, "prompt_id"), given)
+        prompt = given.prompt(check_token(prompt_id, "prompt_id"))
         return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
 
     async def delete(self, caller: Caller, prompt_id: str) -> None:
@@ -98,28 +94,12 @@ class Prompts:
         prompt = await self.get(caller, prompt_id)
         await self.store.delete(caller.tenant, prompt.id)
 
-    async def enhanced(
-        self,
-        caller: Caller,
-        prompt_id: str,
-        context: PromptContext,
-        *,
-        protocol: ToolProtocol | None,
-        budget_tokens: int | None,
-        variables: JsonObject | None,
-    ) -> EnhancedPromptBody:
-        """Return a prompt with tools and instructions, as a run in `context` would have it.
-
-        Args:
-            protocol: How calls are written; None for that of the context.
-            budget_tokens: Maximum tokens for tools; None for the limit of the settings.
-            variables: Values for the placeholders; None leaves placeholders unchanged.
-        """
+    async def enhanced(self, caller: Caller, prompt_id: str, wanted: EnhancePrompt) -> EnhancedPromptBody:
+        """Return a prompt with tools and instructions, as a run would have it."""
         prompt = await self.get(caller, prompt_id)
-        base = prompt.content if variables is None else render(prompt.content, variables)
-        if protocol is None:
-            protocol = await self.enhancing.protocol(caller, context)
-        enhanced = await self.enhancing.enhanced(caller, base, protocol, budget_tokens, context)
+        base = prompt.content if wanted.variables is None else render(prompt.content, wanted.variables)
+        protocol = wanted.protocol or await self.enhancing.protocol(caller, wanted)
+        enhanced = await self.enhancing.enhanced(caller, base, protocol, wanted)
         return EnhancedPromptBody(
             id=prompt.id,
             name=prompt.name,
@@ -132,10 +112,6 @@ class Prompts:
             protocol=protocol,
             revision=prompt.revision,
         )
-
-
-def _prompt(prompt_id: str, body: PromptBody) -> SystemPrompt:
-    return SystemPrompt(id=prompt_id, name=body.name, content=body.content)
 
 
 Service = Annotated[Prompts, provided(Prompts)]
@@ -245,32 +221,15 @@ async def read_enhanced_prompt(
     exist than fit, the prompt contains those relevant to `assistant`, to the history of `conversation_id` and
     to the user's next message, `user_message` (R26, R33).
     """
-    context = PromptContext(
-        assistant and check_token(assistant, "assistant"),
-        conversation_id and check_token(conversation_id, "conversation_id"),
-        user_message,
-    )
-    return await prompts.enhanced(
-        caller,
-        prompt_id,
-        context,
+    wanted = EnhancePrompt(
         protocol=protocol,
         budget_tokens=budget_tokens,
         variables=None if variables is None else parse_as(VARIABLES, variables, what="variables"),
+        assistant=None if assistant is None else check_token(assistant, "assistant"),
+        conversation_id=None if conversation_id is None else check_token(conversation_id, "conversation_id"),
+        user_message=user_message,
     )
-
-
-class EnhancePrompt(Wire):
-    """Request a prompt with tools and instructions."""
-
-    protocol: ToolProtocol | None = None
-    """None for the protocol of the conversation or assistant; without either, of the assistant `default`."""
-    budget_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
-    variables: JsonObject | None = None
-    """Values for the placeholders; None leaves them unchanged."""
-    assistant: Token | None = None
-    conversation_id: Token | None = None
-    user_message: str = Field(default="", max_length=20_000)
+    return await prompts.enhanced(caller, prompt_id, wanted)
 
 
 @operations.over_nats(
@@ -283,11 +242,4 @@ async def enhance_prompt(
     prompt_id: str, request: EnhancePrompt, prompts: Service, caller: CallerDep
 ) -> EnhancedPromptBody:
     """Read a prompt with tools by category, call instructions and diagram instructions."""
-    return await prompts.enhanced(
-        caller,
-        prompt_id,
-        PromptContext(request.assistant, request.conversation_id, request.user_message),
-        protocol=request.protocol,
-        budget_tokens=request.budget_tokens,
-        variables=request.variables,
-    )
+    return await prompts.enhanced(caller, prompt_id, request)
