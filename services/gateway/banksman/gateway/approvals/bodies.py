@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
-from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.conversations.bodies import ConversationApproval
 from banksman.gateway.operation.errors import ErrorDetail
 from banksman.gateway.operation.parameters import RequestBody
@@ -84,19 +83,6 @@ class PendingInput(Stored):
     message: str
     schema_: JsonObject = Field(alias="schema")
     expires_at: Timestamp
-
-    @classmethod
-    def of(cls, request: ApprovalRequest) -> Self | None:
-        if request.input is None:
-            return None
-        return cls(
-            request_id=request.approval_id,
-            conversation_id=request.conversation_id,
-            run_id=request.run_id,
-            message=request.input.message,
-            schema=request.input.schema_,
-            expires_at=request.expires_at,
-        )
 
 
 class InputPage(Stored):

@@ -9,27 +9,26 @@ from functools import partial
 from typing import Final, Literal, TypeVar
 
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
-from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
+from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady
 from banksman.contracts.frames import Ack, ApprovalDecision
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
+from banksman.contracts.work import ApprovalReply, FirstApproval, LinkUse
 from banksman.gateway.approvals.links import use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.stored_replies import (
     ReplySlots,
     confirming,
     first_approval,
-    open_again,
     readable,
+    stored_reply,
     valid_reply,
 )
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
-from banksman.runs.approval.requests import sign
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
 
@@ -38,6 +37,7 @@ NOT_READY_AFTER_S = 5.0
 RETRY_S = 0.1
 AWAITING_SECOND: Final = "awaiting_second"
 """The outcome of the first of two approvals."""
+DECISION_FIELDS = ("decisions", "all", "remember", "digests", "link")
 
 T = TypeVar("T")
 
@@ -89,15 +89,8 @@ class Decisions:
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
-        submitted = SubmittedDecision(
-            by=caller.user,
-            decisions=request.decisions,
-            all=request.all,
-            remember=request.remember,
-            digests=request.digests,
-            link=request.link,
-            decision_id=ids["answer"],
-        )
+        given = {name: getattr(request, name) for name in DECISION_FIELDS}
+        submitted = SubmittedDecision(by=caller.user, decision_id=ids["answer"], **given)
         result = await self.submit(caller.tenant, request.approval_id, submitted)
         reply = result.reply
         return Ack(
@@ -182,7 +175,10 @@ async def decide(
     if submitted.digests not in ((), digests):
         raise Conflict(f"approval {approval_id!r} lists other calls than the ones that were shown")
     decisions = tuple([await _item_decision(item, submitted, check) for item in request.items])
-    _check_items(request, submitted)
+    known = {item.tool_call_id for item in request.items}
+    for decision in submitted.decisions:
+        if decision.tool_call_id not in known:
+            raise BadInput("decisions.tool_call_id", decision.tool_call_id, "a call of this approval")
     reply = ApprovalReply(
         tenant=tenant,
         conversation_id=request.conversation_id,
@@ -196,20 +192,15 @@ async def decide(
         decided_at=now,
         answer_id=submitted.decision_id,
     )
-    try:
-        if submitted.link is not None:
-            use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
-            await use_link(slots, submitted.link, request, use, now, key)
-        if request.approvers > 1 and reply.outcome != "rejected":
-            first = await first_approval(slots, reply, key)
-            if first.answer_id == reply.answer_id:
-                return DecisionResult(first, won=True)
-            reply = confirming(reply, first)
-        # Another user may have decided since the slots were read: the slot returns the stored reply.
-        winner = await slots.store_reply(sign(reply, key))
-    except Poison as poison:
-        raise open_again(approval_id) from poison
-    return _result(valid_reply(winner, request, key), submitted)
+    if submitted.link is not None:
+        use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
+        await use_link(slots, submitted.link, request, use, now, key)
+    if request.approvers > 1 and reply.outcome != "rejected":
+        first = await first_approval(slots, reply, key)
+        if first.answer_id == reply.answer_id:
+            return DecisionResult(first, won=True)
+        reply = confirming(reply, first)
+    return _result(await stored_reply(slots, request, reply, key), submitted)
 
 
 def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
@@ -220,10 +211,8 @@ def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResul
 async def _item_decision(
     item: ApprovalItem, submitted: SubmittedDecision, check: CheckArguments
 ) -> ItemDecision:
-    if submitted.all == "approve":
-        return ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
-    if submitted.all == "reject":
-        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject")
+    if submitted.all in ("approve", "reject"):
+        return ItemDecision(tool_call_id=item.tool_call_id, decision=submitted.all)
     given = [decision for decision in submitted.decisions if decision.tool_call_id == item.tool_call_id]
     if len(given) != 1:
         raise BadInput("decisions", item.tool_call_id, "exactly one decision for every item of the approval")
@@ -252,13 +241,6 @@ async def check_arguments(
     problem = await schemas.argument_problem(tenant, tool, arguments)
     if problem is not None:
         raise BadInput(f"decisions.arguments.{problem.parameter}", problem.value, problem.expected)
-
-
-def _check_items(request: ApprovalRequest, submitted: SubmittedDecision) -> None:
-    known = {item.tool_call_id for item in request.items}
-    for decision in submitted.decisions:
-        if decision.tool_call_id not in known:
-            raise BadInput("decisions.tool_call_id", decision.tool_call_id, "a call of this approval")
 
 
 def _outcome(decisions: tuple[ItemDecision, ...]) -> ApprovalOutcome:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.contracts.approvals import InputOutcome, InputRequested
-from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
+from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.frames import Ack, InputReply
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
-from banksman.gateway.approvals.stored_replies import ReplySlots, open_again, readable, valid_reply
+from banksman.gateway.approvals.stored_replies import ReplySlots, readable, stored_reply, valid_reply
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
-from banksman.runs.approval.requests import input_digests, sign
+from banksman.runs.approval.requests import input_digests
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -104,12 +104,8 @@ class Inputs:
             decided_at=now,
             answer_id=reply_id,
         )
-        # Another user may have provided a value since the slots were read: the slot returns the stored one.
-        try:
-            winner = await self.slots.store_reply(sign(reply, self.signing_key))
-        except Poison as poison:
-            raise open_again(request_id) from poison
-        return ProvidedInput(valid_reply(winner, request, self.signing_key), won=winner.answer_id == reply_id)
+        winner = await stored_reply(self.slots, request, reply, self.signing_key)
+        return ProvidedInput(winner, won=winner.answer_id == reply_id)
 
     async def _check(self, tenant: str, request: InputRequested, value: JsonValue) -> None:
         """Check a value in a process with limits, because a tenant's program wrote the schema."""

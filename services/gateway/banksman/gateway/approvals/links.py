@@ -15,11 +15,11 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from banksman.contracts.errors import BadInput, Conflict
+from banksman.contracts.errors import BadInput, Conflict, Poison
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.work import ApprovalRequest, LinkUse
-from banksman.gateway.approvals.stored_replies import ReplySlots
+from banksman.gateway.approvals.stored_replies import ReplySlots, open_again
 
 EXPECTED = "a link that this system sent, unchanged"
 
@@ -68,7 +68,10 @@ async def use_link(
         raise BadInput("link", None, "the link of this approval request")
     if now > link.expires_at:
         raise Conflict("the link has expired")
-    stored = await slots.use_link(request.tenant, request.approval_id, digest(text.encode())[:32], use)
+    try:
+        stored = await slots.use_link(request.tenant, request.approval_id, digest(text.encode())[:32], use)
+    except Poison as poison:
+        raise open_again(request.approval_id) from poison
     if stored.answer_id != use.answer_id:
         raise Conflict(f"the link was used by {stored.by}: decide in the list of all requests")
 

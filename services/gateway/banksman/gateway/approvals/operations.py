@@ -91,9 +91,7 @@ async def decide_approval(
         return JSONResponse(bodies.FirstOfTwo.of(ack).model_dump(mode="json"), 202)
     if not ack.already_resolved:
         return bodies.Resolution.of(ack)
-    message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
-    late = bodies.LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
-    return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+    return _late(bodies.LateDecision, ack, f"the approval was {ack.outcome} by {ack.resolved_by} before")
 
 
 @operations.add(
@@ -141,8 +139,11 @@ async def provide_input(
     ack = await inputs.reply(caller, frame)
     if not ack.already_resolved:
         return bodies.ProvidedValue.of(ack)
-    message = f"the value was {ack.outcome} by {ack.resolved_by} before"
-    late = bodies.LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    return _late(bodies.LateValue, ack, f"the value was {ack.outcome} by {ack.resolved_by} before")
+
+
+def _late(body: type[bodies.LateDecision | bodies.LateValue], ack: Ack, message: str) -> Response:
+    late = body.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
 
 

@@ -55,30 +55,24 @@ class _Tenant:
             follower()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingApprovals:
-    def __init__(
-        self,
-        bus: Bus,
-        slots: ApprovalSlots,
-        conversations: Conversations,
-        queue: RunQueue,
-        backlog: Backlog,
-        clock: Clock,
-    ) -> None:
-        self._bus = bus
-        self._slots = slots
-        self._conversations = conversations
-        self._queue = queue
-        self._backlog = backlog
-        self._clock = clock
-        self._tenants: dict[str, _Tenant] = {}
-        bus.on_reconnect(self._notify_all)
+    bus: Bus
+    slots: ApprovalSlots
+    conversations: Conversations
+    queue: RunQueue
+    backlog: Backlog
+    clock: Clock
+    _tenants: dict[str, _Tenant] = field(default_factory=dict[str, _Tenant])
+
+    def __post_init__(self) -> None:
+        self.bus.on_reconnect(self._notify_all)
 
     async def page(self, tenant: str, user: str, *, limit: int, after: int) -> bodies.ApprovalPage:
         """Return a page of the open requests, oldest first, as `user` sees them."""
-        pending = await self._slots.pending(tenant, limit=limit, after=after)
-        notes = await self._slots.notes(tenant) if pending else {}
-        now = self._clock.now()
+        pending = await self.slots.pending(tenant, limit=limit, after=after)
+        notes = await self.slots.notes(tenant) if pending else {}
+        now = self.clock.now()
         ids = {one.request.conversation_id for one in pending}
         conversations = dict(zip(ids, await read_all(partial(self._conversation, tenant), ids), strict=True))
         items = tuple(
@@ -97,17 +91,21 @@ class PendingApprovals:
         )
 
     async def inputs(self, tenant: str, *, limit: int, after: int) -> bodies.InputPage:
-        pending = await self._slots.pending(tenant, limit=limit, after=after, inputs=True)
-        items = (bodies.PendingInput.of(one.request) for one in pending)
+        pending = await self.slots.pending(tenant, limit=limit, after=after, inputs=True)
+        items = (
+            {**one.request.input.model_dump(by_alias=True), **dict(one.request)}
+            for one in pending
+            if one.request.input is not None
+        )
         return bodies.InputPage(
-            items=tuple(item for item in items if item is not None),
+            items=tuple(bodies.PendingInput.model_validate(item) for item in items),
             next=pending[-1].stream_seq if len(pending) == limit else None,
         )
 
     async def _conversation(self, tenant: str, conversation_id: str) -> tuple[str, str]:
         """Return title and creator."""
         try:
-            record = await self._conversations.get(tenant, conversation_id)
+            record = await self.conversations.get(tenant, conversation_id)
         except BanksmanError:
             # A conversation that was deleted must not hide the requests of others.
             return "", ""
@@ -124,7 +122,7 @@ class PendingApprovals:
                     subjects.approval_reply(tenant, subjects.ANY),
                     subjects.approval_note(tenant, subjects.ANY, subjects.ANY),
                 ):
-                    subscription = await self._bus.subscribe(subject, followed.received)
+                    subscription = await self.bus.subscribe(subject, followed.received)
                     followed.subscriptions.append(subscription)
 
     async def leave(self, tenant: str, on_change: OnChange) -> None:
@@ -140,23 +138,23 @@ class PendingApprovals:
     async def set_aside(self, caller: Caller, approval_id: str) -> None:
         """Remove a request from the caller's inbox, which may escalate it. A repeat changes nothing."""
         check_token(approval_id, "approval_id")
-        request, reply = await readable(self._slots, caller.tenant, approval_id)
+        request, reply = await readable(self.slots, caller.tenant, approval_id)
         if request is None or request.input is not None:
             raise NotFound("approval", approval_id)
         if reply is not None:
             raise Conflict(f"approval {approval_id!r} is decided")
-        aside = SetAside(by=caller.user, at=self._clock.now())
-        await self._slots.set_aside(caller.tenant, approval_id, aside)
+        aside = SetAside(by=caller.user, at=self.clock.now())
+        await self.slots.set_aside(caller.tenant, approval_id, aside)
         escalation = request.terms and request.terms.escalation
         if escalation and escalation.when_set_aside:
-            await self._backlog.check_signal(caller.tenant)
+            await self.backlog.check_signal(caller.tenant)
             signal = EscalateApproval(
                 tenant=caller.tenant,
                 conversation_id=request.conversation_id,
                 approval_id=approval_id,
                 by=caller.user,
             )
-            await self._queue.signal(signal, f"escalate-{approval_id}")
+            await self.queue.signal(signal, f"escalate-{approval_id}")
 
     def _notify_all(self) -> None:
         # Messages that were published while the connection was down are lost.

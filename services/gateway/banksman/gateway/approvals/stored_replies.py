@@ -44,6 +44,17 @@ def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: byt
     return stored
 
 
+async def stored_reply(
+    slots: ReplySlots, request: ApprovalRequest, reply: ApprovalReply, key: bytes
+) -> ApprovalReply:
+    """Sign and store a reply, and return the stored one: another user may have replied meanwhile."""
+    try:
+        winner = await slots.store_reply(sign(reply, key))
+    except Poison as poison:
+        raise open_again(reply.approval_id) from poison
+    return valid_reply(winner, request, key)
+
+
 def open_again(approval_id: str) -> NotReady:
     """Return the error for an invalid stored reply, which an agent removes to open the request again."""
     message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"

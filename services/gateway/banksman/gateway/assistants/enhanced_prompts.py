@@ -66,12 +66,10 @@ class EnhancedPrompts:
         self, caller: Caller, base: str, protocol: ToolProtocol, context: EnhancePrompt
     ) -> EnhancedPrompt:
         """Return a rendered prompt with the relevant tools, and the names of the omitted tools."""
-        tools, budget_tokens = await self._tool_settings(caller, context), context.budget_tokens
+        tools, budget = await self._tool_settings(caller, context), context.budget_tokens
         next_message = UserMessage(message_id=NEXT_MESSAGE, content=context.user_message)
         history = (*await self._history(caller, context), next_message)
-        return await self._enhance(
-            caller.tenant, base, protocol, tool_settings, history, context.budget_tokens
-        )
+        return await self._enhance(caller.tenant, base, protocol, tools, history, budget)
 
     async def of_assistant(self, caller: Caller, assistant: Assistant) -> EnhancedPrompt:
         """Return the prompt of a run's first request, with placeholders in place of variables."""

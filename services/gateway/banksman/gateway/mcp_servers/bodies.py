@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.mcp import (
-    HttpServer,
     McpProblem,
     McpServer,
-    McpTransport,
     OAuthClient,
     RefusedTool,
     ServedTool,
-    StdioServer,
     definition_of,
 )
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
@@ -145,45 +142,19 @@ class McpSignInReturned(RequestBody):
 
 def described(looked_at: LookedAt) -> McpServerDescription:
     server, signed_in = looked_at.server, looked_at.server.signed_in
-    return McpServerDescription(
-        id=server.id,
-        transport=_described_transport(server.transport),
-        description=server.description,
-        trusted=server.trusted,
-        timeout_s=server.timeout_s,
-        revision=server.revision,
-        tools=tuple(_described_tool(server, tool) for tool in server.tools),
-        changes=tuple(_described_change(server, tool) for tool in server.changes),
-        changes_digest=looked_at.changes_digest,
-        found_at=server.found_at,
-        created_at=server.created_at,
-        created_by=server.created_by,
-        problem=server.problem,
-        problem_code=server.problem_code,
-        refused=looked_at.refused,
-        needs_sign_in=server.needs_sign_in,
-        signed_in=signed_in
-        and McpSignedIn(user=signed_in.user, at=signed_in.at, expires_at=signed_in.expires_at),
-    )
-
-
-def _described_transport(transport: McpTransport) -> TransportDescription:
-    match transport:
-        case StdioServer():
-            return TransportDescription(type="stdio", command=transport.command, secrets=tuple(transport.env))
-        case HttpServer():
-            return TransportDescription(type="http", url=transport.url, secrets=tuple(transport.headers))
+    shown: dict[str, Any] = {
+        "transport": TransportDescription(**dict(server.transport), secrets=tuple(server.transport.values)),
+        "tools": tuple(_described_tool(server, tool) for tool in server.tools),
+        "changes": tuple(_described_change(server, tool) for tool in server.changes),
+        "changes_digest": looked_at.changes_digest,
+        "refused": looked_at.refused,
+        "signed_in": signed_in and McpSignedIn(**dict(signed_in)),
+    }
+    return McpServerDescription(**{**dict(server), **shown})
 
 
 def _described_tool(server: McpServer, tool: ServedTool) -> McpToolDescription:
-    definition = definition_of(server, tool)
-    return McpToolDescription(
-        name=definition.name,
-        tool=tool.name,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        requires_approval=definition.requires_approval,
-    )
+    return McpToolDescription(tool=tool.name, **dict(definition_of(server, tool)))
 
 
 def _described_change(server: McpServer, tool: ServedTool) -> McpToolChange:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -74,6 +74,10 @@ class McpServerFields(RequestBody):
     timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Maximum seconds of a call, including the start of the server."""
 
+    @property
+    def treatment(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in McpServerFields.model_fields}
+
 
 class McpServerBody(McpServerFields):
     """How to reach a server, and how its tools are treated."""
@@ -133,9 +137,7 @@ def replaced(server: McpServer, asked: McpServerChange, given: McpTransport) -> 
     access = {} if same else {"signed_in": None, "pending": None}
     return server.model_copy(
         update={
-            "description": asked.description,
-            "trusted": asked.trusted,
-            "timeout_s": asked.timeout_s,
+            **asked.treatment,
             **approved,
             **access,
             "changes": (),

@@ -1,21 +1,56 @@
-"""Servers of the Model Context Protocol: configure them, list their tools, approve the tools."""
+"""Servers of the Model Context Protocol: configure them, approve their tools, sign in at them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import quote, unquote, urlsplit
 
+from fastapi import Query, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.ids import digest
+from banksman.gateway.audit.trail import Trail
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.mcp_servers.bodies import Approval, McpServerDescription, described
+from banksman.gateway.mcp_servers.bodies import (
+    Approval,
+    GatewayUrl,
+    McpClientBody,
+    McpServerDescription,
+    McpSignInBody,
+    McpSignInReturned,
+    McpSignInStarted,
+    described,
+)
 from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
-from banksman.gateway.mcp_servers.sign_in_operations import operations as sign_ins
-from banksman.gateway.mcp_servers.sign_ins import McpSignIns
-from banksman.gateway.operation.caller import ADMIN
+from banksman.gateway.mcp_servers.sign_ins import (
+    CALLBACK,
+    SIGN_IN_TIME,
+    BegunElsewhere,
+    McpSignIns,
+    Returned,
+    SignInEnded,
+)
+from banksman.gateway.operation.caller import ADMIN, PUBLIC
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.runs.runners.placement import Placements
 
 Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
+SignIns = Annotated[McpSignIns, provided(McpSignIns)]
+MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
+"""Recorded by the callback itself: the user returns from another server, without a key."""
+HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+ELSEWHERE = """\
+You are not signed in yet: this sign-in was not begun in this browser.
+
+If you began it in a terminal or another program, copy the address of this page, and paste it there.
+If another person sent you here, close this window. Its address is a key to your account: keep it secret.
+"""
+TO_PAGE = "page"
+"""The part of the cookie that states that the browser returns to the page after the sign-in."""
+Part = Annotated[str | None, Query(max_length=4_096)]
 DETAILS = ("name",)
 
 operations = Operations("mcp-servers", right=ADMIN)
@@ -81,7 +116,7 @@ async def delete_mcp_server(server_id: str, servers: Servers, caller: CallerDep)
 @operations.add("mcp.look", "POST /context/mcp-servers/{server_id}/look", errors=(MISSING,))
 async def look_at_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> McpServerDescription:
     """List the tools of a server again. Changed ones are withdrawn until they are approved."""
-    return described(await servers.look(caller, server_id))
+    return described(await servers.look(caller.tenant, server_id))
 
 
 @operations.add(
@@ -97,9 +132,155 @@ async def approve_mcp_server(
     return described(await servers.approve(caller, server_id, body.digest))
 
 
+@operations.add(
+    "mcp.sign_in",
+    "POST /context/mcp-servers/{server_id}/sign-in",
+    not_over_nats="declared below, without the cookie of a browser",
+)
+async def begin_mcp_sign_in(
+    server_id: str,
+    body: StrictBody[McpSignInBody],
+    request: Request,
+    response: Response,
+    sign_ins: SignIns,
+    caller: CallerDep,
+) -> McpSignInStarted:
+    """Begin a sign-in at a server. The access that the user grants there is for the whole tenant.
+
+    A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
+    Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
+    """
+    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client)
+    # A proxy may serve the gateway below a path, which the request of the callback does not show.
+    below = quote(urlsplit(base).path, safe="/%")
+    response.set_cookie(
+        _cookie(begun.state),
+        ".".join((begun.browser, TO_PAGE if body.to_page else "", quote(below, safe=""))),
+        max_age=int(SIGN_IN_TIME.total_seconds()),
+        path=f"{below}{CALLBACK}",
+        secure=base.startswith("https:"),
+        httponly=True,
+        # Not strict: the browser returns from another site.
+        samesite="lax",
+    )
+    return McpSignInStarted(url=begun.url)
+
+
+class BeginMcpSignIn(McpClientBody):
+    """How to sign in at an MCP server."""
+
+    gateway_url: GatewayUrl
+    """The address of the gateway as browsers reach it."""
+
+
+@operations.over_nats(
+    "mcp.sign_in",
+    "server_id",
+    right=ADMIN,
+    errors=(MISSING, CONFLICT),
+    not_over_http="declared above, with a cookie for browsers",
+    confidential=True,
+)
+async def begin_mcp_sign_in_over_nats(
+    server_id: str, request: BeginMcpSignIn, sign_ins: SignIns, caller: CallerDep
+) -> McpSignInStarted:
+    """Begin a sign-in at an MCP server. The access that the user grants there is for the whole tenant."""
+    callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
+    begun = await sign_ins.begin(caller, server_id, callback, request.client)
+    return McpSignInStarted(url=begun.url)
+
+
+@operations.add(
+    "mcp.finish",
+    "POST /context/mcp-servers/{server_id}/sign-in/finish",
+    errors=(MISSING, CONFLICT),
+    audit=MCP_SIGNED_IN,
+    confidential=True,
+)
+async def finish_mcp_sign_in_for_user(
+    server_id: str, body: StrictBody[McpSignInReturned], sign_ins: SignIns, caller: CallerDep
+) -> McpServerDescription:
+    """Finish a sign-in that the same user began without a browser, and list the tools of the server."""
+    return described(await sign_ins.finish_for(caller, server_id, body.url))
+
+
+@operations.add(
+    "mcp.sign_out",
+    "DELETE /context/mcp-servers/{server_id}/sign-in",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("mcp_server.signed_out"),
+)
+async def delete_mcp_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
+    """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again."""
+    await sign_ins.forget(caller, server_id)
+
+
+@operations.add(
+    "mcp.callback",
+    f"GET {CALLBACK}",
+    right=PUBLIC,
+    not_over_nats="authorization servers redirect browsers here",
+    response_class=PlainTextResponse,
+    responses={
+        202: {"description": "Not signed in: another client began it", "content": {"text/plain": {}}},
+        303: {"description": "To the page, which began the sign-in and shows its outcome"},
+    },
+)
+async def finish_mcp_sign_in(
+    request: Request,
+    sign_ins: SignIns,
+    trail: Annotated[Trail, provided(Trail)],
+    state: Annotated[str, Query(max_length=500)],
+    code: Part = None,
+    iss: Part = None,
+    error: Part = None,
+) -> Response:
+    """Finish a sign-in. Authorization servers redirect users here; `state` and a cookie replace a key.
+
+    Without the cookie that the browser got when the sign-in was begun, nothing changes, and the response
+    explains how to continue.
+    """
+    cookie = _cookie(state)
+    browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
+    path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
+    try:
+        user, server_id = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
+    except BegunElsewhere:
+        return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
+    except BanksmanError as failure:
+        if target != TO_PAGE:
+            raise
+        # Every other failure is stored as the problem of the server, which its view shows.
+        ended = "/ended" if isinstance(failure, SignInEnded) else ""
+        return _without(cookie, path, _page(state, ended))
+    await trail.record(user, MCP_SIGNED_IN, "http", tenant=user.tenant, target=server_id, reply={})
+    if target == TO_PAGE:
+        return _without(cookie, path, _page(state))
+    text = f"You are signed in at the MCP server {server_id}. You can close this window.\n"
+    return _without(cookie, path, PlainTextResponse(text, headers=HEADERS))
+
+
+def _page(state: str, note: str = "") -> Response:
+    # Relative, because a proxy may serve the gateway below a path.
+    view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}{note}"
+    return RedirectResponse(view, 303, headers=HEADERS)
+
+
+def _without(cookie: str, path: str, response: Response) -> Response:
+    response.delete_cookie(cookie, path=path)
+    return response
+
+
+def _cookie(state: str) -> str:
+    """Return the name of the cookie of a sign-in: several may be open in one browser."""
+    return f"mcp-sign-in-{digest(state.encode())[:16]}"
+
+
 async def build(base: Foundation) -> None:
     servers = ConfiguredServers(base.bus, base.services[Placements], base.clock, base.box)
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 
-FEATURE = Feature((*operations, *sign_ins), build)
+FEATURE = Feature(operations, build)

@@ -91,9 +91,7 @@ class ConfiguredServers:
         server = McpServer(
             id=server_id,
             transport=sealed_transport(tenant, server_id, given_transport(asked.transport), self._box),
-            description=asked.description,
-            trusted=asked.trusted,
-            timeout_s=asked.timeout_s,
+            **asked.treatment,
             created_at=self._clock.now(),
             created_by=caller.user,
         )
@@ -114,17 +112,14 @@ class ConfiguredServers:
     async def try_look(self, tenant: str, server: McpServer) -> LookedAt:
         """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
         try:
-            return await self._look(tenant, server.id)
+            return await self.look(tenant, server.id)
         except Unavailable as error:
             return LookedAt(
                 server.model_copy(update={"problem": error.public, "problem_code": "unavailable"})
             )
 
-    async def look(self, caller: Caller, server_id: str) -> LookedAt:
+    async def look(self, tenant: str, server_id: str) -> LookedAt:
         """List the tools of a server, and withdraw those that it has changed or removed."""
-        return await self._look(caller.tenant, server_id)
-
-    async def _look(self, tenant: str, server_id: str) -> LookedAt:
         entry = await self.entry(tenant, server_id)
         try:
             reply = await self._found(tenant, entry)

@@ -59,13 +59,6 @@ class Begun:
     """The value that the browser must return in its cookie to finish the sign-in without a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    tenant: str
-    server_id: str
-    user: str
-
-
 class BegunElsewhere(Conflict):
     """A sign-in was begun in another browser or by a client of the API, and is not finished."""
 
@@ -74,12 +67,12 @@ class SignInEnded(Conflict):
     """The state of a sign-in is unknown, was used, or has expired."""
 
 
+@dataclass(frozen=True, slots=True)
 class McpSignIns:
     """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
 
-    def __init__(self, servers: ConfiguredServers, clock: Clock) -> None:
-        self._servers = servers
-        self._clock = clock
+    servers: ConfiguredServers
+    clock: Clock
 
     async def begin(
         self, caller: Caller, server_id: str, redirect_uri: str, client: OAuthClient | None
@@ -90,7 +83,7 @@ class McpSignIns:
         registers one. Raises `Conflict` if the server is a program, or offers no sign-in.
         """
         tenant = caller.tenant
-        server = await self._servers.get(caller, server_id)
+        server = await self.servers.get(caller, server_id)
         if not isinstance(server.transport, HttpServer):
             raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
         request = DiscoverSignIn(
@@ -103,8 +96,8 @@ class McpSignIns:
             state=_digest(proof),
             user=caller.user,
             browser=_digest(browser),
-            expires_at=self._clock.now() + SIGN_IN_TIME,
-            sealed=self._servers.access.sealed(tenant, server_id, kept),
+            expires_at=self.clock.now() + SIGN_IN_TIME,
+            sealed=self.servers.access.sealed(tenant, server_id, kept),
         )
 
         def changed(current: McpServer) -> McpServer:
@@ -112,33 +105,36 @@ class McpSignIns:
                 raise Conflict(f"server {server_id!r} was changed meanwhile")
             return current.model_copy(update={"pending": pending})
 
-        await self._servers.update(tenant, server_id, changed)
+        await self.servers.update(tenant, server_id, changed)
         state = f"{tenant}.{server_id}.{proof}"
         return Begun(authorization_url(found, redirect_uri, state, verifier), state, browser)
 
-    async def finish_in_browser(self, returned: Returned, browser: str) -> Finished:
+    async def finish_in_browser(self, returned: Returned, browser: str) -> tuple[Caller, str]:
         """Finish the sign-in of a user whose browser returned, with the value of its cookie.
+
+        Returns the user and the server.
 
         Raises:
             BegunElsewhere: Another client began the sign-in; its state remains valid.
             SignInEnded: The state is unknown, was used, or has expired.
             Conflict: The authorization server refused the user or the code.
         """
-        tenant, server_id = _named_by(returned.state)
+        tenant, _, rest = returned.state.partition(".")
+        server_id = rest.partition(".")[0]
 
         def check(pending: PendingSignIn) -> None:
             if not hmac.compare_digest(pending.browser, _digest(browser)):
                 raise BegunElsewhere("this sign-in was begun elsewhere")
 
         user, _ = await self._finish(tenant, server_id, returned, check)
-        return Finished(tenant, server_id, user)
+        return Caller(tenant, user), server_id
 
     async def finish_for(self, caller: Caller, server_id: str, url: str) -> LookedAt:
         """Finish the sign-in of a user of the API with the address to which a browser was redirected.
 
         Raises `Conflict` as `finish_in_browser`, or if the state belongs to another user or server.
         """
-        await self._servers.get(caller, server_id)
+        await self.servers.get(caller, server_id)
         returned = Returned.at(url)
 
         def check(pending: PendingSignIn) -> None:
@@ -156,9 +152,9 @@ class McpSignIns:
         try:
             updated = await self._granted(tenant, server, pending, returned)
         except (Conflict, Unavailable) as error:
-            await self._servers.failed(tenant, server_id, "sign_in", error.public)
+            await self.servers.failed(tenant, server_id, "sign_in", error.public)
             raise
-        return pending.user, await self._servers.try_look(tenant, updated)
+        return pending.user, await self.servers.try_look(tenant, updated)
 
     async def _granted(
         self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
@@ -166,20 +162,22 @@ class McpSignIns:
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
         try:
-            kept = self._servers.access.unsealed(PendingSecrets, tenant, server.id, pending.sealed)
+            kept = self.servers.access.unsealed(PendingSecrets, tenant, server.id, pending.sealed)
         except AccessMissing as error:
             raise Conflict(REFUSED) from error
         check_issuer(kept.authorization, returned.issuer)
         token = _known_part((await self._asked(tenant, exchange(kept, returned.code))).token)
         access = Access(authorization=kept.authorization, token=token)
-        signed_in = self._servers.access.signed_in(tenant, server.id, pending.user, access)
+        signed_in = self.servers.access.signed_in(tenant, server.id, pending.user, access)
 
         def changed(current: McpServer) -> McpServer:
-            if _is_replaced(server, current):
+            # A token is for one server at one address.
+            same_place = place_of(server.transport) == place_of(current.transport)
+            if server.created_at != current.created_at or not same_place:
                 raise Conflict(f"server {server.id!r} was changed meanwhile: sign in again")
             return current.model_copy(update={"signed_in": signed_in, "needs_sign_in": False})
 
-        return await self._servers.update(tenant, server.id, changed)
+        return await self.servers.update(tenant, server.id, changed)
 
     async def forget(self, caller: Caller, server_id: str) -> None:
         """Delete the tokens of a server: its tools cannot be called before the next sign-in."""
@@ -190,18 +188,18 @@ class McpSignIns:
             needs = server.needs_sign_in or server.signed_in is not None
             return server.model_copy(update={"signed_in": None, "pending": None, "needs_sign_in": needs})
 
-        await self._servers.update(caller.tenant, server_id, changed)
+        await self.servers.update(caller.tenant, server_id, changed)
 
     def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
         if server.signed_in is None:
             return None
         try:
-            return self._servers.access.opened(tenant, server, server.signed_in).authorization.client
+            return self.servers.access.opened(tenant, server, server.signed_in).authorization.client
         except AccessMissing:
             return None
 
     async def _asked(self, tenant: str, request: DiscoverSignIn | RequestToken) -> FileReply:
-        reply = await self._servers.ask_runner(tenant, request)
+        reply = await self.servers.ask_runner(tenant, request)
         if reply.error is not None:
             raise Conflict(reply.error)
         return reply
@@ -217,14 +215,14 @@ class McpSignIns:
             pending = server.pending
             if pending is None or not hmac.compare_digest(pending.state, proof):
                 raise SignInEnded(REFUSED)
-            if pending.expires_at < self._clock.now():
+            if pending.expires_at < self.clock.now():
                 raise SignInEnded(REFUSED)
             check(pending)
             taken[:] = [pending]
             return server.model_copy(update={"pending": None})
 
         try:
-            server = await self._servers.update(check_token(tenant, "state"), server_id, changed)
+            server = await self.servers.update(check_token(tenant, "state"), server_id, changed)
         except (NotFound, BadInput) as error:
             raise SignInEnded(REFUSED) from error
         return server, taken[0]
@@ -234,17 +232,6 @@ def _known_part(part: T | None) -> T:
     if part is None:
         raise Unavailable("a runner of another version replied: upgrade it first")
     return part
-
-
-def _named_by(state: str) -> tuple[str, str]:
-    tenant, _, rest = state.partition(".")
-    return tenant, rest.partition(".")[0]
-
-
-def _is_replaced(server: McpServer, current: McpServer) -> bool:
-    """Return whether a server was replaced or its address changed, so that a token must not be stored."""
-    same = server.created_at == current.created_at
-    return not (same and place_of(server.transport) == place_of(current.transport))
 
 
 def _digest(proof: str) -> str:
