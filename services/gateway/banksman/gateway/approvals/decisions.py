@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady
 from banksman.contracts.frames import Ack, ApprovalDecision
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, FirstApproval, LinkUse
@@ -85,7 +85,7 @@ class Decisions:
 
     async def reply(self, caller: Caller, request: ApprovalDecision) -> Ack:
         """Store a user's decision; a repeated request returns the result of the first one."""
-        check_conversation(request)
+        check_conversation(request.conversation_id, conversation_of_approval(request.approval_id))
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
@@ -134,15 +134,12 @@ class Decisions:
         try:
             return await attempt()
         except NotFound:
-            if not await self._is_open(tenant, approval_id):
+            view = await self.conversations.view_of_approval(tenant, approval_id)
+            if view is None or not (approval_id in view.approvals or approval_id in view.inputs):
                 # A new leader of the stream may have lacked the request when the slots were read, and another
                 # user may have decided it since. The second attempt then finds the request and the decision.
                 return await attempt()
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
-
-    async def _is_open(self, tenant: str, approval_id: str) -> bool:
-        view = await self.conversations.view_of_approval(tenant, approval_id)
-        return view is not None and (approval_id in view.approvals or approval_id in view.inputs)
 
 
 async def decide(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from banksman.contracts.approvals import InputOutcome, InputRequested
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.frames import Ack, InputReply
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
@@ -49,7 +49,7 @@ class Inputs:
 
     async def reply(self, caller: Caller, request: InputReply) -> Ack:
         """Store the value that a user provides; a repeated request returns the result of the first one."""
-        check_conversation(request)
+        check_conversation(request.conversation_id, conversation_of_approval(request.request_id))
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
         provided = await self.submit(
             caller.tenant, request.request_id, request.value, by=caller.user, reply_id=ids["answer"]

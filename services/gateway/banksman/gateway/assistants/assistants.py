@@ -10,8 +10,6 @@ from banksman.contracts.assistants import (
     Assistant,
     AssistantBody,
     AssistantChanges,
-    AssistantRevision,
-    AssistantRevisions,
     AssistantUpdate,
     ChangedField,
     NewAssistant,
@@ -66,25 +64,12 @@ class Assistants:
         await self.store.delete(caller.tenant, check_token(assistant_id, "assistant_id"))
         await self.histories.delete(caller.tenant, assistant_id)
 
-    async def revisions(self, caller: Caller, assistant_id: str) -> AssistantRevisions:
-        current = await self.get(caller, assistant_id)
-        return listed(await self.histories.of(caller.tenant, current), current)
-
-    async def revision(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
-        current = await self.get(caller, assistant_id)
-        return found(await self.histories.of(caller.tenant, current), revision)
-
-    async def changes(
-        self, caller: Caller, assistant_id: str, revision: int, since: int | None
-    ) -> AssistantChanges:
-        """Return how a revision differs from another one; None stands for the one before it."""
-        history = await self.histories.of(caller.tenant, await self.get(caller, assistant_id))
-        after = found(history, revision)
-        return changes(found(history, history.before(revision) if since is None else since), after)
+    async def history(self, caller: Caller, assistant_id: str) -> History:
+        return await self.histories.of(caller.tenant, await self.get(caller, assistant_id))
 
     async def restore(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
         """Store the content of a revision again, as a new one. A repeated request changes nothing."""
-        wanted = await self.revision(caller, assistant_id, revision)
+        wanted = (await self.history(caller, assistant_id)).at(revision)
         await self._check_names(caller, wanted)
         return await self._replace(caller, wanted, None)
 
@@ -122,10 +107,25 @@ class History(Stored):
     def find(self, revision: int) -> StoredRevision | None:
         return next((one for one in self.items if one.assistant.revision == revision), None)
 
+    def at(self, revision: int) -> Assistant:
+        """Return a revision; raise `NotFound` if it does not exist, or is no longer stored."""
+        stored = self.find(revision)
+        if stored is None:
+            raise NotFound("revision", str(revision))
+        return stored.assistant
+
     def before(self, revision: int) -> int:
         """Return the number of the stored revision before `revision`; `revision` itself for the oldest."""
         older = [one.assistant.revision for one in self.items if one.assistant.revision < revision]
         return older[-1] if older else revision
+
+    def changes(self, revision: int, since: int | None) -> AssistantChanges:
+        """Return how a revision differs from another one; None stands for the one before it."""
+        after, before = self.at(revision), self.at(self.before(revision) if since is None else since)
+        old, new = _fields(before), _fields(after)
+        differing = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        items = (ChangedField(field=name, before=old.get(name), after=new.get(name)) for name in differing)
+        return AssistantChanges(since=before.revision, revision=revision, items=tuple(items))
 
     def plus(self, added: StoredRevision) -> History:
         """Return the history with a revision added, within its limits; a known revision changes nothing."""
@@ -171,35 +171,6 @@ class AssistantHistories:
 
     async def delete(self, tenant: str, assistant_id: str) -> None:
         await self._bucket.delete(f"{tenant}.{assistant_id}")
-
-
-def listed(history: History, current: Assistant) -> AssistantRevisions:
-    return AssistantRevisions(
-        items=tuple(
-            AssistantRevision(
-                revision=one.assistant.revision,
-                at=one.at,
-                by=one.by,
-                current=one.assistant.revision == current.revision,
-            )
-            for one in reversed(history.items)
-        )
-    )
-
-
-def found(history: History, revision: int) -> Assistant:
-    """Return a revision; raise `NotFound` if it does not exist, or is no longer stored."""
-    stored = history.find(revision)
-    if stored is None:
-        raise NotFound("revision", str(revision))
-    return stored.assistant
-
-
-def changes(before: Assistant, after: Assistant) -> AssistantChanges:
-    old, new = _fields(before), _fields(after)
-    differing = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    items = (ChangedField(field=name, before=old.get(name), after=new.get(name)) for name in differing)
-    return AssistantChanges(since=before.revision, revision=after.revision, items=tuple(items))
 
 
 def _fields(assistant: Assistant) -> JsonObject:

@@ -21,7 +21,6 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.settings import OfferSettings
 from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
 from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
-from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Run
 
 NEXT_MESSAGE = "next"
@@ -51,7 +50,6 @@ class EnhancedPrompts:
     prompts: TenantStore[SystemPrompt]
     tools: Tools
     settings: OfferSettings
-    placements: Placements
 
     async def protocol(self, caller: Caller, context: EnhancePrompt) -> ToolProtocol:
         """Return the tool protocol of a run in this context; an empty context uses `default` (R25)."""
@@ -135,7 +133,7 @@ class EnhancedPrompts:
     async def _available_tools(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
         if not (self.settings.tools_enabled and settings.enabled):
             return ()
-        found = await self.tools.available(tenant, self.placements)
+        found = await self.tools.available(tenant)
         return tuple(tool for tool in found if settings.allows(tool))
 
     async def _history(self, caller: Caller, context: EnhancePrompt) -> tuple[Message, ...]:

@@ -10,6 +10,7 @@ from banksman.contracts.assistants import (
     Assistant,
     AssistantChanges,
     AssistantList,
+    AssistantRevision,
     AssistantRevisions,
     AssistantUpdate,
     NewAssistant,
@@ -23,7 +24,7 @@ from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.prompts import operations as prompt_operations
 from banksman.gateway.assistants.run_settings import ModelCatalog
 from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
-from banksman.gateway.assistants.tools import ToolCatalog, Tools
+from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
@@ -108,7 +109,12 @@ async def update_assistant(
 @operations.add("assistant.revisions", "GET /context/assistants/{assistant_id}/revisions", errors=(MISSING,))
 async def list_revisions(assistant_id: str, assistants: Service, caller: CallerDep) -> AssistantRevisions:
     """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
-    return await assistants.revisions(caller, assistant_id)
+    items = (await assistants.history(caller, assistant_id)).items
+    listed = (
+        AssistantRevision(revision=one.assistant.revision, at=one.at, by=one.by, current=one is items[-1])
+        for one in reversed(items)
+    )
+    return AssistantRevisions(items=tuple(listed))
 
 
 @operations.add(
@@ -118,7 +124,7 @@ async def read_revision(
     assistant_id: str, revision: Revision, assistants: Service, caller: CallerDep
 ) -> Assistant:
     """Read a revision of an assistant."""
-    return await assistants.revision(caller, assistant_id, revision)
+    return (await assistants.history(caller, assistant_id)).at(revision)
 
 
 @operations.add(
@@ -134,7 +140,7 @@ async def compare_revisions(
     since: Annotated[int | None, Query(ge=1)] = None,
 ) -> AssistantChanges:
     """Show the fields in which a revision differs from revision `since`, or from the one before it."""
-    return await assistants.changes(caller, assistant_id, revision, since)
+    return (await assistants.history(caller, assistant_id)).changes(revision, since)
 
 
 @operations.add(
@@ -167,11 +173,10 @@ async def build(base: Foundation) -> None:
     store, prompts, policies = AssistantStore(base.bus), PromptStore(base.bus), PolicyStore(base.bus)
     await base.stack.enter_async_context(store.recent)
     await base.stack.enter_async_context(policies.recent)
-    tools, placements = Tools(base.bus), services[Placements]
+    tools = Tools(base.bus, services[Placements], enabled=settings.agent.tools_enabled)
     requests = services[StoredRequests]
-    enhancing = EnhancedPrompts(
-        services[Conversations], services[Views], store, prompts, tools, settings.agent, placements
-    )
+    index, views = services[Conversations], services[Views]
+    enhancing = EnhancedPrompts(index, views, store, prompts, tools, settings.agent)
     services.add(
         store,
         prompts,
@@ -181,7 +186,6 @@ async def build(base: Foundation) -> None:
         Prompts(prompts, requests, enhancing),
         enhancing,
         tools,
-        ToolCatalog(tools, placements, settings.agent.tools_enabled),
         ModelCatalog(settings.default_model, settings.agent.prices),
     )
 

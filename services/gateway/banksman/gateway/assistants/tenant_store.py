@@ -110,11 +110,7 @@ class TenantStore(Generic[D]):
         self._default = default
 
     async def get(self, tenant: str, document_id: str) -> D:
-        """Return a document. The first request for the default stores it.
-
-        Raises:
-            NotFound: No such document.
-        """
+        """Return a document, or raise `NotFound`. The first request for the default stores it."""
         entry = await self._bucket.get(f"{tenant}.{document_id}")
         if entry is not None:
             return _with_revision(entry)
@@ -124,11 +120,7 @@ class TenantStore(Generic[D]):
         return await self.get(tenant, document_id)
 
     async def in_use(self, tenant: str, document_id: str) -> D:
-        """Return a document as `get` does, from a cache that may be a moment old, for a run that starts.
-
-        Raises:
-            NotFound: No such document.
-        """
+        """Return a document as `get` does, from a cache that may be a moment old, for a run that starts."""
         entry = await self.recent.get(f"{tenant}.{document_id}")
         return await self.get(tenant, document_id) if entry is None else _with_revision(entry)
 
@@ -169,8 +161,6 @@ class TenantStore(Generic[D]):
         """Replace a document and return it with its new revision.
 
         Args:
-            tenant: The owner.
-            document: The new content.
             revision: The revision to replace; None replaces any.
             rewrite_equal: Whether equal content is written too. False returns an equal stored document,
                 whatever its revision, so that a repeated request changes nothing.
@@ -196,11 +186,7 @@ class TenantStore(Generic[D]):
                 return document.model_copy(update={"revision": written})
 
     async def delete(self, tenant: str, document_id: str) -> None:
-        """Delete a document. A deleted default is stored again when it is next used.
-
-        Raises:
-            NotFound: No such document is stored.
-        """
+        """Delete a stored document, or raise `NotFound`. A default is stored again when it is next used."""
         if await self._bucket.get(f"{tenant}.{document_id}") is None:
             raise NotFound(self._noun, document_id)
         await self._bucket.delete(f"{tenant}.{document_id}")

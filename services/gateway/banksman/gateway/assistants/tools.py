@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated
 
 from banksman.bus.connection import Bus
@@ -20,39 +19,31 @@ from banksman.runs.runners.placement import Placements
 
 
 class Tools:
-    def __init__(self, bus: Bus) -> None:
+    """The tools of tenants. No tool is called (R42, R43)."""
+
+    def __init__(self, bus: Bus, placements: Placements, *, enabled: bool) -> None:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
+        self._placements = placements
+        self._enabled = enabled
+        """False lists nothing: tools are off for the whole system."""
 
     async def registered(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return all tools of a tenant. A workspace tool wins over a registered one of the same name."""
-        return _with_workspace_tools(await self.visible(tenant))
+        return _with_workspace_tools(await self._visible(tenant))
 
-    async def available(self, tenant: str, placements: Placements) -> tuple[ToolDefinition, ...]:
+    async def available(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return the tools that a run would be offered now: registered tools only while a server is alive."""
-        served = [one for one in await self.visible(tenant) if _is_served(one, placements)]
+        served = [one for one in await self._visible(tenant) if self._is_served(one)]
         return _with_workspace_tools(served)
 
-    async def visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
-        return visible_to(tenant, [entry.value async for entry in self._bucket.entries()])
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCatalog:
-    """The tools as clients read them. It calls no tool (R42, R43)."""
-
-    tools: Tools
-    placements: Placements
-    enabled: bool
-    """False lists nothing: tools are off for the whole system."""
-
     async def list(self, caller: Caller) -> tuple[ToolView, ...]:
-        if not self.enabled:
+        if not self._enabled:
             return ()
-        runs = _runs(self.placements)
+        runs = self._runs()
         builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
         registered = [
-            tool_view(one.definition, one.tenant, available=_is_served(one, self.placements))
-            for one in await self.tools.visible(caller.tenant)
+            tool_view(one.definition, one.tenant, available=self._is_served(one))
+            for one in await self._visible(caller.tenant)
             if one.definition.name not in WORKSPACE_NAMES
         ]
         return (*builtin, *registered)
@@ -63,6 +54,19 @@ class ToolCatalog:
             raise NotFound("tool", name[:64])
         return found
 
+    async def _visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
+        return visible_to(tenant, [entry.value async for entry in self._bucket.entries()])
+
+    def _is_served(self, one: ToolRegistration) -> bool:
+        server = one.definition.server
+        if server is None:
+            # A tool of a server of the Model Context Protocol, which runners call.
+            return self._runs()
+        return any(instance.serving for instance in self._placements.instances(server, one.tenant))
+
+    def _runs(self) -> bool:
+        return any(lease.workspaces and lease.serving for lease in self._placements.leases())
+
 
 def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolDefinition, ...]:
     found = {tool.name: tool for tool in WORKSPACE_TOOLS}
@@ -71,30 +75,18 @@ def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolD
     return tuple(found.values())
 
 
-def _is_served(one: ToolRegistration, placements: Placements) -> bool:
-    server = one.definition.server
-    if server is None:
-        # A tool of a server of the Model Context Protocol, which runners call.
-        return _runs(placements)
-    return any(instance.serving for instance in placements.instances(server, one.tenant))
-
-
-def _runs(placements: Placements) -> bool:
-    return any(lease.workspaces and lease.serving for lease in placements.leases())
-
-
-Catalog = Annotated[ToolCatalog, provided(ToolCatalog)]
+Service = Annotated[Tools, provided(Tools)]
 
 operations = Operations("tools", right=ADMIN)
 
 
 @operations.add("tool.list", "GET /context/tools")
-async def list_tools(tools: Catalog, caller: CallerDep) -> ToolViews:
+async def list_tools(tools: Service, caller: CallerDep) -> ToolViews:
     """List the tools that the tenant's models may call, the built-in ones first (R43)."""
     return ToolViews.of(await tools.list(caller))
 
 
 @operations.add("tool.read", "GET /context/tools/{name}", errors=(MISSING,))
-async def read_tool(name: str, tools: Catalog, caller: CallerDep) -> ToolView:
+async def read_tool(name: str, tools: Service, caller: CallerDep) -> ToolView:
     """Read a tool that the tenant's models may call (R42)."""
     return await tools.get(caller, name)

@@ -46,7 +46,7 @@ async def publish_title(queue: RunQueue, tenant: str, conversation_id: str, titl
     await queue.signal(signal, signal.request_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConversationChanges:
     conversations: Conversations
     created: CreatedConversations
@@ -100,16 +100,16 @@ class ConversationChanges:
         self.created.take(caller.tenant, conversation_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Titles:
     """Generates titles. A gateway makes one request to a model for a conversation at a time."""
 
-    enabled: bool
-    model_name: str | None
     conversations: Conversations
     views: Views
-    model: OneRequest
     queue: RunQueue
+    model: OneRequest
+    enabled: bool
+    model_name: str | None
     _generating: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     async def generate(self, caller: Caller, conversation_id: str) -> ConversationRecord:
@@ -127,8 +127,9 @@ class Titles:
         self._generating.add(key)
         try:
             excerpt = await self._excerpt(*key)
-            if excerpt is not None:
-                await self._store(*key, await self._written(caller, excerpt))
+            title = None if excerpt is None else await self._written(caller, excerpt)
+            if excerpt is not None and await self.conversations.generated(*key, title):
+                await publish_title(self.queue, *key, title or "")
         finally:
             self._generating.discard(key)
         return await self.conversations.get(*key)
@@ -150,10 +151,6 @@ class Titles:
             logger.warning("no title was generated: %s", error)
             return None
         return title_in(reply)
-
-    async def _store(self, tenant: str, conversation_id: str, title: str | None) -> None:
-        if await self.conversations.generated(tenant, conversation_id, title):
-            await publish_title(self.queue, tenant, conversation_id, title or "")
 
 
 def title_in(reply: str) -> str | None:

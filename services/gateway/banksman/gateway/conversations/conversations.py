@@ -105,13 +105,8 @@ class Conversations:
         before = await self._change(tenant, conversation_id, changes)
         return before.title_by == "message" and title is not None
 
-    async def mark(
-        self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
-    ) -> None:
-        """None changes nothing."""
-        wanted = {"pinned": pinned, "archived": archived}
-        changes = {name: value for name, value in wanted.items() if value is not None}
-        await self._change(tenant, conversation_id, lambda _: changes)
+    async def mark(self, tenant: str, conversation_id: str, marks: Mapping[str, bool]) -> None:
+        await self._change(tenant, conversation_id, lambda _: marks)
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
         """Move a conversation up in the list, and derive a missing title. A concurrent write wins."""
@@ -142,9 +137,7 @@ class Conversations:
 
         Args:
             query: Part of a title in any case, or an id.
-            cursor: Where the page begins; None for the newest.
             pinned: Whether they are pinned; None for both.
-            archived: Whether they are archived.
         """
         wanted = query.casefold().strip()
 

@@ -17,7 +17,6 @@ from banksman.contracts.assistants import (
     ConversationRecord,
     ConversationSettings,
     RunOverrides,
-    RunSettings,
 )
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Outcome
@@ -40,7 +39,7 @@ MAX_BYTES = 768 * 1024
 OUTCOMES = frozenset(get_args(Outcome))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Imports:
     conversations: Conversations
     assistants: TenantStore[Assistant]
@@ -66,7 +65,10 @@ class Imports:
         signal = ImportConversation(
             tenant=caller.tenant,
             conversation_id=conversation_id,
-            settings=_small(settings),
+            # Without a prompt, because no model request is made with them.
+            settings=settings.model_copy(
+                update={"system_prompt": None, "system_prompt_id": None, "variables": {}}
+            ),
             runs=runs_in(given.events, conversation_id),
         )
         size = len(signal.model_dump_json())
@@ -74,16 +76,13 @@ class Imports:
             raise BadInput("events", f"{size} bytes", f"messages of at most {MAX_BYTES} bytes together")
         await self.backlog.logs.check(caller.tenant)
         await self.backlog.check_signal(caller.tenant, size)
-        title = _title(given.conversation) or title_of(signal.runs[0].message.content)
+        exported = given.conversation.get("title")
+        title = exported[:MAX_TITLE_CHARS] if isinstance(exported, str) else ""
+        title = title or title_of(signal.runs[0].message.content)
         record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
         await self.conversations.create(caller.tenant, record)
         await self.queue.signal(signal, f"import-{conversation_id}")
         return await self.conversations.get(caller.tenant, conversation_id)
-
-
-def _title(record: Mapping[str, Any]) -> str:
-    title = record.get("title")
-    return title[:MAX_TITLE_CHARS] if isinstance(title, str) else ""
 
 
 def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tuple[ImportedRun, ...]:
@@ -187,8 +186,3 @@ def _text(content: Any, at: int) -> str:
 def _part_text(part: Mapping[str, Any]) -> str:
     text = part.get("text")
     return text if isinstance(text, str) else f"[{part.get('type')}: {str(part.get('path', ''))[:200]}]"
-
-
-def _small(settings: RunSettings) -> RunSettings:
-    """Return settings without a prompt, because no model request is made with them."""
-    return settings.model_copy(update={"system_prompt": None, "system_prompt_id": None, "variables": {}})

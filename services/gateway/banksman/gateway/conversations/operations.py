@@ -134,8 +134,8 @@ async def rename_conversation(
     """Rename, pin or archive a conversation."""
     if body.title is not None:
         await changes.rename(caller, conversation_id, body.title)
-    if body.pinned is not None or body.archived is not None:
-        await index.mark(caller.tenant, conversation_id, body.pinned, body.archived)
+    if marks := body.model_dump(include={"pinned", "archived"}, exclude_none=True):
+        await index.mark(caller.tenant, conversation_id, marks)
     return await index.current(caller.tenant, conversation_id)
 
 
@@ -208,44 +208,28 @@ async def list_events(
 
 
 async def build(base: Foundation) -> None:
-    services, settings = base.services, base.settings
-    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
-    assistants = services[AssistantStore]
-    changes = ConversationChanges(
-        conversations=index,
-        created=services[CreatedConversations],
-        assistants=assistants,
-        prompts=services[PromptStore],
-        queue=queue,
-        backlog=backlog,
-        clock=base.clock,
+    services, settings, clock = base.services, base.settings, base.clock
+    index, queue, backlog, views = (
+        services[Conversations],
+        services[RunQueue],
+        services[Backlog],
+        services[Views],
     )
-    imports = Imports(
-        conversations=index,
-        assistants=assistants,
-        requests=services[StoredRequests],
-        queue=queue,
-        backlog=backlog,
-        clock=base.clock,
-        default_model=settings.default_model,
-    )
+    assistants, prompts, requests = services[AssistantStore], services[PromptStore], services[StoredRequests]
+    created = services[CreatedConversations]
+    changes = ConversationChanges(index, created, assistants, prompts, queue, backlog, clock)
+    imports = Imports(index, assistants, requests, queue, backlog, clock, settings.default_model)
     titles = Titles(
+        index,
+        views,
+        queue,
+        services[OneRequest],
         enabled=settings.generates_titles,
         model_name=settings.gateway.title_model,
-        conversations=index,
-        views=services[Views],
-        model=services[OneRequest],
-        queue=queue,
     )
-    followed = FollowedRuns(base.dispatcher, services[Feeds], services[Views])
+    followed = FollowedRuns(base.dispatcher, services[Feeds], views)
     # Here and not with the runs, because a first message creates its conversation.
-    over_http = RunsOverHttp(
-        changes=changes,
-        starts=services[RunStarts],
-        requests=services[StoredRequests],
-        followed=followed,
-        runs=services[Runs],
-    )
+    over_http = RunsOverHttp(changes, services[RunStarts], requests, followed, services[Runs])
     services.add(changes, imports, titles, Search(base.bus, index), followed, over_http)
 
 

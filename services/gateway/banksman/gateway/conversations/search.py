@@ -81,7 +81,8 @@ class Search:
         return HitPage(items=tuple(hits), next=None if reached is None else str(reached))
 
     async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
-        if _escaped(wanted) not in message.data.decode(errors="replace").casefold():
+        escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
+        if escaped not in message.data.decode(errors="replace").casefold():
             return []  # Most commits do not contain the text and need not be decoded.
         try:
             events = stored_commit(message).commit.events
@@ -129,10 +130,6 @@ def _snippet(text: str, at: int) -> str:
     start = max(0, at - BEFORE_CHARS)
     cut = " ".join(text[start : start + AROUND_CHARS].split())
     return f"{'…' if start else ''}{cut}{'…' if start + AROUND_CHARS < len(text) else ''}"
-
-
-def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 operations = Operations("conversations")

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -178,11 +179,8 @@ class ConfiguredServers:
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
-
-        async def request_token(wanted: RequestToken) -> FileReply:
-            return await self.ask_runner(tenant, wanted)
-
         allowed = Entry(entry.key, server, entry.revision)
+        request_token = partial(self.ask_runner, tenant)
         transport = await self.access.authorized(tenant, allowed, resolved.transport, request_token)
         return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
 

@@ -21,7 +21,7 @@ from banksman.contracts.frames import (
     RunCancel,
     WorkflowStart,
 )
-from banksman.contracts.ids import conversation_of, conversation_of_approval, digest, new_id, run_id_for
+from banksman.contracts.ids import digest, new_id, run_id_for
 from banksman.contracts.messages import Content, TextPart
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
@@ -30,18 +30,8 @@ from banksman.gateway.operation.parameters import UNREPEATED
 Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 
-def check_conversation(request: Request) -> None:
+def check_conversation(given: str | None, named: str | None) -> None:
     """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
-    match request:
-        case RunCancel():
-            named = conversation_of(request.run_id)
-        case ApprovalDecision():
-            named = conversation_of_approval(request.approval_id)
-        case InputReply():
-            named = conversation_of_approval(request.request_id)
-        case _:
-            return
-    given = request.conversation_id
     if named is not None and given not in (None, named):
         raise BadInput("conversation_id", given, f"{named!r}, the conversation of the other id, or nothing")
 
@@ -128,11 +118,8 @@ class StoredRequests:
         """Return `ids` for a new request, and the ids of the first request for a repeated one.
 
         Args:
-            tenant: The tenant.
             request_id: Unique within the tenant.
-            body: The request's body.
-            ids: The ids that a new request gets.
-            exclude: Fields that may differ between a request and its repeat.
+            exclude: Fields of the body that may differ between a request and its repeat.
 
         Raises:
             Conflict: The id was used with another body.

@@ -21,7 +21,7 @@ REPLY_S = 60.0
 """Seconds within which the model must reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OneRequest:
     """Requests one reply from a model, by a run with the limits, retries and usage of the tenant."""
 

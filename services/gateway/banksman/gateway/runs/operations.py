@@ -10,7 +10,7 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.live import LiveHub
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
-from banksman.contracts.registry import CallPage, ListedCall
+from banksman.contracts.registry import CallPage
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
@@ -193,7 +193,7 @@ async def list_calls(
     page = calls[after : after + limit]
     end = after + len(page)
     return CallPage(
-        items=tuple(ListedCall(tool_call_id=one.tool_call_id, **dict(one.tracked)) for one in page),
+        items=tuple(page),
         next=end if end < len(calls) else None,
         total=len(calls),
     )
@@ -226,27 +226,20 @@ async def build_queue(base: Foundation) -> None:
 
 async def build(base: Foundation) -> None:
     services, default_model = base.services, base.settings.default_model
-    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
-    runs = Runs(base.bus, services[LiveHub], services[Views], index)
-    one_request = OneRequest(
-        runs=runs,
-        conversations=index,
-        assistants=services[AssistantStore],
-        queue=queue,
-        backlog=backlog,
-        clock=base.clock,
-        default_model=default_model,
+    index, queue, backlog, views = (
+        services[Conversations],
+        services[RunQueue],
+        services[Backlog],
+        services[Views],
     )
-    starts = RunStarts(
-        views=services[Views],
-        conversations=index,
-        created=services[CreatedConversations],
-        assistants=services[GovernedAssistants],
-        queue=queue,
-        backlog=backlog,
-        default_model=default_model,
+    assistants, governed = services[AssistantStore], services[GovernedAssistants]
+    runs = Runs(base.bus, services[LiveHub], views, index)
+    services.add(
+        runs,
+        OneRequest(runs, index, assistants, queue, backlog, base.clock, default_model),
+        RunStarts(views, index, services[CreatedConversations], governed, queue, backlog, default_model),
+        RunCancels(runs, queue, backlog),
     )
-    services.add(runs, one_request, starts, RunCancels(runs=runs, queue=queue, backlog=backlog))
 
 
 QUEUE = Feature(Operations("runs"), build_queue)

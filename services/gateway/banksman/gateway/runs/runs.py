@@ -25,10 +25,9 @@ from banksman.contracts.events import (
     RunFinished,
     ToolCallCompleted,
     ToolCallRequested,
-    TrackedCall,
 )
 from banksman.contracts.ids import conversation_of
-from banksman.contracts.registry import StartWorkflow
+from banksman.contracts.registry import ListedCall, StartWorkflow
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
@@ -53,34 +52,38 @@ class FoundRun:
     """Its open approval requests."""
 
 
+@dataclass(frozen=True, slots=True)
 class Runs:
-    def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
-        self._bus = bus
-        self._hub = hub
-        self._views = views
-        self._conversations = conversations
+    bus: Bus
+    hub: LiveHub
+    views: Views
+    conversations: Conversations
 
     async def get(self, tenant: str, run_id: str) -> FoundRun:
-        run = await self.find(tenant, run_id)
-        return await self._found(tenant, conversation_of(run_id), run)
+        known, conversation_id = await self.find(tenant, run_id), conversation_of(run_id)
+        view = await self.views.read(tenant, conversation_id)
+        # A snapshot, because other readers may update the view while the outcome is read.
+        run = replace(view.runs.get(run_id, known))
+        open_ = tuple(one.requested for one in view.approvals.values() if one.run_id == run_id)
+        outcome: RunFinished | None = None
+        if run.finished_in:
+            stored = await self.views.commit(tenant, conversation_id, run.finished_in)
+            outcome = _outcome(stored, run_id) if stored else None
+        return FoundRun(conversation_id, run, outcome, open_)
 
     async def find(self, tenant: str, run_id: str) -> RunView:
         """Return a run that is stored in its log, or in a queue; raise `NotFound` if the tenant has none."""
         conversation_id = await self.conversation(tenant, run_id)
-        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
-        if run is None:
-            run = await self._queued(tenant, conversation_id, run_id)
-        if run is None:
-            # An agent may have moved the run from the queue to the log between the two reads.
-            run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
-        if run is None:
-            raise NotFound("run", run_id)
-        return run
+        for find in (self._in_log, self._queued, self._in_log):
+            # Twice in the log: an agent may move the run there from the queue between the first two reads.
+            if (run := await find(tenant, conversation_id, run_id)) is not None:
+                return run
+        raise NotFound("run", run_id)
 
     async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
         """Return the runs of a conversation in the order of their requests, without their outcomes."""
-        await self._conversations.get(tenant, conversation_id)
-        view = await self._views.read(tenant, conversation_id)
+        await self.conversations.get(tenant, conversation_id)
+        view = await self.views.read(tenant, conversation_id)
         return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
 
     async def wait(
@@ -93,15 +96,15 @@ class Runs:
         """
         kinds = ENDED_OR_PARKED if or_parked else ENDED
         conversation_id = conversation_of(run_id) if started else await self.conversation(tenant, run_id)
-        view = self._views.known(tenant, conversation_id)
+        view = self.views.known(tenant, conversation_id)
         if not started:
-            view = await self._views.read(tenant, conversation_id)
+            view = await self.views.read(tenant, conversation_id)
         ended = asyncio.Event()
         last: StoredCommit | None = None
 
         def on_commit(stored: StoredCommit) -> None:
             nonlocal last
-            self._views.note(tenant, conversation_id, stored)
+            self.views.note(tenant, conversation_id, stored)
             for event in stored.commit.events:
                 if event.run_id == run_id and isinstance(event.data, kinds):
                     last = stored
@@ -109,7 +112,7 @@ class Runs:
 
         known = view.runs.get(run_id)
         if known is None or not (known.finished_in or (or_parked and known.status in PARKED)):
-            following = await self._hub.follow(
+            following = await self.hub.follow(
                 tenant, conversation_id, after_stream_seq=view.stream_seq, on_commit=on_commit
             )
             try:
@@ -120,47 +123,47 @@ class Runs:
             finally:
                 await following.close()
         # If the commit that ended the run was received, nothing needs to be read.
-        run = self._views.known(tenant, conversation_id).runs.get(run_id)
+        run = self.views.known(tenant, conversation_id).runs.get(run_id)
         outcome = None if last is None else _outcome(last, run_id)
         if run is not None and run.finished_in and outcome is not None:
             return FoundRun(conversation_id, replace(run), outcome)
         return await self.get(tenant, run_id)
 
-    async def calls(self, tenant: str, run_id: str) -> list[RunCall]:
+    async def calls(self, tenant: str, run_id: str) -> list[ListedCall]:
         """Return the complete calls of a run that have a result, in the order of their results."""
         return calls_of(await self.events(tenant, run_id), run_id)
 
     async def events(self, tenant: str, run_id: str) -> tuple[Event, ...]:
         """Return the stored events of a conversation from the first one of a run."""
         conversation_id = await self.conversation(tenant, run_id)
-        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        run = await self._in_log(tenant, conversation_id, run_id)
         if run is None:
             raise NotFound("run", run_id)
-        stored = await self._views.events(tenant, conversation_id, after_seq=max(0, run.first_seq - 1))
+        stored = await self.views.events(tenant, conversation_id, after_seq=max(0, run.first_seq - 1))
         return stored.events
 
     async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
         """Return the result of a tool call; raise `NotFound` if the call has no result yet."""
         conversation_id = await self.conversation(tenant, run_id)
-        view = await self._views.read(tenant, conversation_id)
-        stored = await self._views.commit(tenant, conversation_id, view.outputs.get(tool_call_id, 0))
+        view = await self.views.read(tenant, conversation_id)
+        stored = await self.views.commit(tenant, conversation_id, view.outputs.get(tool_call_id, 0))
         for event in stored.commit.events if stored else ():
-            match event.data:
-                case ToolCallCompleted(result=result) if (
-                    event.run_id == run_id and result.tool_call_id == tool_call_id
-                ):
-                    return result
-                case _:
-                    continue
+            completed = event.data
+            if isinstance(completed, ToolCallCompleted) and event.run_id == run_id:
+                if completed.result.tool_call_id == tool_call_id:
+                    return completed.result
         raise NotFound("result of a tool call", tool_call_id)
 
     async def conversation(self, tenant: str, run_id: str) -> str:
         conversation_id = conversation_of(run_id)
         try:
-            await self._conversations.get(tenant, conversation_id)
+            await self.conversations.get(tenant, conversation_id)
         except NotFound as error:
             raise NotFound("run", run_id) from error
         return conversation_id
+
+    async def _in_log(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
+        return (await self.views.read(tenant, conversation_id)).runs.get(run_id)
 
     async def _queued(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
         """Return a run whose start is stored and that no agent or workflow service has claimed yet."""
@@ -169,24 +172,11 @@ class Runs:
             (WORKFLOWS, subjects.workflow_run(subjects.SERVED, tenant, conversation_id)),
         ):
             after = 0
-            while message := await jetstream.next_message(self._bus, stream, subject, after=after):
+            while message := await jetstream.next_message(self.bus, stream, subject, after=after):
                 after = message.stream_seq
                 if (view := _queued_view(message, run_id)) is not None:
                     return view
         return None
-
-    async def _found(self, tenant: str, conversation_id: str, queued: RunView) -> FoundRun:
-        view = await self._views.read(tenant, conversation_id)
-        # A snapshot, because other readers may update the view while the outcome is read.
-        run = replace(view.runs.get(queued.run_id, queued))
-        approvals = tuple(
-            approval.requested for approval in view.approvals.values() if approval.run_id == run.run_id
-        )
-        outcome: RunFinished | None = None
-        if run.finished_in:
-            stored = await self._views.commit(tenant, conversation_id, run.finished_in)
-            outcome = _outcome(stored, run.run_id) if stored else None
-        return FoundRun(conversation_id, run, outcome, approvals)
 
 
 def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
@@ -208,16 +198,10 @@ def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class RunCall:
-    tool_call_id: str
-    tracked: TrackedCall
-
-
-def calls_of(events: Iterable[Event], run_id: str) -> list[RunCall]:
+def calls_of(events: Iterable[Event], run_id: str) -> list[ListedCall]:
     """Return the calls of a run in the order of their results, as its outcome lists them (R102)."""
     requested: dict[str, ToolCall] = {}
-    found: list[RunCall] = []
+    found: list[ListedCall] = []
     iteration = 0
     for event in events:
         if event.run_id != run_id:
@@ -236,10 +220,14 @@ def calls_of(events: Iterable[Event], run_id: str) -> list[RunCall]:
                 # A second result of the same call changes nothing.
                 call = requested.pop(result.tool_call_id, None)
                 if call is not None:
-                    tracked = TrackedCall(
-                        tool=call.name, params=call.arguments, result=result.content, iteration=iteration
+                    listed = ListedCall(
+                        tool_call_id=call.id,
+                        tool=call.name,
+                        params=call.arguments,
+                        result=result.content,
+                        iteration=iteration,
                     )
-                    found.append(RunCall(call.id, tracked))
+                    found.append(listed)
             case _:
                 pass
     return found

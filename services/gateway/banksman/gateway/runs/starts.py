@@ -43,7 +43,7 @@ from banksman.runtime.tracing import current, valid
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunStarts:
     views: Views
     conversations: Conversations
@@ -125,7 +125,7 @@ class RunStarts:
         return None if view.open_run is None else view.open_run.run_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunCancels:
     runs: Runs
     queue: RunQueue
@@ -133,8 +133,8 @@ class RunCancels:
 
     async def cancel(self, caller: Caller, request: RunCancel) -> Ack:
         """Store a cancel. It has no effect on a run that has ended."""
-        check_conversation(request)
         conversation_id = conversation_of(request.run_id)
+        check_conversation(request.conversation_id, conversation_id)
         # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.
         run = await self.runs.find(caller.tenant, request.run_id)
         if not run.finished_in:
@@ -172,7 +172,7 @@ def _with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
     return (*parts, *(FilePart(path=path) for path in paths))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunsOverHttp:
     """Starts over HTTP: the response has the ids, the outcome, or the events as a stream."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from banksman.contracts.wire import JsonValue
-from banksman.gateway.runs.task_states import JsonDict, status
+from banksman.gateway.runs.bodies import JsonDict, status
 from banksman.runs.approval.policy import visible
 
 MAX_SHOWN_CHARS = 1_500

@@ -28,7 +28,7 @@ BUSY_S = 2.0
 GIVEN_UP_AFTER = timedelta(hours=24)
 GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
 """Time after which attempts to notify a device end: the request is in the inbox anyway."""
-PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
+PAUSES_S = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 """Seconds of pause after the first, second, … failed attempt. The last one also follows all further ones."""
 ENDED_SUBSCRIPTION = (404, 410)
 """Statuses with which a push service responds for a subscription that has ended (RFC 8030)."""
@@ -75,7 +75,7 @@ class WebhookDeliveries:
                     await self.store.remove(webhook)
                 return Done()
             case "pending":
-                return Later(_pause_s(message.num_delivered))
+                return Later(PAUSES_S[min(message.num_delivered, len(PAUSES_S)) - 1])
             case "failed":
                 raise Poison(message.subject, f"webhook {webhook.id} was not delivered: {attempt.error}")
 
@@ -106,10 +106,6 @@ def _after_failure(
     given_up_after = GIVEN_UP_AFTER if webhook.device is None else GIVEN_UP_TO_DEVICE_AFTER
     # By Standard Webhooks, a receiver responds with 410 to disable its webhook.
     return "failed" if status == 410 or now - queued.created_at >= given_up_after else "pending"
-
-
-def _pause_s(attempts: int) -> float:
-    return float(PAUSES_S[min(attempts, len(PAUSES_S)) - 1])
 
 
 _QUEUED: TypeAdapter[QueuedDelivery] = TypeAdapter(QueuedDelivery)

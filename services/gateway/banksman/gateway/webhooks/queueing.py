@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from datetime import datetime
-from functools import partial
 from typing import get_args
 
 from pydantic_core import to_json
@@ -91,21 +90,29 @@ class WebhookQueue:
             for event in events:
                 for receiver in receivers:
                     if _selects(receiver, event) and _is_later(receiver, event, message.stream_seq):
-                        await self.put(
-                            _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
-                        )
+                        await self._put(receiver, conversation_id, stored.commit.log_epoch, event)
         return Done()
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
         """Queue the newest event that a receiver selects among the events before its creation."""
         for event in [one for one in events.events if _selects(receiver, one)][-1:]:
-            await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
+            await self._put(receiver, conversation_id, events.log_epoch, event)
+
+    async def _put(self, webhook: Webhook, conversation_id: str, log_epoch: str, event: Event) -> None:
+        source = f"{webhook.id}\n{conversation_id}\n{log_epoch}\n{event.seq}"
+        frame = json.loads(encoded_event(event, conversation_id, log_epoch, event.seq - 1))
+        ids = {"conversation_id": conversation_id, "run_id": event.run_id, "seq": event.seq}
+        data: dict[str, JsonValue] = {**frame["data"], **ids}
+        message_id = f"msg-{digest(source.encode())[:32]}"
+        link = _link(webhook, event, self._key)
+        await self.put(_queued(webhook, message_id, event.data.type, event.ts, data, link))
 
     async def put(self, message: QueuedDelivery) -> None:
         subject = subjects.webhook_delivery(message.tenant, message.webhook_id)
         payload = message.model_dump_json().encode()
         state = Delivery(id=message.id, type=message.type, status="pending", created_at=message.created_at)
-        if await self._waiting(message.tenant) < MAX_WAITING:
+        below = subjects.all_of("webhook", message.tenant)
+        if await count_below(self._bus, WEBHOOK_QUEUE, below) < MAX_WAITING:
             # Stored before the message, so that it cannot replace the state of an attempt to deliver it.
             await self._store.note(message, state)
             await durable(self._bus, subject, payload, msg_id=message.id)
@@ -121,18 +128,12 @@ class WebhookQueue:
         )
         await self._store.note(message, state.model_copy(update={"status": "failed", "error": reason}))
 
-    async def _waiting(self, tenant: str) -> int:
-        return await count_below(self._bus, WEBHOOK_QUEUE, subjects.all_of("webhook", tenant))
-
     async def _watch(self, stop: asyncio.Event) -> None:
         """Update the consumer when the set of tenants with webhooks changes; set `stop` when it is empty."""
         while known := self._store.tenants():
-            await self._store.view.wait_for(partial(self._differs, known))
+            await self._store.view.wait_for(lambda _, known=known: self._store.tenants() != known)
             await self.follow()
         stop.set()
-
-    def _differs(self, known: list[str], _: object) -> bool:
-        return self._store.tenants() != known
 
 
 def _is_later(receiver: Webhook, event: Event, stream_seq: int) -> bool:
@@ -162,27 +163,6 @@ def is_for(user: str, event: Event) -> bool:
 
 def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
     return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
-
-
-def _message(
-    webhook: Webhook, conversation_id: str, log_epoch: str, event: Event, key: bytes
-) -> QueuedDelivery:
-    source = f"{webhook.id}\n{conversation_id}\n{log_epoch}\n{event.seq}"
-    frame = json.loads(encoded_event(event, conversation_id, log_epoch, event.seq - 1))
-    data: dict[str, JsonValue] = {
-        **frame["data"],
-        "conversation_id": conversation_id,
-        "run_id": event.run_id,
-        "seq": event.seq,
-    }
-    return _queued(
-        webhook,
-        f"msg-{digest(source.encode())[:32]}",
-        event.data.type,
-        event.ts,
-        data,
-        _link(webhook, event, key),
-    )
 
 
 def _queued(

@@ -15,8 +15,8 @@ from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import CHAT, READ, Caller
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.gateway.runs.bodies import TaskReceiver
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.runs.task_states import TaskReceiver
 from banksman.gateway.webhooks.models import Task, Webhook
 from banksman.gateway.webhooks.queueing import WebhookQueue
 from banksman.gateway.webhooks.sending import Sender, secret_of
@@ -75,7 +75,11 @@ class TaskReceivers:
 
     async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
         found = await self._of_tenant(caller.tenant)
-        return tuple(_described(one, task) for one, task in found if task.run_id == run_id)
+        return tuple(
+            TaskReceiver(run_id=run_id, config_id=task.config_id, url=one.url)
+            for one, task in found
+            if task.run_id == run_id
+        )
 
     async def get(self, caller: Caller, run_id: str, config_id: str) -> TaskReceiver:
         found = [one for one in await self.list(caller, run_id) if one.config_id == config_id]
@@ -95,10 +99,6 @@ class TaskReceivers:
 
 def _is_named(task: Task, run_id: str, config_id: str) -> bool:
     return (task.run_id, task.config_id) == (run_id, config_id)
-
-
-def _described(receiver: Webhook, task: Task) -> TaskReceiver:
-    return TaskReceiver(run_id=task.run_id, config_id=task.config_id, url=receiver.url)
 
 
 OF_A2A = "the methods of A2A for push notification configurations do the same"

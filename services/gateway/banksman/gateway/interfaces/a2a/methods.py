@@ -33,8 +33,7 @@ from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenR
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Listing
-from banksman.gateway.runs.bodies import Run
-from banksman.gateway.runs.task_states import STATES, JsonDict, TaskReceiver
+from banksman.gateway.runs.bodies import STATES, JsonDict, Run, TaskReceiver
 
 CANCEL_WAIT_S = 5.0
 """Seconds that `CancelTask` waits for the end of the run."""

@@ -16,8 +16,7 @@ from banksman.contracts.events import Event, MessageCompleted, RunFinished, RunQ
 from banksman.contracts.messages import Content, text_of
 from banksman.gateway.conversations.view import ConversationView, RunView
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
-from banksman.gateway.runs.bodies import Run
-from banksman.gateway.runs.task_states import JsonDict, status
+from banksman.gateway.runs.bodies import JsonDict, Run, status
 
 OWN = "banksman"
 """The key of Banksman's own fields in metadata."""
