@@ -147,6 +147,7 @@ def described(looked_at: LookedAt) -> McpServerDescription:
         "tools": tuple(_described_tool(server, tool) for tool in server.tools),
         "changes": tuple(_described_change(server, tool) for tool in server.changes),
         "changes_digest": looked_at.changes_digest,
+        "problem_code": server.problem_code,
         "refused": looked_at.refused,
         "signed_in": signed_in and McpSignedIn(**dict(signed_in)),
     }
