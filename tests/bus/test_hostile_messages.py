@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from pydantic import TypeAdapter
 
-from banksman.bus import direct, jetstream, names
+from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.errors import MessageTooLarge
@@ -324,7 +324,7 @@ async def test_a_read_returns_every_hostile_message(bus: Bus, stream: str) -> No
     info = await jetstream.call(bus, api("STREAM.INFO", stream))
     if not info["config"].get("allow_direct"):
         return
-    everything = [message async for message in direct.read(bus, stream, ">", current=True)]
+    everything = [message async for message in jetstream.read(bus, stream, ">", current=True)]
     assert len(everything) == info["state"]["messages"]
     for message in everything:
         assert await jetstream.last_message(bus, stream, message.subject) is not None

@@ -11,7 +11,7 @@ from banksman.bus.dead import dead_letters, read_dead_letter, replay, store_late
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest, LateResult

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.direct import BATCH_MESSAGES
 from banksman.bus.errors import LogBroken, MessageTooLarge
-from banksman.bus.jetstream import delete_message
+from banksman.bus.jetstream import BATCH_MESSAGES, delete_message
 from banksman.bus.publish import durable
 from banksman.bus.storage.log import AppendConflict, EventLog
 from banksman.contracts import subjects

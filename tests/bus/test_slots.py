@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
 from banksman.bus.messages import Message
@@ -178,7 +178,7 @@ async def test_slots_are_removed_several_at_a_time(nats_server: NatsServer, bus:
             wire.lose_next("_INBOX", times=0)
 
             async def removed() -> bool:
-                return not await direct.count(bus, RESULTS, subjects.tool_started(tenant, ANY))
+                return not await jetstream.count_on_replica(bus, RESULTS, subjects.tool_started(tenant, ANY))
 
             await eventually(removed)
 

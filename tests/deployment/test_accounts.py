@@ -18,7 +18,7 @@ from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.jetstream import ApiError, call, last_message
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import RENEW_EVERY_S, renew_lease, take_lease
 from banksman.bus.storage.log import EventLog

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.deployment.durability import Durability
+from banksman.deployment.streams import Durability
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
 

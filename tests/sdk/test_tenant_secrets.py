@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.names import RESULTS, TENANT_SECRETS, kv_stream
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply
 from banksman.contracts.ids import digest, new_id
@@ -58,7 +58,7 @@ def serving(nats: SecuredNats, user: str, server: str, box: Toolbox) -> ToolServ
 
 
 async def stored(bus: Bus, stream: str, below: str) -> str:
-    return "\n".join([message.data.decode() async for message in direct.read(bus, stream, below)])
+    return "\n".join([message.data.decode() async for message in jetstream.read(bus, stream, below)])
 
 
 async def test_a_declared_secret_reaches_the_tenants_own_tool_and_neither_its_result_nor_an_error_shows_it(

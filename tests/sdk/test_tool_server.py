@@ -24,7 +24,7 @@ from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.errors import TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import IDLE_RENEW_EVERY_S
 from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots

@@ -9,7 +9,7 @@ import pytest
 
 from banksman.agent.relay import Relay
 from banksman.agent.relayed_messages import TenantRedaction
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.deployment.users import AGENT
 from tests.support.fixtures import SecuredNats
 

@@ -1,10 +1,9 @@
 """The broker: the only code that knows NATS. All other code uses logs, slots, work queues and buckets.
 
-- This folder: one connection, requests, durable publishes, reads of streams, dead letters.
+- This folder: one connection, requests, durable publishes, reads of streams, dead letters, secrets.
 - `queues`: work queues, and how a handled message is settled.
 - `storage`: event logs, buckets, objects, write-once slots, leases.
 - `control_plane`: handlers of requests that a service declares with FastStream.
-- `secrets`: encryption, secrets of tenants, access to MCP servers, call tickets.
 """
 
 import importlib

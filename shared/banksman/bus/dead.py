@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call, delete_message, stored_message
 from banksman.bus.messages import StoredMessage
@@ -169,7 +169,7 @@ async def dead_letters(
 ) -> AsyncIterator[StoredDeadLetter]:
     """Yield the dead letters of one stream, or of all streams for None, oldest first."""
     which = subjects.all_of("dead", stream) if stream else subjects.all_of("dead")
-    async for message in direct.read(bus, DEAD, which, after=after):
+    async for message in jetstream.read(bus, DEAD, which, after=after):
         yield StoredDeadLetter(message.stream_seq, _letter(message))
 
 

@@ -1,20 +1,36 @@
-"""Requests to the JetStream API, and reads that the leader of a stream serves.
+"""Requests to the JetStream API, and reads of streams from their leader or from any replica.
 
-All functions raise what `call` raises.
+A replica that was disconnected or frozen may lag behind the leader. Reads that a decision depends on use
+`last_message`, `next_message`, or `read` with `current`. Functions raise what `call` raises.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NO_RESPONSE, NoResponders
-from banksman.bus.messages import StoredMessage
-from banksman.bus.names import CODE_NO_MESSAGE, CODE_NO_PEERS, CODE_NOT_ENABLED, api
-from banksman.contracts.errors import Fault, Unavailable
+from banksman.bus.errors import NO_RESPONSE, NoResponders, TimedOut
+from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.names import (
+    CODE_NO_MESSAGE,
+    CODE_NO_PEERS,
+    CODE_NOT_ENABLED,
+    DESCRIPTION,
+    NUM_PENDING,
+    SEQUENCE,
+    STATUS_END_OF_BATCH,
+    STATUS_NO_RESPONDERS,
+    STATUS_NOT_FOUND,
+    SUBJECT,
+    TIME_STAMP,
+    api,
+)
+from banksman.contracts.errors import BanksmanError, Fault, Unavailable
 from banksman.library_internals.nats_client import parse_headers
 from banksman.runtime.backoff import Backoff, retry
 
@@ -24,6 +40,12 @@ _CODE_DELETE_FAILED = 10057
 _TRY_S = 3.0
 """Seconds to wait for the response to one attempt."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+BATCH_MESSAGES = 256
+"""Messages per batch of `read`."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes after which the server ends a batch early."""
+_SILENCE_S = 2.0
+"""Seconds without a message after which a batch counts as interrupted and the rest is requested again."""
 
 
 class ApiError(Fault):
@@ -95,18 +117,66 @@ async def subjects_in(
             return
 
 
-async def last_message(
-    bus: Bus, stream: str, subject: str, *, budget_s: float = BUDGET_S
-) -> StoredMessage | None:
+async def last_message(bus: Bus, stream: str, subject: str) -> StoredMessage | None:
     """Return the last message on a subject, read from the leader; None if the subject has no message."""
-    return await _get(bus, stream, {"last_by_subj": subject}, budget_s)
+    return await _get(bus, stream, {"last_by_subj": subject})
 
 
-async def next_message(
-    bus: Bus, stream: str, subject: str, *, after: int, budget_s: float = BUDGET_S
-) -> StoredMessage | None:
+async def next_message(bus: Bus, stream: str, subject: str, *, after: int) -> StoredMessage | None:
     """Return the first message on a subject after a stream sequence, from the leader; None without one."""
-    return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
+    return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject})
+
+
+async def read(
+    bus: Bus,
+    stream: str,
+    subject: str,
+    *,
+    after: int = 0,
+    current: bool = False,
+) -> AsyncIterator[StoredMessage]:
+    """Yield every stored message on a subject after a stream sequence, in order, read in batches.
+
+    Args:
+        after: Stream sequence after which to start; 0 for all.
+        current: True also requests from the leader, at the end, the messages that the replica does not have
+            yet. With False the newest messages may be missing, and removed messages may be returned.
+
+    Raises:
+        Unavailable: No message arrived for `BUDGET_S` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    budget_s = bus.budget(BUDGET_S)
+    deadline = loop.time() + budget_s
+    while True:
+        batch = await _batch(bus, stream, subject, after)
+        for message in batch.messages:
+            yield message
+            after = message.stream_seq
+        if batch.complete and not batch.pending:
+            break
+        if batch.messages:
+            deadline = loop.time() + budget_s
+            continue
+        try:
+            async with asyncio.timeout_at(deadline):
+                await bus.wait_connected()
+                await asyncio.sleep(0.1)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{stream}: {subject} could not be read within {budget_s:g} s", public=NO_RESPONSE
+            ) from error
+    while current and (message := await next_message(bus, stream, subject, after=after)):
+        yield message
+        after = message.stream_seq
+
+
+async def count_on_replica(bus: Bus, stream: str, subject: str) -> int:
+    """Return how many messages a replica has on a subject. Transfers only one of them."""
+    batch = await _batch(bus, stream, subject, 0, messages=1)
+    if not batch.complete:
+        raise Unavailable(f"{stream}: {subject} could not be counted", public=NO_RESPONSE)
+    return len(batch.messages) + batch.pending
 
 
 async def purge_subject(
@@ -149,9 +219,9 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
     return response
 
 
-async def _get(bus: Bus, stream: str, which: Mapping[str, Any], budget_s: float) -> StoredMessage | None:
+async def _get(bus: Bus, stream: str, which: Mapping[str, Any]) -> StoredMessage | None:
     try:
-        response = await call(bus, api("STREAM.MSG.GET", stream), which, budget_s=budget_s)
+        response = await call(bus, api("STREAM.MSG.GET", stream), which)
     except ApiError as error:
         if error.err_code == CODE_NO_MESSAGE:
             return None
@@ -169,3 +239,71 @@ def stored_message(response: Mapping[str, Any]) -> StoredMessage:
         headers=parse_headers(base64.b64decode(message.get("hdrs", ""))),
         time=message["time"],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The replies to one batched direct get.
+
+    Protocol: ADR-31, https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md.
+    """
+
+    messages: list[StoredMessage]
+    complete: bool
+    """False when it was interrupted: the rest must be requested again."""
+    pending: int
+    """Number of matching messages after these."""
+
+
+async def _batch(
+    bus: Bus, stream: str, subject: str, after: int, *, messages: int = BATCH_MESSAGES
+) -> _Batch:
+    replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
+    body = {"seq": after + 1, "next_by_subj": subject, "batch": messages, "max_bytes": BATCH_BYTES}
+    target = api("DIRECT.GET", stream)
+    received: list[StoredMessage] = []
+    with bus.replies.expect(target, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
+        try:
+            await bus.replies.send(target, json.dumps(body).encode(), inbox)
+            while True:
+                item = await _next(replies, target)
+                if isinstance(item, StoredMessage):
+                    received.append(item)
+                else:
+                    return _Batch(received, complete=True, pending=item)
+        except Unavailable:
+            if bus.closed.is_set():
+                raise
+            return _Batch(received, complete=False, pending=1)
+
+
+async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) -> StoredMessage | int:
+    """Return the next message of a batch, or at its end the number of matching messages after it."""
+    try:
+        async with asyncio.timeout(_SILENCE_S):
+            reply = await replies.get()
+    except TimeoutError as error:
+        raise TimedOut(target, _SILENCE_S) from error
+    if isinstance(reply, BanksmanError):
+        raise reply
+    # The server adds the subject and the sequence only to stored messages. The status alone proves nothing:
+    # a publisher chooses the headers of its message, and may add a status.
+    if SUBJECT in reply.headers and SEQUENCE in reply.headers:
+        return republished(reply)
+    match reply.status:
+        case None:
+            raise ApiError(target, 0, 0, "a reply is neither a stored message nor a status")
+        case status if status == STATUS_END_OF_BATCH:
+            return int(reply.headers.get(NUM_PENDING, "0"))
+        case status if status == STATUS_NOT_FOUND:
+            return 0
+        case status if status == STATUS_NO_RESPONDERS:
+            raise NoResponders(target)
+        case status:
+            raise ApiError(target, int(status), 0, reply.headers.get(DESCRIPTION, ""))
+
+
+def republished(message: Message) -> StoredMessage:
+    """Return a stored message that the server sent with its subject, sequence and time in headers."""
+    headers = message.headers
+    return StoredMessage(headers[SUBJECT], int(headers[SEQUENCE]), message.data, headers, headers[TIME_STAMP])

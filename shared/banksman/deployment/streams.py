@@ -1,13 +1,17 @@
-"""Creation and update of streams and consumers, and the check that they are as strong as required."""
+"""Creation and update of streams and consumers, and the check that they are as strong as required.
+
+`Durability` is the readiness check of all services.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
@@ -20,8 +24,16 @@ from banksman.bus.names import (
     api,
     kv_stream,
 )
-from banksman.bus.secrets.call_tickets import create_ticket_secret
-from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
+from banksman.bus.secrets import create_ticket_secret
+from banksman.contracts.errors import BanksmanError, Refused
+from banksman.deployment.topology import (
+    ConsumerConfig,
+    StorageBudget,
+    StreamConfig,
+    Topology,
+    app_topology,
+    run_topology,
+)
 from banksman.runtime.http_get import http_get
 
 logger = logging.getLogger(__name__)
@@ -29,6 +41,11 @@ logger = logging.getLogger(__name__)
 MONITORING_TIMEOUT_S = 3.0
 GROWS_WITHIN_S = 30.0
 NEARLY_FULL = 0.8
+LEAST_STORAGE = StorageBudget(1_000_000)
+"""Minimum bytes for all streams together; the operator may give them more."""
+RECHECK_S = 60.0
+"""Seconds for which a positive result is reused. After that, weakened settings make a service unready."""
+RETRY_S = 1.0
 
 _JETSTREAM_OFF = "server: JetStream is off, expected on"
 _SYNCS_LATE = (
@@ -210,3 +227,70 @@ def _size(field: str, value: int | None) -> float:
     """Return a limit as a number. No limit is 0 for an age, and -1 for other limits."""
     unlimited = 0 if field == "max_age" else -1
     return math.inf if (value or 0) == unlimited else value or 0
+
+
+class Durability:
+    """Checks that streams, consumers and the server are as strong as required."""
+
+    def __init__(self, bus: Bus, topology: Topology) -> None:
+        self._bus = bus
+        self._topology = topology
+        self._problem: str | None = None
+        self._checked_at = float("-inf")
+        self._checking: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of_app(cls, bus: Bus) -> Self:
+        """Return the check for gateways, agents and the workflows service."""
+        return cls(bus, app_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
+
+    @classmethod
+    def of_run(cls, bus: Bus) -> Self:
+        """Return the check for tool-runners: their own account, the only one that they can inspect."""
+        return cls(bus, run_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
+
+    async def problem(self) -> str | None:
+        """Return what is missing or weaker than required; raise `Unavailable` if nothing is known."""
+        now = asyncio.get_running_loop().time()
+        if self._checking is None and (self._problem is not None or now - self._checked_at > RECHECK_S):
+            self._checking = asyncio.create_task(self._check(now), name="durability")
+            self._checking.add_done_callback(self._checked)
+        if self._checking is not None:
+            # All requests wait for the same check, which continues when a request times out. On a busy
+            # machine, a check that each request restarted would never end.
+            await asyncio.shield(self._checking)
+        return self._problem
+
+    async def holds(self, stop: asyncio.Event) -> bool:
+        """Wait until there is no problem; return False if `stop` is set first."""
+        logged: str | None = None
+        while not stop.is_set():
+            try:
+                found = await self.problem()
+            except BanksmanError as error:
+                found = str(error)
+            if found is None:
+                return True
+            if found != logged:
+                logger.error("not ready: %s", found)
+                logged = found
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await stop.wait()
+        return False
+
+    def _checked(self, _check: asyncio.Task[None]) -> None:
+        self._checking = None
+
+    async def _check(self, now: float) -> None:
+        try:
+            findings = await verify(self._bus, self._topology)
+            for warning in await nearly_full(self._bus, self._topology):
+                logger.warning("%s", warning)
+        except Refused:
+            # During a leader election requests fail, but the settings have not changed.
+            if self._checked_at == float("-inf"):
+                raise
+            return
+        self._problem = "; ".join(findings) or None
+        self._checked_at = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import subjects_in
 from banksman.bus.messages import StoredMessage
@@ -40,7 +40,7 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[LogP
     """Read all commits, or only the log on `subject`, and yield the first problem of each damaged log."""
     heads: dict[str, _Head] = {}
     damaged: set[str] = set()
-    async for message in direct.read(bus, EVENTS, subject or subjects.all_of("conversation")):
+    async for message in jetstream.read(bus, EVENTS, subject or subjects.all_of("conversation")):
         if message.subject in damaged:
             continue
         problem = _next(heads, message)
@@ -54,7 +54,7 @@ async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
     """Return the messages of a log from the first damaged one; none if the log is intact."""
     heads: dict[str, _Head] = {}
     found: list[StoredMessage] = []
-    async for message in direct.read(bus, EVENTS, subject, current=True):
+    async for message in jetstream.read(bus, EVENTS, subject, current=True):
         if found or _next(heads, message) is not None:
             found.append(message)
     return found

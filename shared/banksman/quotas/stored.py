@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from prometheus_client import Gauge
 from pydantic import BaseModel
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, count_below
 from banksman.bus.names import APPROVALS, EVENTS, OWNERS, RESULTS, api, kv_stream
@@ -254,7 +254,7 @@ class MessageRoom:
 
     async def _count(self, stream: str, below: str, *, by_replica: bool) -> int:
         if by_replica:
-            return await direct.count(self._bus, stream, below)
+            return await jetstream.count_on_replica(self._bus, stream, below)
         # Only its consumers read a queue, and it has few messages.
         return await count_below(self._bus, stream, below)
 

@@ -20,7 +20,7 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
 from banksman.bus.names import ACK, RESULTS
 from banksman.bus.publish import durable
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Forbidden

@@ -17,7 +17,7 @@ from banksman.bus.errors import PublishRefused, WrongLastSequence
 from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
 from banksman.bus.names import AGENTS, EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, RUNNERS, kv_stream, kv_subject
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import (
     RENEW_EVERY_S,

@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.contracts.errors import Unavailable
-from banksman.deployment.durability import LEAST_STORAGE
+from banksman.deployment.streams import LEAST_STORAGE
 from banksman.deployment.topology import app_topology
 from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.broker.deployed import DeployedCluster, deployed_cluster

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import APPROVALS, ASSISTANTS, EVENTS, OUTPUTS, api, kv_stream, object_stream
@@ -53,7 +53,7 @@ async def responds_to_reads(bus: Bus, stream: str) -> None:
     """Wait until the replica has responded to a read."""
     last = (await _state(bus, stream))["last_seq"]
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while last in [found.stream_seq async for found in direct.read(bus, stream, ">")]:
+        while last in [found.stream_seq async for found in jetstream.read(bus, stream, ">")]:
             pass
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from banksman.bus import direct
+from banksman.bus import jetstream
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
@@ -134,7 +134,7 @@ async def _stored_times(fleet: Fleet, conversation: str) -> tuple[datetime, date
     """Return when the broker stored the start and the end of a conversation's run."""
     times: dict[type[object], datetime] = {}
     async with fleet.operator() as bus:
-        async for message in direct.read(bus, EVENTS, subjects.conversation("local", conversation)):
+        async for message in jetstream.read(bus, EVENTS, subjects.conversation("local", conversation)):
             for event in stored_commit(message).commit.events:
                 times[type(event.data)] = datetime.fromisoformat(message.time)
     return times[RunStarted], times[RunFinished]

@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import OUTPUTS, WORKFLOWS
-from banksman.bus.secrets.sealing import sealed
+from banksman.bus.secrets import sealed
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Assistant, AssistantBody, RunSettings

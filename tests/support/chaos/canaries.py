@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from zstandard import ZstdDecompressor, ZstdError
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.messages import StoredMessage
@@ -199,7 +199,7 @@ async def streams(bus: Bus) -> list[dict[str, Any]]:
 async def _messages(bus: Bus, stream: Mapping[str, Any]) -> AsyncIterator[StoredMessage]:
     name = str(stream["config"]["name"])
     if stream["config"].get("allow_direct"):
-        async for message in direct.read(bus, name, ">"):
+        async for message in jetstream.read(bus, name, ">"):
             yield message
         return
     after = 0

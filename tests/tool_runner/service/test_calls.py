@@ -16,7 +16,7 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for
 
 from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS
-from banksman.bus.secrets.sealing import opened
+from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallStarted, FileWrite

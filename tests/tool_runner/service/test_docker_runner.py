@@ -24,7 +24,7 @@ from tests.tool_runner.service.processes import (
 )
 
 from banksman.bus.names import OUTPUTS
-from banksman.bus.secrets.sealing import opened
+from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import Objects
 from banksman.contracts.calls import FileWrite
 from banksman.contracts.ids import new_id

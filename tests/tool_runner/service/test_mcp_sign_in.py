@@ -26,10 +26,10 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import last_message
+from banksman.bus.mcp_access import AccessMissing, McpAccess
 from banksman.bus.messages import Message
 from banksman.bus.names import MCP, kv_stream, kv_subject
-from banksman.bus.secrets.mcp_access import AccessMissing, McpAccess
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.cli.machine import free_port
 from banksman.cli.main import main

@@ -10,7 +10,7 @@ from banksman.agent.runners.stores import RunnerStores
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
-from banksman.bus.secrets.sealing import SEAL_BYTES
+from banksman.bus.secrets import SEAL_BYTES
 from banksman.bus.storage.objects import CHUNK_BYTES, Objects, owned_name
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER

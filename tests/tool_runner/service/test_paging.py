@@ -6,7 +6,7 @@ from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.owner import Owner
 
 from banksman.bus.names import OUTPUTS
-from banksman.bus.secrets.sealing import opened
+from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import Objects
 from banksman.deployment.users import GATEWAY_FILES
 

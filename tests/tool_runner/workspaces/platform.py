@@ -26,7 +26,7 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import ObjectInfo, Objects, owned_name
 from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots

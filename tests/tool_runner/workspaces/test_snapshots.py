@@ -20,7 +20,7 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, subjects_in
 from banksman.bus.names import WORKSPACES, api, object_chunks, object_stream, runner_api
-from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.secrets import SEAL_BYTES, new_key, opened, sealed
 from banksman.bus.storage.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.workspaces import SnapshotManifest

@@ -25,9 +25,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import reported_state
 from banksman.bus.queues.work import work
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.approval_slots import ApprovalSlots
-from banksman.deployment.durability import Durability
+from banksman.deployment.streams import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.quotas.places import Shares

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from banksman.agent.relayed_messages import RelayChecks, TenantRedaction, Write
 from banksman.bus.connection import Bus, BusSubscription
-from banksman.bus.control_plane.intake import Intake
+from banksman.bus.control_plane.broker import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
 from banksman.bus.messages import Message
 from banksman.bus.names import (
@@ -32,7 +32,7 @@ from banksman.bus.names import (
     kv_stream,
     kv_subject,
 )
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Overloaded, Refused, Unavailable
 from banksman.contracts.ids import check_token, new_id

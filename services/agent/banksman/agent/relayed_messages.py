@@ -22,8 +22,7 @@ from banksman.bus.names import (
     TTL,
     kv_subject,
 )
-from banksman.bus.secrets.call_tickets import CallTickets
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import CallTickets, SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.leases import instance_key
 from banksman.bus.storage.watch import BucketView

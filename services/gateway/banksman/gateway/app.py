@@ -12,11 +12,11 @@ from typing import Any
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
+from banksman.bus.control_plane.broker import Intake
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.intake import Intake
 from banksman.bus.control_plane.service_states import keep_connecting, reported_state
 from banksman.contracts.errors import Unavailable
-from banksman.deployment.durability import Durability
+from banksman.deployment.streams import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.composition import FEATURES, compose

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute
 
 from banksman.bus.connection import Bus
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher

@@ -20,7 +20,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.subjects import ANY
-from banksman.deployment.durability import Durability
+from banksman.deployment.streams import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
 from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
-from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, sealed
+from banksman.bus.secrets import SEAL_BYTES, new_key, sealed
 from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.contracts import subjects
 from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest

@@ -15,7 +15,7 @@ from banksman.bus.control_plane.service_states import keep_connecting, reported_
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
 from banksman.bus.queues.work import work
-from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import EventLog
@@ -23,8 +23,7 @@ from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.subjects import SERVED
 from banksman.deployment import users
-from banksman.deployment.durability import Durability
-from banksman.deployment.streams import provision_consumer
+from banksman.deployment.streams import Durability, provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.quotas.places import Shares

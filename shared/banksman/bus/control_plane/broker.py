@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
 from nats.aio.msg import Msg
@@ -31,6 +31,7 @@ from banksman.bus.queues.handling import (
     NAK,
     Continued,
     FailureCounts,
+    Handler,
     Later,
     Leave,
     Outcome,
@@ -38,13 +39,15 @@ from banksman.bus.queues.handling import (
     handle,
     send_status,
     settle,
+    work_message,
 )
 from banksman.bus.queues.waiting import ReturnTimes, tenant_of
 from banksman.bus.queues.work import HEARTBEAT_S
-from banksman.contracts.errors import BanksmanError, ErrorCode
+from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
 from banksman.library_internals.faststream_nats import ConnectedBroker, OnMessage, handles_request
 from banksman.library_internals.nats_client import subscribe
 from banksman.quotas.places import Shares
+from banksman.quotas.rates import Rates, TooManyRequests
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -58,17 +61,84 @@ INTAKE_BYTES = 16 * 1024 * 1024
 PLACES = 16
 """Messages of all consumers of a process whose handling continues at a time."""
 
-Intake = Callable[[str, str, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Receives the subject, the reply subject and the handler of each request. An intake returns at once: the
-requests of one subject reach it one after the other."""
+CONCURRENT = 64
+"""Requests of one tenant that an intake handles at a time."""
+WAITING = 1_000
+"""Requests of one tenant that may wait or be handled at a time; further ones are refused."""
 
 
-def work_message(raw: Msg) -> WorkMessage:
-    """Return the stored message that a durable consumer delivered."""
-    metadata = raw.metadata
-    return WorkMessage(
-        raw.subject, raw.data, raw.headers or {}, metadata.sequence.stream, metadata.num_delivered
-    )
+@dataclass
+class _Queue:
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT))
+    size: int = 0
+
+
+class Intake:
+    """Admits requests before they are decoded: a rate and a queue for each tenant.
+
+    A request over the rate limit of its tenant is refused before it is decoded. Refusals have the same limit;
+    further requests are dropped without a reply, so that a flood costs little more than reading it.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        rate: float | None,
+        *,
+        tenant_token: int = 1,
+        refusal: Callable[[BanksmanError], bytes] = error_envelope,
+    ) -> None:
+        """Create the intake.
+
+        Args:
+            rate: Requests per second of each tenant; None for no limit.
+            tenant_token: Position of the tenant among the tokens of a subject.
+            refusal: Returns the reply to a request that is refused.
+        """
+        self._bus = bus
+        self._tenant_token = tenant_token
+        self._refusal = refusal
+        self._rates = Rates(rate)
+        self._refusals = Rates(rate)
+        self._queues: dict[str, _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, subject: str, reply: str, handle: Callable[[], Awaitable[None]]) -> None:
+        """Handle a request in its own task, or refuse it; return at once."""
+        tenant = subject.split(".")[self._tenant_token]
+        if wait_s := self._rates.take(tenant):
+            # Raises no exception, to keep refusals during a flood cheap.
+            if reply and not self._refusals.take(tenant):
+                await self._bus.publish(reply, self._refusal(TooManyRequests(wait_s)))
+            return
+        queue = self._queues.setdefault(tenant, _Queue())
+        if queue.size >= WAITING:
+            if reply:
+                await self._bus.publish(reply, self._refusal(Overloaded("too many requests wait")))
+            return
+        queue.size += 1
+        task = asyncio.create_task(self._handle(tenant, queue, handle))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, tenant: str, queue: _Queue, handle: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with queue.slots:
+                await handle()
+        finally:
+            queue.size -= 1
+            if queue.size == 0:
+                del self._queues[tenant]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Drop the requests that still wait; their clients repeat them."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 class SharedConnectionBroker(ConnectedBroker):
@@ -79,19 +149,13 @@ class SharedConnectionBroker(ConnectedBroker):
         """By subject: the function called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
-        failures: defaultdict[tuple[str, str], FailureCounts] = defaultdict(FailureCounts)
-        """By stream and consumer."""
-        continuations = self._continuations = Continuations(bus)
-
-        def rules(msg: Any, /, *, context: ContextRepo) -> _Rules:
-            return _Rules(msg, context=context, bus=bus, failures=failures, continuations=continuations)
-
+        self._deliveries = _Deliveries(bus)
         super().__init__(
             bus.nc,
             bus.settings.urls,
             subscribe=self._subscribe,
             on_reconnect=bus.on_reconnect,
-            middlewares=(rules,),
+            middlewares=(partial(_Rules, bus=bus, deliveries=self._deliveries),),
             stop_s=HANDLERS_END_S,
         )
 
@@ -122,7 +186,7 @@ class SharedConnectionBroker(ConnectedBroker):
         clock = asyncio.get_running_loop().time
         ends_at = clock() + HANDLERS_END_S
         await super().stop(exc_type, exc_val, exc_tb)
-        await self._continuations.stop(max(0.0, ends_at - clock()))
+        await self._deliveries.stop(max(0.0, ends_at - clock()))
 
 
 class NoReply(Exception):
@@ -132,37 +196,25 @@ class NoReply(Exception):
 class _Rules(BaseMiddleware[Any, Any]):
     """Middleware of each handler: sends error envelopes for requests, settles messages of streams."""
 
-    def __init__(
-        self,
-        msg: Any,
-        /,
-        *,
-        context: ContextRepo,
-        bus: Bus,
-        failures: Mapping[tuple[str, str], FailureCounts],
-        continuations: Continuations,
-    ) -> None:
+    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, deliveries: _Deliveries) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
-        self._failures = failures
-        self._continuations = continuations
+        self._deliveries = deliveries
 
     async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
-        if handles_request(self.context):
-            reconnects = self._bus.stats.reconnects
-            try:
-                response = await respond(call_next(msg), msg.raw_message.subject)
-            except NoReply:
-                msg.reply_to = ""
-                return None
-            if self._bus.stats.reconnects != reconnects:
-                # The server permits the reply only on the connection that received the request.
-                msg.reply_to = ""
-            return response
-        metadata = msg.raw_message.metadata
-        failures = self._failures[metadata.stream, metadata.consumer]
-        await _settle(self._bus, call_next, msg, failures, self._continuations)
-        return None
+        if not handles_request(self.context):
+            await self._deliveries.handle(call_next, msg)
+            return None
+        reconnects = self._bus.stats.reconnects
+        try:
+            response = await respond(call_next(msg), msg.raw_message.subject)
+        except NoReply:
+            msg.reply_to = ""
+            return None
+        if self._bus.stats.reconnects != reconnects:
+            # The server permits the reply only on the connection that received the request.
+            msg.reply_to = ""
+        return response
 
 
 async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
@@ -181,84 +233,68 @@ async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -
     return reply.model_dump_json().encode() if isinstance(reply, BaseModel) else reply
 
 
-async def _settle(
-    bus: Bus,
-    call_next: Callable[[Any], Any],
-    msg: StreamMessage[Msg],
-    failures: FailureCounts,
-    continuations: Continuations,
-) -> None:
-    raw, message = msg.raw_message, work_message(msg.raw_message)
-    if continuations.runs(message, raw.reply):
-        return
-    rest: Continued | None = None
-
-    async def handler(_message: WorkMessage) -> Outcome:
-        nonlocal rest
-        outcome = await call_next(msg)
-        if isinstance(outcome, Continued):
-            rest = outcome
-            return Leave()
-        return outcome
-
-    stream = raw.metadata.stream
-    async with held(bus, lambda: raw.reply):
-        outcome = await handle(bus, stream, handler, message, failures)
-        if rest is None:
-            await settle(bus, message, raw.reply, outcome)
-        else:
-            await continuations.start(stream, rest, message, raw.reply, failures)
-
-
 @dataclass(slots=True)
-class _Running:
+class _Delivery:
+    stream: str
     message: WorkMessage
     reply: str
     """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
+    failures: FailureCounts
 
 
-class Continuations:
-    """The messages of a process whose handling continues; at most one of each subject."""
+class _Deliveries:
+    """The messages of durable consumers; the handling of at most one of each subject continues."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self._failures: defaultdict[tuple[str, str], FailureCounts] = defaultdict(FailureCounts)
+        """By stream and consumer."""
         self._shares = Shares(PLACES)
         self._returns = ReturnTimes()
-        self._running: dict[str, _Running] = {}
-        """By subject."""
+        self._running: dict[str, _Delivery] = {}
+        """The messages whose rest runs, by subject."""
         self._tasks: set[BackgroundTask] = set()
 
-    def runs(self, message: WorkMessage, reply: str) -> bool:
-        """Return whether the rest of a message already runs; its outcome then acks this newer delivery."""
+    async def handle(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> None:
+        """Handle and settle a message, or start its rest."""
+        raw, message = msg.raw_message, work_message(msg.raw_message)
         running = self._running.get(message.subject)
-        if running is None or running.message.stream_seq != message.stream_seq:
-            return False
-        running.reply = reply
-        return True
-
-    async def start(
-        self, stream: str, rest: Continued, message: WorkMessage, reply: str, failures: FailureCounts
-    ) -> None:
-        """Start the rest of a message, or return the message to the queue if it has no place."""
-        tenant = tenant_of(message)
-        if message.subject in self._running or not self._shares.allows(tenant):
-            delay_s = self._returns.delay_s(tenant, asyncio.get_running_loop().time())
-            await settle(self._bus, message, reply, Later(delay_s))
+        if running is not None and running.message.stream_seq == message.stream_seq:
+            # The outcome of the rest acks this newer delivery.
+            running.reply = raw.reply
             return
-        running = self._running[message.subject] = _Running(message, reply)
-        self._shares.take(tenant)
+        rest: Continued | None = None
 
         async def handler(_message: WorkMessage) -> Outcome:
-            return await rest.rest()
+            nonlocal rest
+            outcome = await call_next(msg)
+            if isinstance(outcome, Continued):
+                rest = outcome
+                return Leave()
+            return outcome
+
+        stream, consumer = raw.metadata.stream, raw.metadata.consumer
+        delivery = _Delivery(stream, message, raw.reply, self._failures[stream, consumer])
+        await self._settle(delivery, handler)
+        if rest is not None:
+            await self._continue(delivery, rest)
+
+    async def _continue(self, delivery: _Delivery, rest: Continued) -> None:
+        """Start the rest of a message, or return the message to the queue if it has no place."""
+        message, tenant = delivery.message, tenant_of(delivery.message)
+        if message.subject in self._running or not self._shares.allows(tenant):
+            delay_s = self._returns.delay_s(tenant, asyncio.get_running_loop().time())
+            await settle(self._bus, message, delivery.reply, Later(delay_s))
+            return
+        self._running[message.subject] = delivery
+        self._shares.take(tenant)
 
         async def finish() -> None:
             try:
-                async with held(self._bus, lambda: running.reply):
-                    outcome = await handle(self._bus, stream, handler, message, failures)
-                    await settle(self._bus, message, running.reply, outcome)
+                await self._settle(delivery, lambda _message: rest.rest())
             except asyncio.CancelledError:
                 # The rest has stopped, so another process need not wait until `ack_wait` expires.
-                await send_status(self._bus, running.reply, NAK)
+                await send_status(self._bus, delivery.reply, NAK)
                 raise
 
         def ended() -> None:
@@ -270,6 +306,19 @@ class Continuations:
         self._tasks.add(task)
         task.when_ended(ended)
 
+    async def _settle(self, delivery: _Delivery, handler: Handler) -> None:
+        """Run a handler and settle its message, which the server does not redeliver meanwhile."""
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(HEARTBEAT_S)
+                await send_status(self._bus, delivery.reply, IN_PROGRESS)
+
+        async with self._bus.background.running("heartbeat", beat):
+            message = delivery.message
+            outcome = await handle(self._bus, delivery.stream, handler, message, delivery.failures)
+            await settle(self._bus, message, delivery.reply, outcome)
+
     async def stop(self, within_s: float) -> None:
         """Give the running ones `within_s` seconds to end, and cancel the others."""
         async with asyncio.TaskGroup() as group:
@@ -280,16 +329,3 @@ class Continuations:
 async def _stop(task: BackgroundTask, within_s: float) -> None:
     await task.ended(within_s)
     await task.stop()
-
-
-@asynccontextmanager
-async def held(bus: Bus, reply: Callable[[], str]) -> AsyncGenerator[None]:
-    """Keep the server from redelivering a message, whose newest delivery is acknowledged on `reply()`."""
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            await send_status(bus, reply(), IN_PROGRESS)
-
-    async with bus.background.running("heartbeat", beat):
-        yield

@@ -20,23 +20,20 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, cast, get_args
 from urllib.parse import quote
 
-from faststream import (
-    AsyncAPI,
-    FastStream,
-    StreamMessage,
-)
+from faststream import AsyncAPI, FastStream, StreamMessage
 from faststream.nats import NatsRouter, PullSub
 from nats.aio.msg import Msg
 from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.broker import Intake, NoReply, SharedConnectionBroker, respond, work_message
+from banksman.bus.control_plane.broker import Intake, NoReply, SharedConnectionBroker, respond
 from banksman.bus.messages import Message
-from banksman.bus.queues.handling import WorkMessage, decoded
+from banksman.bus.queues.handling import WorkMessage, decoded, work_message
 from banksman.bus.settings import Replicas
 from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.wire import parse_as
@@ -124,21 +121,15 @@ class ControlPlane:
         self._broker = SharedConnectionBroker(bus, intake)
         self._broker.include_router(router)
         for handler in declared_handlers(self._broker):
-            handler.decode_with(
-                _work_decoder(handler) if handler.of_stream else _request_decoder(handler, body)
-            )
-            if not handler.of_stream and handler.subject in at_once:
-                self._broker.at_once[handler.subject] = self._replying(handler, body)
+            if handler.of_stream:
+                handler.decode_with(_work_decoder(handler))
+                continue
+            decode = _decode_request(handler, body)
+            handler.decode_with(_request_decoder(decode))
+            if handler.subject in at_once:
+                self._broker.at_once[handler.subject] = self._replying(handler, decode)
         self._specification = AsyncAPI(self._broker, title=title, version=version, description=description)
         self._app = FastStream(self._broker, logger=None, after_startup=[self._served])
-
-    async def start(self) -> None:
-        """Subscribe every handler. On return the server knows the subscriptions, unless NATS is away."""
-        await self._app.start()
-
-    async def stop(self) -> None:
-        """Unsubscribe, and give running handlers `broker.HANDLERS_END_S` seconds to finish."""
-        await self._app.stop()
 
     def asyncapi(self) -> dict[str, Any]:
         """Return the AsyncAPI 3 document of the handlers: their subjects, bodies and replies."""
@@ -149,20 +140,16 @@ class ControlPlane:
         return document
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        """Subscribe every handler. On return the server knows the subscriptions, unless NATS is away."""
+        await self._app.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        """Unsubscribe, and give running handlers `broker.HANDLERS_END_S` seconds to finish."""
+        await self._app.stop()
 
-    def _replying(
-        self, handler: DeclaredHandler, body: Callable[[Any], Decode]
-    ) -> Callable[[Msg], Awaitable[None]]:
-        decode: Decode | None = None
-
+    def _replying(self, handler: DeclaredHandler, decode: Decode) -> Callable[[Msg], Awaitable[None]]:
         async def handled(message: Message) -> BaseModel | None:
-            nonlocal decode
-            decode = decode or body(handler.body)
             return await handler.call(decode(message), message)
 
         async def received(raw: Msg) -> None:
@@ -179,27 +166,24 @@ class ControlPlane:
         await self._bus.problem()
 
 
-def _request_decoder(handler: DeclaredHandler, body: Callable[[Any], Decode]) -> Decoder:
-    decode: Decode | None = None
+def _decode_request(handler: DeclaredHandler, body: Callable[[Any], Decode]) -> Decode:
+    decode = cache(lambda: body(handler.body))
+    return lambda message: decode()(message)
 
-    # FastStream replaces its own decoder only with one that has exactly one parameter.
+
+# FastStream replaces its own decoder only with one that has exactly one parameter.
+def _request_decoder(decode: Decode) -> Decoder:
     async def decoder(message: StreamMessage[Msg]) -> Any:
-        nonlocal decode
-        decode = decode or body(handler.body)
         return decode(_message(message.raw_message))
 
     return decoder
 
 
 def _work_decoder(handler: DeclaredHandler) -> Decoder:
-    adapter: TypeAdapter[Any] | None = None
+    adapter = cache(lambda: TypeAdapter[Any](handler.body))
 
     async def decoder(message: StreamMessage[Msg]) -> Any:
-        nonlocal adapter
-        if (body := handler.body) is None:
-            return None
-        adapter = adapter or TypeAdapter(body)
-        return decoded(adapter, work_message(message.raw_message))
+        return None if handler.body is None else decoded(adapter(), work_message(message.raw_message))
 
     return decoder
 

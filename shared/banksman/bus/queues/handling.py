@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
+from nats.aio.msg import Msg
 from pydantic import TypeAdapter, ValidationError
 
 from banksman.bus import dead
@@ -60,6 +61,14 @@ class WorkMessage:
     were refused, delayed or left, so it is no count of failures."""
     without_slot: Callable[[], AbstractAsyncContextManager[None]] = field(default=nullcontext, compare=False)
     """Returns a context in which the handler has no slot, for a handler that only waits."""
+
+
+def work_message(raw: Msg) -> WorkMessage:
+    """Return the stored message that a durable consumer delivered; raise `NatsError` for another message."""
+    metadata = raw.metadata
+    return WorkMessage(
+        raw.subject, raw.data, raw.headers or {}, metadata.sequence.stream, metadata.num_delivered
+    )
 
 
 @dataclass(frozen=True, slots=True)

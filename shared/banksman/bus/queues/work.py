@@ -34,6 +34,7 @@ from banksman.bus.queues.handling import (
     handle,
     send_status,
     settle,
+    work_message,
 )
 from banksman.bus.queues.pulls import Pulls
 from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
@@ -201,8 +202,7 @@ class _Worker:
         if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
             logger.warning("%s: ignored a message of stream %s", msg.subject, metadata.stream)
             return None
-        sequence, deliveries = metadata.sequence.stream, metadata.num_delivered
-        return WorkMessage(msg.subject, msg.data, msg.headers or {}, sequence, deliveries)
+        return work_message(msg)
 
     def _start(self, item: _InWork) -> None:
         self._in_work[item.message.stream_seq] = item

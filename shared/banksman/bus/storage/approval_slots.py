@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.dead import UnreadableMessages, dead_letter_stored
 from banksman.bus.messages import StoredMessage
@@ -153,10 +153,10 @@ class ApprovalSlots:
         any_reply = subjects.approval_reply(tenant, subjects.ANY)
         replied = {
             message.subject.rpartition(".")[2]
-            async for message in direct.read(self._bus, APPROVALS, any_reply, current=True)
+            async for message in jetstream.read(self._bus, APPROVALS, any_reply, current=True)
         }
         found: list[PendingRequest] = []
-        async for message in direct.read(self._bus, APPROVALS, any_request, after=after, current=True):
+        async for message in jetstream.read(self._bus, APPROVALS, any_request, after=after, current=True):
             if limit is not None and len(found) == limit:
                 break
             if message.subject.rpartition(".")[2] not in replied:
@@ -186,7 +186,7 @@ class ApprovalSlots:
         """Return the notes on a tenant's requests, by approval id and name."""
         found: dict[str, dict[str, StoredMessage]] = {}
         every = subjects.approval_note(tenant, subjects.ANY, subjects.ANY)
-        async for message in direct.read(self._bus, APPROVALS, every, current=True):
+        async for message in jetstream.read(self._bus, APPROVALS, every, current=True):
             approval_id, name = message.subject.split(".")[3:]
             found.setdefault(approval_id, {})[name] = message
         return found

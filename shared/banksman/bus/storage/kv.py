@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.dead import UnreadableMessages
 from banksman.bus.errors import WrongLastSequence
@@ -152,7 +152,7 @@ class Bucket(Generic[T]):
     async def _latest(self, prefix: str) -> list[StoredMessage]:
         """Return the last message of each key in stream order, without the markers of removed keys."""
         latest: dict[str, StoredMessage] = {}
-        async for message in direct.read(self.bus, self.stream, self._below(prefix), current=True):
+        async for message in jetstream.read(self.bus, self.stream, self._below(prefix), current=True):
             # A lagging replica may have returned an earlier value of the key before the leader returned this.
             latest.pop(message.subject, None)
             latest[message.subject] = message

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, WrongLastSequence
 from banksman.bus.messages import StoredMessage
@@ -110,7 +110,7 @@ class EventLog:
         commits: list[StoredCommit] = []
         for _ in range(GAP_READS):
             position = commits[-1].stream_seq if commits else after
-            async for message in direct.read(self.bus, EVENTS, subject, after=position):
+            async for message in jetstream.read(self.bus, EVENTS, subject, after=position):
                 stored = stored_commit(message)
                 if not _follows(stored, position):
                     break
@@ -140,7 +140,7 @@ class EventLog:
     async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
         """Return the approximate bytes of the commits before a stream sequence. Reads all of them."""
         size, subject = 0, subjects.conversation(tenant, conversation_id)
-        async for message in direct.read(self.bus, EVENTS, subject):
+        async for message in jetstream.read(self.bus, EVENTS, subject):
             size += stored_size(len(message.data)) if message.stream_seq < before else 0
         return size
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NO_RESPONSE, MessageTooLarge
 from banksman.bus.messages import StoredMessage
@@ -193,7 +193,7 @@ class Objects:
         `owner` None lists all, with and without owners.
         """
         below = ">" if owner is None else f"{check_token(owner, 'owner')}.>"
-        async for message in direct.read(self._bus, self._stream, object_meta(self._store, below)):
+        async for message in jetstream.read(self._bus, self._stream, object_meta(self._store, below)):
             try:
                 meta = self._decoded(message)
             except ObjectBroken as broken:
@@ -225,7 +225,7 @@ class Objects:
     async def _chunks(self, subject: str, max_bytes: int) -> bytes:
         """Return the data on a subject, up to the first message that exceeds `max_bytes` in total."""
         data = bytearray()
-        async for message in direct.read(self._bus, self._stream, subject, current=True):
+        async for message in jetstream.read(self._bus, self._stream, subject, current=True):
             data += message.data
             if len(data) > max_bytes:
                 break

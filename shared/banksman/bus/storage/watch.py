@@ -18,7 +18,7 @@ from typing import Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import BusSubscription
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
@@ -137,7 +137,7 @@ class BucketView(Generic[T]):
         known = set(self._entries)
         stored: set[str] = set()
         bucket = self._bucket
-        async for message in direct.read(bucket.bus, bucket.stream, self._all(), current=True):
+        async for message in jetstream.read(bucket.bus, bucket.stream, self._all(), current=True):
             stored.add(bucket.key_of(message.subject))
             self._apply(message)
         for key in known - stored:

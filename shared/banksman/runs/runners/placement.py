@@ -14,10 +14,9 @@ from typing import Any, Self
 from pydantic import Field, ValidationError
 
 from banksman.bus.connection import Bus
+from banksman.bus.mcp_access import AccessMissing, McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
-from banksman.bus.secrets.call_tickets import CallTickets
-from banksman.bus.secrets.mcp_access import AccessMissing, McpTargets
-from banksman.bus.secrets.sealing import SecretBox, SecretUnusable, TenantSecrets
+from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantSecrets
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.bus.storage.watch import BucketView

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import AUDIT, api
@@ -132,7 +132,7 @@ class Trail:
 
     async def _exported(self, wanted: AuditFilter, form: ExportFormat) -> AsyncIterator[bytes]:
         lines = [_csv_line(COLUMNS)] if form == "csv" else []
-        async for message in direct.read(self.bus, AUDIT, wanted.subject, current=True):
+        async for message in jetstream.read(self.bus, AUDIT, wanted.subject, current=True):
             entry = _entry(message)
             if entry is not None and wanted.matches(entry):
                 lines.append(_csv_line(_cells(entry)) if form == "csv" else _json_line(entry))
@@ -142,7 +142,7 @@ class Trail:
         yield b"".join(lines)
 
     async def _between(self, subject: str, begin: int, end: int) -> AsyncIterator[ListedEntry]:
-        async for message in direct.read(self.bus, AUDIT, subject, after=begin - 1):
+        async for message in jetstream.read(self.bus, AUDIT, subject, after=begin - 1):
             if message.stream_seq >= end:
                 return
             if (entry := _entry(message)) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.messages import StoredMessage
 from banksman.bus.storage.kv import Entry, is_marker
@@ -42,7 +42,7 @@ async def newest_first(
     while before > 1:
         start = max(0, before - 1 - window)
         messages: list[StoredMessage] = []
-        async for message in direct.read(bus, stream, subject, after=start):
+        async for message in jetstream.read(bus, stream, subject, after=start):
             if message.stream_seq >= before:
                 break
             messages.append(message)

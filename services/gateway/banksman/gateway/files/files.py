@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from banksman.bus.names import OUTPUTS
-from banksman.bus.secrets.sealing import opened
+from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts import calls
 from banksman.contracts.errors import BadInput, NotFound

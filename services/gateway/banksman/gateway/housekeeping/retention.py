@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client import Counter
 
-from banksman.bus import direct, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.names import CONVERSATIONS, RUNS, kv_stream, kv_subject
 from banksman.bus.storage.kv import is_marker
@@ -74,7 +74,7 @@ class Retention:
         return timedelta(days=days) if days else None
 
     async def _walk(self, subject: str, shortest: timedelta) -> None:
-        async for message in direct.read(self.bus, kv_stream(CONVERSATIONS), subject):
+        async for message in jetstream.read(self.bus, kv_stream(CONVERSATIONS), subject):
             stored_at = datetime.fromisoformat(message.time)
             if self.clock.now() - stored_at < shortest:
                 return

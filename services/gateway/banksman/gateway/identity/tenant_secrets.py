@@ -6,7 +6,7 @@ import re
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import TENANT_SECRETS
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import checked_reply
+from banksman.bus.mcp_access import AccessMissing, McpAccess
 from banksman.bus.names import MCP
-from banksman.bus.secrets.mcp_access import AccessMissing, McpAccess
-from banksman.bus.secrets.sealing import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
+from banksman.bus.secrets import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FindMcpTools

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Final, Self, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from banksman.bus.secrets.mcp_access import AccessMissing
+from banksman.bus.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token

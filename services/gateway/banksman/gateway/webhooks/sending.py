@@ -22,7 +22,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from standardwebhooks import Webhook as Signer
 
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.contracts.errors import BadInput
 from banksman.gateway.settings import GatewaySettings, SmtpSettings
 from banksman.gateway.webhooks.models import QueuedDelivery, StoredFormat, Webhook

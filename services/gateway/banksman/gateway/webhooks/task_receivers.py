@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from banksman.bus.names import EVENTS
-from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id

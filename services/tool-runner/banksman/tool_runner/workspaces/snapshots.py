@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import WORKSPACES, object_stream
-from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.secrets import SEAL_BYTES, new_key, opened, sealed
 from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
 from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
 from banksman.contracts.ids import digest, is_token, new_id

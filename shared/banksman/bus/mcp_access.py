@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import MCP
-from banksman.bus.secrets.sealing import SecretBox, TenantSecrets
+from banksman.bus.secrets import SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest, FileReply

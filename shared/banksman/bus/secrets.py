@@ -1,4 +1,4 @@
-"""Encryption of stored data: objects that all runners can read, and secrets of tenants.
+"""Encryption of stored data (objects that all runners can read, secrets of tenants), and call tickets.
 
 The process that sends a call decrypts the secrets of its tenant. Only the request to the process that
 executes the call contains them: no event, log line or model request does.
@@ -7,20 +7,22 @@ executes the call contains them: no event, log line or model request does.
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from nacl.exceptions import CryptoError
 from nacl.secret import Aead
 from nacl.utils import random
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.names import TENANT_SECRETS
+from banksman.bus.names import SECRETS, TENANT_SECRETS
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.errors import Fault
+from banksman.contracts.errors import Fault, NotReady
 from banksman.contracts.mcp import McpTransport
 from banksman.contracts.tools import MCP_PREFIX, REFERENCE, StoredSecret
 
@@ -29,6 +31,9 @@ SEAL_BYTES: Final = Aead.NONCE_SIZE + Aead.MACBYTES
 
 SEALED: Final = "sealed:"
 """Prefix of an encrypted value in a stored MCP server."""
+
+_TICKETS_KEY = "call-tickets"
+_CODE_CHARS = 32
 
 
 def new_key() -> str:
@@ -149,3 +154,45 @@ def sealed_transport(tenant: str, server_id: str, transport: McpTransport, box: 
 def sealed_name(tenant: str, server_id: str, name: str) -> str:
     """Return the name to which the encrypted value of a header or an environment variable is bound."""
     return f"{tenant}.{server_id}.{name}"
+
+
+class _TicketSecret(BaseModel):
+    secret: str
+
+
+class CallTickets:
+    """Proof that a call was sent to this runner or tool server.
+
+    The owner of a run adds a ticket to each call request. An agent stores the start and the result of the
+    call only with this ticket. A ticket is an HMAC over tenant, attempt and holder, so nothing is stored for
+    it. Its secret is in KV `secrets`, which agents and the workflows service may read.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    @classmethod
+    async def load(cls, bus: Bus) -> Self:
+        """Return the tickets of this deployment; raise `NotReady` if the secret is missing."""
+        entry = await Bucket(bus, SECRETS, _TicketSecret).get(_TICKETS_KEY)
+        if entry is None:
+            raise NotReady("KV_secrets has no secret of tickets: `banksman streams provision` creates it")
+        return cls(entry.value.secret.encode())
+
+    def issue(self, tenant: str, attempt: str, holder: str) -> str:
+        """Return the ticket of an attempt for the process that executes it: `{holder}.{code}`."""
+        code = hmac.new(self._secret, f"{tenant}.{attempt}.{holder}".encode(), hashlib.sha256).hexdigest()
+        return f"{holder}.{code[:_CODE_CHARS]}"
+
+    def holder(self, ticket: str, tenant: str, attempt: str) -> str | None:
+        """Return the holder named in a ticket; None if the ticket is not valid for this attempt."""
+        holder = ticket.partition(".")[0]
+        genuine = self.issue(tenant, attempt, holder)
+        return holder if hmac.compare_digest(ticket.encode(), genuine.encode()) else None
+
+
+async def create_ticket_secret(bus: Bus) -> None:
+    """Store a random ticket secret unless one exists."""
+    await Bucket(bus, SECRETS, _TicketSecret).create(
+        _TICKETS_KEY, _TicketSecret(secret=secrets.token_hex(32))
+    )

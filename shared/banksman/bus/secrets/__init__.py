@@ -1,1 +1,0 @@
-"""Encryption, secrets of tenants, access tokens of MCP servers, and call tickets."""
