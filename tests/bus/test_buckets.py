@@ -39,7 +39,7 @@ def bucket(bus: Bus) -> Bucket[Assistant]:
 async def lossy_bus(nats_server: NatsServer) -> AsyncGenerator[tuple[Bus, object]]:
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as connected:
+        async with await Bus(settings, name="lossy").open() as connected:
             yield connected, wire
 
 
@@ -105,7 +105,7 @@ async def test_a_change_with_a_lost_acknowledgement_is_no_conflict(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
-        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+        async with await Bus(NatsSettings(url=wire.url), name="lossy").open() as lossy:
             wire.lose_next("_INBOX")
             bucket = Bucket(lossy, "assistants", Assistant)
             creating = asyncio.create_task(bucket.create(f"{tenant}.a1", assistant("mine")))
@@ -156,7 +156,7 @@ async def test_a_view_detects_changes_that_it_was_not_notified_of(
     key, other = f"{tenant}.a1", f"{tenant}.a2"
     await bucket.put(key, assistant("before"))
     async with lossy_wire(nats_server.port) as wire:
-        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+        async with await Bus(NatsSettings(url=wire.url), name="lossy").open() as lossy:
             wire.lose_next(stored(kv_subject("assistants", tenant)), times=100)
             seen = Bucket(lossy, "assistants", Assistant)
             async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(seen, check_s=0.1) as view:
@@ -170,7 +170,7 @@ async def test_a_view_is_correct_after_a_reconnect(
     nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
-        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+        async with await Bus(NatsSettings(url=wire.url), name="lossy").open() as lossy:
             seen = Bucket(lossy, "assistants", Assistant)
             async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(seen, check_s=3600) as view:
                 await wire.cut()
@@ -187,7 +187,7 @@ async def test_a_renewal_with_a_lost_acknowledgement_keeps_the_lease_unless_it_w
     lease = RunnerLease(runner=tenant, runner_epoch=1)
     leases = Bucket(bus, "runners", RunnerLease)
     async with lossy_wire(nats_server.port) as wire:
-        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+        async with await Bus(NatsSettings(url=wire.url), name="lossy").open() as lossy:
             held = await take_lease(lossy, lease)
             wire.lose_next("_INBOX")
             renewing = asyncio.create_task(renew_lease(lossy, lease, held, budget_s=WAIT_TIMEOUT_S))
@@ -212,7 +212,7 @@ async def test_a_renewal_that_was_lost_does_not_replace_the_lease_of_the_next_pr
 ) -> None:
     old, new = RunnerLease(runner=tenant, runner_epoch=1), RunnerLease(runner=tenant, runner_epoch=2)
     async with lossy_wire(nats_server.port) as wire:
-        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+        async with await Bus(NatsSettings(url=wire.url), name="lossy").open() as lossy:
             held = await take_lease(lossy, old)
             wire.discards_next("$KV.runners.")
             renewing = asyncio.create_task(renew_lease(lossy, old, held, budget_s=WAIT_TIMEOUT_S))

@@ -201,7 +201,7 @@ async def test_a_missing_server_is_reported_with_address_and_reason() -> None:
     port = free_port()
     settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)
     with pytest.raises(Unavailable, match=str(port)):
-        await Bus.connect(settings, name="lonely")
+        await Bus(settings, name="lonely").open()
 
 
 async def test_a_closed_connection_raises_instead_of_hanging(nats_server: NatsServer) -> None:

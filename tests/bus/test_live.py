@@ -85,7 +85,7 @@ async def wire(nats_server: NatsServer) -> AsyncGenerator[LossyWire]:
 
 @pytest.fixture
 async def lossy_bus(wire: LossyWire) -> AsyncGenerator[Bus]:
-    async with await Bus.connect(NatsSettings(url=wire.url, connect_timeout_s=5), name="lossy") as connected:
+    async with await Bus(NatsSettings(url=wire.url, connect_timeout_s=5), name="lossy").open() as connected:
         yield connected
 
 

@@ -91,7 +91,7 @@ async def test_an_append_with_a_lost_acknowledgement_is_no_conflict(
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as lossy:
+        async with await Bus(settings, name="lossy").open() as lossy:
             wire.lose_next("_INBOX")
             mine = commit(1)
             appending = asyncio.create_task(EventLog(lossy).append(tenant, conversation, mine, after=0))

@@ -36,7 +36,7 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
     await create(bus, tenant)
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as lossy:
+        async with await Bus(settings, name="lossy").open() as lossy:
             wire.lose_next("_INBOX")
             writing = asyncio.create_task(durable(lossy, f"{tenant}.a", b"once", msg_id="m1"))
             await wire.until_lost()
@@ -56,7 +56,7 @@ async def test_one_missing_acknowledgement_is_not_reported_as_a_full_disk(
     await create(bus, tenant)
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+        async with await Bus(settings, name="lossy", serves_clients=True).open() as lossy:
             wire.lose_next("_INBOX")
             async with asyncio.timeout(WAIT_TIMEOUT_S):
                 ack = await durable(lossy, f"{tenant}.a", b"once", msg_id="m1")
@@ -70,7 +70,7 @@ async def test_a_client_waits_for_the_election_of_a_leader(
     await create(bus, tenant)
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, replicas=3, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+        async with await Bus(settings, name="lossy", serves_clients=True).open() as lossy:
             # Two attempts, and the request for the stream's leader between them.
             wire.lose_next("_INBOX", times=3)
             ack = await durable(lossy, f"{tenant}.a", b"once", msg_id="m1")

@@ -32,7 +32,7 @@ async def test_an_interrupted_call_never_starts_again_in_the_same_process(
 
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as lossy:
+        async with await Bus(settings, name="lossy").open() as lossy:
             runner, request = runner_calls(lossy), call_request(tenant)
             assert runner.admit(request)[1]
             await _perform(runner, request, fails_after_effect)
@@ -61,7 +61,7 @@ async def test_a_call_whose_start_was_not_acknowledged_runs_when_the_broker_resp
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
         # A client's connection waits for 7 s instead of 30.
-        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+        async with await Bus(settings, name="lossy", serves_clients=True).open() as lossy:
             runner, request = runner_calls(lossy, holds_lease=True), call_request(tenant)
             assert runner.admit(request)[1]
             wire.loses = lambda subject, _: subject.startswith("_INBOX")

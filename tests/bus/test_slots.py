@@ -62,7 +62,7 @@ async def test_a_start_with_a_lost_acknowledgement_is_still_new(
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as lossy:
+        async with await Bus(settings, name="lossy").open() as lossy:
             wire.lose_next("_INBOX")
             starting = asyncio.create_task(CallSlots(lossy).store_started(tenant, started("k-1")))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -147,7 +147,7 @@ async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
 async def test_subscriptions_to_one_attempt_have_no_wildcard(bus: Bus, tenant: str) -> None:
     """When a subscription with a wildcard ends, the server compares it with each unanswered request."""
     subscriptions = await watch_slots(bus, lambda _: None, tenant=tenant, attempt="k-1")
-    for subscription in (subscriptions.starts, subscriptions.results):
+    for subscription in subscriptions.inner:
         assert ANY not in subscription.subject
     await subscriptions.unsubscribe()
 
@@ -165,7 +165,7 @@ async def test_slots_are_removed_several_at_a_time(nats_server: NatsServer, bus:
 
     async with lossy_wire(nats_server.port) as wire, asyncio.timeout(WAIT_TIMEOUT_S):
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as lossy:
+        async with await Bus(settings, name="lossy").open() as lossy:
             slots = CallSlots(lossy)
             for attempt in attempts:
                 await slots.store_started(tenant, started(attempt))

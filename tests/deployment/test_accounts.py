@@ -291,7 +291,7 @@ async def test_connections_of_a_tenant_are_limited(secured_nats: SecuredNats, co
         update={"nkey_seed_file": secured_nats.seed_file(ACME.user), "connect_timeout_s": 2.0}
     )
     with pytest.raises(Unavailable):
-        await Bus.connect(settings, name="one more", inbox_prefix=users.inbox_prefix(ACME.user))
+        await Bus(settings, name="one more", inbox_prefix=users.inbox_prefix(ACME.user)).open()
     assert (await connect(users.GATEWAY)).connected
 
 

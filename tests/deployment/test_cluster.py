@@ -35,7 +35,7 @@ def cluster() -> Generator[NatsCluster]:
 
 
 async def connect(cluster: NatsCluster) -> Bus:
-    return await Bus.connect(NatsSettings(url=cluster.urls), name="test")
+    return await Bus(NatsSettings(url=cluster.urls), name="test").open()
 
 
 async def leader(bus: Bus, stream: str) -> str:
@@ -92,7 +92,7 @@ async def test_acked_messages_survive_killed_leaders(cluster: NatsCluster) -> No
 async def test_provisioning_waits_for_a_restarting_server(cluster: NatsCluster) -> None:
     """While a server starts, the cluster refuses streams with three replicas for lack of peers."""
     last = cluster.nodes[2]
-    async with await Bus.connect(NatsSettings(url=cluster.urls[:2]), name="test") as bus:
+    async with await Bus(NatsSettings(url=cluster.urls[:2]), name="test").open() as bus:
         await asyncio.to_thread(last.stop)
         last.launch()
         coming = asyncio.create_task(asyncio.to_thread(last.wait_ready))

@@ -42,7 +42,7 @@ no_auth_user: "us"
 @pytest.fixture
 async def bus(nats_server: NatsServer) -> AsyncGenerator[Bus]:
     """A connection whose check skips the server's settings."""
-    async with await Bus.connect(NatsSettings(url=nats_server.url), name="test") as connected:
+    async with await Bus(NatsSettings(url=nats_server.url), name="test").open() as connected:
         yield connected
 
 
@@ -136,7 +136,7 @@ async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
     """Otherwise a power cut loses acknowledged messages."""
     with NatsServer(plain_config(sync_always=sync_always)) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
-        async with await Bus.connect(settings, name="test") as bus:
+        async with await Bus(settings, name="test").open() as bus:
             await provision(bus, app_topology(BUDGET))
             findings = await streams.verify(bus, app_topology(BUDGET))
     lost = "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
@@ -155,7 +155,7 @@ async def test_single_server_without_monitoring_is_reported(bus: Bus) -> None:
 async def test_server_without_jetstream_is_reported() -> None:
     with NatsServer(WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
-        async with await Bus.connect(settings, name="test") as bus:
+        async with await Bus(settings, name="test").open() as bus:
             found = await streams.verify(bus, app_topology(BUDGET))
     assert found == ("server: JetStream is off, expected on",)
 
@@ -164,7 +164,7 @@ async def test_server_without_jetstream_is_reported() -> None:
 async def test_account_without_jetstream_is_reported() -> None:
     with NatsServer(ACCOUNT_WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
-        async with await Bus.connect(settings, name="test") as bus:
+        async with await Bus(settings, name="test").open() as bus:
             found = await streams.verify(bus, app_topology(BUDGET))
     assert found == ("account APP: JetStream is off, expected on",)
 

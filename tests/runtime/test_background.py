@@ -88,7 +88,7 @@ def server() -> Generator[Broker]:
 async def supervised(server: Broker) -> AsyncGenerator[Bus]:
     """A connection whose background tasks soon count as steady."""
     background = Background(steady_s=STEADY_S)
-    async with await Bus.connect(settings_of(server), name="supervised", background=background) as connected:
+    async with await Bus(settings_of(server), name="supervised", background=background).open() as connected:
         yield connected
 
 

@@ -137,7 +137,7 @@ async def operator(system: System) -> AsyncGenerator[Bus]:
     settings = NatsSettings(
         url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=WAIT_TIMEOUT_S
     )
-    async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
+    async with await Bus(settings, name="scenario-operator", inbox_prefix="_INBOX_operator").open() as bus:
         yield bus
 
 

@@ -37,7 +37,7 @@ def settings_of(server: Broker) -> NatsSettings:
 
 async def connect(server: Broker, *, name: str = "test") -> Bus:
     """Connect to a server without accounts."""
-    return await Bus.connect(settings_of(server), name=name)
+    return await Bus(settings_of(server), name=name).open()
 
 
 def provision_all(server: Broker) -> None:
@@ -107,7 +107,7 @@ class SecuredNats:
     async def connect(self, user: str) -> Bus:
         """Connect as one of its users."""
         settings = settings_of(self.server).model_copy(update={"nkey_seed_file": self.seed_file(user)})
-        return await Bus.connect(settings, name=user, inbox_prefix=inbox_prefix(user))
+        return await Bus(settings, name=user, inbox_prefix=inbox_prefix(user)).open()
 
 
 ACME = Tenant("acme", tool_servers=("weather",))

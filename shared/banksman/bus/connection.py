@@ -42,17 +42,13 @@ StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Messag
 
 @dataclass(frozen=True, slots=True)
 class BusSubscription:
-    inner: Subscription
-
-    @property
-    def subject(self) -> str:
-        """The subscribed subject, which may contain wildcards."""
-        return self.inner.subject
+    inner: tuple[Subscription, ...]
 
     async def unsubscribe(self) -> None:
         """Unsubscribe and drop waiting messages. Safe to call twice and while disconnected."""
-        with contextlib.suppress(NatsError):
-            await self.inner.unsubscribe()
+        for subscription in self.inner:
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()
 
 
 class Bus:
@@ -100,27 +96,7 @@ class Bus:
         self._on_reconnect: list[Callable[[], None]] = []
         self._errors = ClientErrors(name, inbox_prefix, self.stats, self.replies)
 
-    @classmethod
-    async def connect(
-        cls,
-        settings: NatsSettings,
-        *,
-        name: str,
-        inbox_prefix: str = "_INBOX",
-        serves_clients: bool = False,
-        background: Background | None = None,
-    ) -> Self:
-        bus = cls(
-            settings,
-            name=name,
-            inbox_prefix=inbox_prefix,
-            serves_clients=serves_clients,
-            background=background,
-        )
-        await bus.open()
-        return bus
-
-    async def open(self) -> None:
+    async def open(self) -> Self:
         """Connect, once; raise `Unavailable` if no server accepts the user within `connect_timeout_s`."""
         try:
             async with asyncio.timeout(self.settings.connect_timeout_s):
@@ -141,6 +117,7 @@ class Bus:
             raise Unavailable(reason) from error
         self._opened = True
         self._connected.set()
+        return self
 
     @property
     def connected(self) -> bool:
@@ -285,7 +262,7 @@ class Bus:
             pending_messages=pending_messages,
             pending_bytes=pending_bytes,
         )
-        return BusSubscription(inner)
+        return BusSubscription((inner,))
 
     async def listen(self, subject: str, callback: Callable[[Message], None]) -> BusSubscription:
         """Call `callback`, which must not block, for each message on arrival; its exceptions are logged.
@@ -296,7 +273,7 @@ class Bus:
         def received(subject: str, data: bytes, reply: str, headers: Mapping[str, str]) -> None:
             callback(Message(subject, data, reply, headers))
 
-        return BusSubscription(await self.nc.listen(subject, received))
+        return BusSubscription((await self.nc.listen(subject, received),))
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, which must not block, after each reconnect; return a function that removes it."""
@@ -307,6 +284,23 @@ class Bus:
         """Call `callback` with each subject that lost messages; return a function that removes it."""
         self._errors.on_slow_consumer.append(callback)
         return lambda: self._errors.on_slow_consumer.remove(callback)
+
+    def on_loss(self, callback: Callable[[], None], subject: str | None = None) -> Callable[[], None]:
+        """Call `callback`, which must not block, when messages may be lost.
+
+        That is after each reconnect, and when the subscription to `subject` (None: any) dropped messages.
+        Return a function that removes the callback.
+        """
+        removers = (
+            self.on_reconnect(callback),
+            self.on_slow_consumer(lambda dropped: callback() if subject in (None, dropped) else None),
+        )
+
+        def remove() -> None:
+            for one in removers:
+                one()
+
+        return remove
 
     async def drain(self, timeout_s: float = 5.0) -> None:
         """Stop receiving, wait for running callbacks, send buffered messages, and close."""

@@ -15,9 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import ApiError, call, delete_message, stored_message
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import CODE_NO_MESSAGE, DEAD, api
+from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.calls import LateResult
@@ -196,25 +195,22 @@ async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
     # refuse the message.
     ours = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
     await durable(bus, letter.subject, message.data, msg_id=f"replay:{stream_seq}", headers=ours)
-    await delete_message(bus, DEAD, stream_seq)
+    await jetstream.delete_message(bus, DEAD, stream_seq)
     return letter
 
 
 async def remove(bus: Bus, stream_seq: int) -> DeadLetter:
     """Delete a dead letter permanently and return it; raise `NotFound` if there is none at that sequence."""
     letter = await read_dead_letter(bus, stream_seq)
-    await delete_message(bus, DEAD, stream_seq)
+    await jetstream.delete_message(bus, DEAD, stream_seq)
     return letter
 
 
 async def _stored(bus: Bus, stream_seq: int) -> StoredMessage:
-    try:
-        reply = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
-    except ApiError as error:
-        if error.err_code == CODE_NO_MESSAGE:
-            raise NotFound("dead letter", str(stream_seq)) from error
-        raise
-    return stored_message(reply)
+    message = await jetstream.next_message(bus, DEAD, subjects.all_of("dead"), after=stream_seq - 1)
+    if message is None or message.stream_seq != stream_seq:
+        raise NotFound("dead letter", str(stream_seq))
+    return message
 
 
 def _letter(message: StoredMessage) -> DeadLetter:

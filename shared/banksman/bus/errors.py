@@ -17,7 +17,6 @@ class MessageTooLarge(CallerMistake):
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, subject: str, size: int, limit: int) -> None:
-        self.subject = subject
         self.size = size
         self.limit = limit
         super().__init__(f"{subject}: {size} bytes; the limit of a message is {limit}")
@@ -34,7 +33,6 @@ class NoResponders(Unavailable):
     no_responders = True
 
     def __init__(self, subject: str) -> None:
-        self.subject = subject
         super().__init__(f"{subject}: no process serves it", public="no process serves this request now")
 
 
@@ -42,8 +40,6 @@ class TimedOut(Unavailable):
     """No reply arrived in time; the request may have been executed."""
 
     def __init__(self, subject: str, timeout_s: float) -> None:
-        self.subject = subject
-        self.timeout_s = timeout_s
         super().__init__(f"{subject}: no reply within {timeout_s:g} s", public=NO_RESPONSE)
 
 
@@ -51,7 +47,6 @@ class ConnectionReplaced(Unavailable):
     """The connection was lost and re-established; the request may have been executed."""
 
     def __init__(self, subject: str) -> None:
-        self.subject = subject
         super().__init__(f"{subject}: the connection was lost before a reply arrived", public=NO_RESPONSE)
 
 
@@ -59,9 +54,6 @@ class PublishRefused(Fault):
     """The server refused a durable publish."""
 
     def __init__(self, subject: str, err_code: int, description: str) -> None:
-        self.subject = subject
-        self.err_code = err_code
-        self.description = description
         super().__init__(f"{subject}: {description} ({err_code})")
 
 
@@ -69,8 +61,6 @@ class NewerVersion(Fault):
     """A message has a newer version; an upgraded process can read it."""
 
     def __init__(self, subject: str, version: int) -> None:
-        self.subject = subject
-        self.version = version
         super().__init__(f"{subject}: this process does not know version {version} of the message")
 
 
@@ -78,7 +68,6 @@ class LogBroken(Fault):
     """A stored commit is missing from a log: its successor names it, but the stream does not have it."""
 
     def __init__(self, subject: str, expected: int, found: int) -> None:
-        self.subject = subject
         self.expected = expected
         self.found = found
         super().__init__(
@@ -91,10 +80,7 @@ class LogDamaged(Fault):
 
     code = ErrorCode.CONFLICT
 
-    def __init__(self, tenant: str, conversation_id: str, problem: str) -> None:
-        self.tenant = tenant
-        self.conversation_id = conversation_id
-        self.problem = problem
+    def __init__(self, conversation_id: str, problem: str) -> None:
         super().__init__(
             f"the log of {conversation_id} is damaged: {problem}. It accepts no run until an operator "
             "restores a backup or accepts the loss (`banksman check`)"
@@ -105,7 +91,6 @@ class SlotTaken(Signal):
     """A write-once subject already has a message."""
 
     def __init__(self, subject: str) -> None:
-        self.subject = subject
         super().__init__(f"{subject} already holds a message")
 
 
@@ -113,7 +98,6 @@ class WrongLastSequence(Signal):
     """Another message was stored on the subject first."""
 
     def __init__(self, subject: str, found: int) -> None:
-        self.subject = subject
         self.found = found
         """Stream sequence of the last message on the subject; 0 if it has none."""
         super().__init__(f"{subject}: the last message has sequence {found}")

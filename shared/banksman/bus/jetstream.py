@@ -51,9 +51,7 @@ _SILENCE_S = 2.0
 class ApiError(Fault):
     """The JetStream API refused a request."""
 
-    def __init__(self, subject: str, code: int, err_code: int, description: str) -> None:
-        self.subject = subject
-        self.status = code
+    def __init__(self, subject: str, err_code: int, description: str) -> None:
         self.err_code = err_code
         self.description = description
         super().__init__(f"{subject}: {description} ({err_code})")
@@ -128,12 +126,7 @@ async def next_message(bus: Bus, stream: str, subject: str, *, after: int) -> St
 
 
 async def read(
-    bus: Bus,
-    stream: str,
-    subject: str,
-    *,
-    after: int = 0,
-    current: bool = False,
+    bus: Bus, stream: str, subject: str, *, after: int = 0, current: bool = False
 ) -> AsyncIterator[StoredMessage]:
     """Yield every stored message on a subject after a stream sequence, in order, read in batches.
 
@@ -215,7 +208,7 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
         # Servers of the cluster are still starting: retry.
         if error.get("err_code") == CODE_NO_PEERS:
             raise Unavailable(f"{subject}: {error.get('description')}", public=NO_RESPONSE)
-        raise ApiError(subject, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
+        raise ApiError(subject, error.get("err_code", 0), error.get("description", ""))
     return response
 
 
@@ -292,7 +285,7 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
         return republished(reply)
     match reply.status:
         case None:
-            raise ApiError(target, 0, 0, "a reply is neither a stored message nor a status")
+            raise ApiError(target, 0, "a reply is neither a stored message nor a status")
         case status if status == STATUS_END_OF_BATCH:
             return int(reply.headers.get(NUM_PENDING, "0"))
         case status if status == STATUS_NOT_FOUND:
@@ -300,7 +293,7 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
         case status if status == STATUS_NO_RESPONDERS:
             raise NoResponders(target)
         case status:
-            raise ApiError(target, int(status), 0, reply.headers.get(DESCRIPTION, ""))
+            raise ApiError(target, 0, reply.headers.get(DESCRIPTION, ""))
 
 
 def republished(message: Message) -> StoredMessage:

@@ -41,9 +41,6 @@ RENEWAL: Final = timedelta(seconds=20)
 POLL_EVERY_S: Final = 0.2
 """Seconds between two reads of an expired token that another process is renewing."""
 
-SIGNED_OUT: Final = {"signed_in": None, "needs_sign_in": True}
-"""The changed fields of a server whose token can no longer be used."""
-
 SendToRunner = Callable[[RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
 M = TypeVar("M", bound=BaseModel)
@@ -159,7 +156,8 @@ class McpAccess:
         """Return a server whose token cannot be renewed, and whether to use the token until it expires."""
         if signed_in.is_valid(self._now()):
             return entry, True
-        return await self._stored(entry, entry.value.model_copy(update=SIGNED_OUT)), False
+        signed_out = entry.value.model_copy(update={"signed_in": None, "needs_sign_in": True})
+        return await self._stored(entry, signed_out), False
 
     async def _stored(self, entry: Entry[McpServer], server: McpServer) -> Entry[McpServer]:
         """Store a change of access, and merge it with concurrent changes by an administrator."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from pydantic import BaseModel
+
 from banksman.bus.connection import Bus
 from banksman.bus.errors import (
     NO_RESPONSE,
@@ -41,6 +43,7 @@ from banksman.bus.names import (
 from banksman.contracts import subjects
 from banksman.contracts.administration import AuditEntry
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
+from banksman.contracts.ids import new_id
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
@@ -73,8 +76,6 @@ async def durable(
     msg_id: str,
     expect_last_subject_seq: int | None = None,
     headers: Mapping[str, str] | None = None,
-    schedule_at: datetime | None = None,
-    schedule_target: str | None = None,
     budget_s: float = BUDGET_S,
     attempt_s: float = ACK_TIMEOUT_S,
     overlap_s: float | None = None,
@@ -90,8 +91,6 @@ async def durable(
         msg_id: The id by which the stream recognises a repeat on this subject, for ten minutes.
         expect_last_subject_seq: The message is stored only if this is the sequence of the last message on the
             subject; 0 expects none, None skips the check.
-        schedule_at: The time at which a stream that allows schedules publishes it on `schedule_target`.
-        schedule_target: A subject of the same stream.
         budget_s: Seconds for which the publish is retried.
         attempt_s: Seconds to wait for the acknowledgement of one attempt.
         overlap_s: Seconds after which the next attempt starts while the earlier ones still wait; None starts
@@ -111,15 +110,15 @@ async def durable(
         Unavailable: The budget ran out, or earlier if clients wait and the server cannot store. Whether the
             message is stored is unknown.
     """
-    sent = _headers(
-        message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
-    )
-    publication = Publication(bus, subject, payload, sent, attempt_s, urgent, timeout_s=attempt_s)
+    sent = {**(headers or {}), MSG_ID: message_id(subject, msg_id)}
+    if expect_last_subject_seq is not None:
+        sent[EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
+    publication = _Publication(bus, subject, payload, sent, attempt_s, urgent, timeout_s=attempt_s)
 
     async def until_acknowledged() -> PubAck:
         return await retry(
             publication.attempt,
-            again=lambda error: isinstance(error, RetryableRefusal),
+            again=lambda error: isinstance(error, _RetryableRefusal),
             backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
             budget_s=bus.budget(budget_s),
             failure=f"{subject}: not acknowledged",
@@ -143,25 +142,21 @@ def message_id(subject: str, msg_id: str) -> str:
     return f"{subject}:{msg_id}"
 
 
-def _headers(
-    msg_id: str,
-    expect_last_subject_seq: int | None,
-    more: Mapping[str, str] | None,
-    schedule_at: datetime | None,
-    schedule_target: str | None,
-) -> dict[str, str]:
-    headers = {**(more or {}), MSG_ID: msg_id}
-    if expect_last_subject_seq is not None:
-        headers[EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
-    if schedule_at is not None and schedule_target is not None:
-        # The server requires UTC with a `Z`.
-        moment = schedule_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        headers |= {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: schedule_target}
-    return headers
+async def schedule(bus: Bus, subject: str, target: str, *, at: datetime, payload: bytes = b"") -> None:
+    """Let the stream of `subject` publish a message on its subject `target`; a time in the past is now.
+
+    A message that is scheduled again on `subject` replaces the earlier one.
+    """
+    # The server requires UTC with a `Z`.
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    # A new id each time: otherwise a timer that is cancelled and set again would count as a duplicate and
+    # would not be stored.
+    headers = {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: target}
+    await durable(bus, subject, payload, msg_id=new_id("timer-"), headers=headers)
 
 
 @dataclass(slots=True)
-class Publication:
+class _Publication:
     """A message, and the attempts to store it."""
 
     bus: Bus
@@ -183,7 +178,7 @@ class Publication:
         """Publish the message and wait for its acknowledgement.
 
         Raises:
-            RetryableRefusal: The message may be published again.
+            _RetryableRefusal: The message may be published again.
             BanksmanError: As `durable`.
         """
         try:
@@ -194,7 +189,7 @@ class Publication:
                 if stored is None:
                     raise
                 return stored
-        except RetryableRefusal as again:
+        except _RetryableRefusal as again:
             self.tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
             # then gets an error early; other callers use the whole budget. A server that was frozen responds
@@ -221,8 +216,39 @@ class Publication:
                 if bus.closed.is_set():
                     raise
                 may_be_stored = not isinstance(error, NoResponders)
-                raise RetryableRefusal(str(error), may_be_stored=may_be_stored) from error
-        return acknowledged(bus, self.subject, self.payload, message.data, self.tries)
+                raise _RetryableRefusal(str(error), may_be_stored=may_be_stored) from error
+        fields = self._parsed(message.data)
+        if error := fields.get("error"):
+            raise self._refusal(cast(dict[str, Any], error))
+        return PubAck(fields["seq"], fields.get("duplicate", False), self.tries)
+
+    def _parsed(self, data: bytes) -> dict[str, Any]:
+        try:
+            reply = json.loads(data)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
+            raise PublishRefused(self.subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
+        return cast(dict[str, Any], reply)
+
+    def _refusal(self, error: dict[str, Any]) -> Exception:
+        subject, code, text = self.subject, error.get("err_code", 0), str(error.get("description", ""))
+        # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
+        if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
+            return SlotTaken(subject)
+        if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
+            reason = "storage is full"
+            return Overloaded(f"{reason}: {subject}: {text}", retry_after_s=5.0, public=reason)
+        if code == CODE_WRONG_LAST_SEQUENCE:
+            return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
+        if code == CODE_MESSAGE_TOO_LARGE:
+            return MessageTooLarge(subject, len(self.payload), self.bus.max_payload)
+        # A cluster refuses a message while its servers replicate another one on the subject or with the same
+        # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
+        # With 503 the JetStream API is temporarily unavailable, for example during an election.
+        if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY) or error.get("code") == 503:
+            return _RetryableRefusal(f"{text} ({code})")
+        return PublishRefused(subject, code, text)
 
     async def _earlier_attempt(self, refused: WrongLastSequence) -> PubAck | None:
         """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.
@@ -274,33 +300,32 @@ class RunQueue:
             subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
         else:
             subject = subjects.run_work(work.tenant, work.conversation_id)
-        await durable(self._bus, subject, _encoded(work), msg_id=msg_id)
+        await durable(self._bus, subject, encoded(work), msg_id=msg_id)
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
         """Store a signal under the message id `signal:{request}`, and wake the owner of the run."""
         subject = subjects.run_signal(signal.tenant, signal.conversation_id)
-        await durable(self._bus, subject, _encoded(signal), msg_id=f"signal:{request_id}")
+        await durable(self._bus, subject, encoded(signal), msg_id=f"signal:{request_id}")
         await self.wake_owner(signal.tenant, signal.conversation_id)
 
     async def start_workflow(self, work: StartWorkflow) -> None:
         """Store the start of a workflow under the message id `workflow:{run}`."""
         subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
-        await durable(self._bus, subject, _encoded(work), msg_id=f"workflow:{work.run_id}")
+        await durable(self._bus, subject, encoded(work), msg_id=f"workflow:{work.run_id}")
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:
         """Wake the owner of a run. The message may be lost: the owner also reads the log after its wait."""
         await self._bus.publish(subjects.cancel_hint(tenant, conversation_id), b"")
 
 
-def _encoded(work: StartRun | ResumeRun | RunSignal | StartWorkflow) -> bytes:
-    return work.model_dump_json(by_alias=True).encode()
+def encoded(value: BaseModel) -> bytes:
+    return value.model_dump_json(by_alias=True).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class PubAck:
     """Acknowledgement that the server stored the message."""
 
-    stream: str
     stream_seq: int
     duplicate: bool
     """True when a message with this id was stored before; `stream_seq` is the sequence of that message."""
@@ -309,56 +334,12 @@ class PubAck:
     message of an earlier attempt."""
 
 
-class RetryableRefusal(Exception):
+class _RetryableRefusal(Exception):
     """The outcome is unknown, or the stream cannot store the message now."""
 
     def __init__(self, reason: str, *, may_be_stored: bool = False) -> None:
         self.may_be_stored = may_be_stored
         super().__init__(reason)
-
-
-def acknowledged(bus: Bus, subject: str, payload: bytes, reply: bytes, tries: int) -> PubAck:
-    """Return the acknowledgement of a publish, of which `tries` attempts may have stored the message.
-
-    Raises:
-        RetryableRefusal: The stream cannot store the message now.
-        SlotTaken, WrongLastSequence, Overloaded, MessageTooLarge, PublishRefused: As `publish.durable`.
-    """
-    fields = _parse(subject, reply)
-    if error := fields.get("error"):
-        raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
-    return PubAck(fields["stream"], fields["seq"], fields.get("duplicate", False), tries)
-
-
-def _parse(subject: str, data: bytes) -> dict[str, Any]:
-    try:
-        reply = json.loads(data)
-    except ValueError as error:
-        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}") from error
-    if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
-        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
-    return cast(dict[str, Any], reply)
-
-
-def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> Exception:
-    code, text = error.get("err_code", 0), str(error.get("description", ""))
-    # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
-    if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
-        return SlotTaken(subject)
-    if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
-        return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0, public="storage is full")
-    if code == CODE_WRONG_LAST_SEQUENCE:
-        return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
-    if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):
-        # A cluster refuses a message while its servers replicate another one on the subject or with the same
-        # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
-        return RetryableRefusal(f"{text} ({code})")
-    if code == CODE_MESSAGE_TOO_LARGE:
-        return MessageTooLarge(subject, len(payload), bus.max_payload)
-    if error.get("code") == 503:
-        # The JetStream API is temporarily unavailable, for example during an election.
-        return RetryableRefusal(f"{text} ({code})")
-    return PublishRefused(subject, code, text)
 
 
 async def record_action(bus: Bus, entry: AuditEntry, *, msg_id: str) -> None:

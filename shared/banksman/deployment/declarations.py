@@ -69,6 +69,10 @@ class StreamConfig:
     duplicate_window_s: int = DUPLICATE_WINDOW_S
     replicas: Replicas = 1
 
+    @property
+    def label(self) -> str:
+        return f"stream {self.name}"
+
     def config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             "name": self.name,
@@ -112,6 +116,10 @@ class ConsumerConfig:
     new_only: bool = False
     """Whether it delivers only messages that are stored after its creation."""
     replicas: Replicas = 1
+
+    @property
+    def label(self) -> str:
+        return f"consumer {self.stream}/{self.durable}"
 
     def config(self) -> dict[str, Any]:
         """Return the body of the create request. It has no `backoff`, which would override `ack_wait`."""

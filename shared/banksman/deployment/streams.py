@@ -80,11 +80,11 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 async def provision_consumer(bus: Bus, consumer: ConsumerConfig) -> list[str]:
     """Create a consumer, or update it if its settings differ; return one line per change."""
-    found = await _consumer_config(bus, consumer)
+    found = await _config(bus, consumer)
     if found is not None and not _differences(found, consumer.config()):
         return []
     await write_consumer(bus, consumer)
-    return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
+    return [f"{consumer.label} {'updated' if found else 'created'}"]
 
 
 async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
@@ -126,10 +126,8 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
         return tuple(server)
     findings: list[str] = []
     try:
-        for stream in topology.streams:
-            findings += await _verify_stream(bus, stream)
-        for consumer in topology.consumers:
-            findings += await _verify_consumer(bus, consumer)
+        for item in (*topology.streams, *topology.consumers):
+            findings += await _verify(bus, item)
     except ApiError as error:
         if error.err_code != CODE_NOT_ENABLED:
             raise
@@ -138,56 +136,49 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 
 async def _provision_stream(bus: Bus, stream: StreamConfig) -> list[str]:
-    found = await _stream_config(bus, stream.name)
+    found = await _config(bus, stream)
     if found is None:
         await call(bus, api("STREAM.CREATE", stream.name), stream.config())
-        return [f"stream {stream.name} created"]
+        return [f"{stream.label} created"]
     differences = _differences(found, stream.config())
     if not differences:
         return []
     await call(bus, api("STREAM.UPDATE", stream.name), {**found, **stream.config()})
-    return [f"stream {stream.name} updated: {', '.join(differences)}"]
+    return [f"{stream.label} updated: {', '.join(differences)}"]
 
 
 async def stream_info(bus: Bus, name: str) -> dict[str, Any] | None:
     """Return the server's info of a stream with `config` and `state`, or None if it does not exist."""
-    try:
-        return await call(bus, api("STREAM.INFO", name))
-    except ApiError as error:
-        if error.err_code == CODE_STREAM_NOT_FOUND:
-            return None
-        raise
+    return await _info(bus, "STREAM.INFO", name)
 
 
-async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
-    info = await stream_info(bus, name)
+async def _config(bus: Bus, item: StreamConfig | ConsumerConfig) -> dict[str, Any] | None:
+    if isinstance(item, StreamConfig):
+        info = await stream_info(bus, item.name)
+    else:
+        info = await _info(bus, "CONSUMER.INFO", item.stream, item.durable)
     return None if info is None else cast(dict[str, Any], info["config"])
 
 
-async def _consumer_config(bus: Bus, consumer: ConsumerConfig) -> dict[str, Any] | None:
+async def _info(bus: Bus, verb: str, *names: str) -> dict[str, Any] | None:
     try:
-        info = await call(bus, api("CONSUMER.INFO", consumer.stream, consumer.durable))
+        return await call(bus, api(verb, *names))
     except ApiError as error:
         if error.err_code in (CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND):
             return None
         raise
-    return cast(dict[str, Any], info["config"])
 
 
-async def _verify_stream(bus: Bus, stream: StreamConfig) -> list[str]:
-    found = await _stream_config(bus, stream.name)
+async def _verify(bus: Bus, item: StreamConfig | ConsumerConfig) -> list[str]:
+    found, wanted = await _config(bus, item), item.config()
     if found is None:
-        return [f"stream {stream.name} is missing"]
-    return _weaknesses(f"stream {stream.name}", found, stream.config())
-
-
-async def _verify_consumer(bus: Bus, consumer: ConsumerConfig) -> list[str]:
-    found = await _consumer_config(bus, consumer)
-    name = f"consumer {consumer.stream}/{consumer.durable}"
-    if found is None:
-        return [f"{name} is missing"]
-    weaknesses = _weaknesses(name, found, consumer.config())
-    return [*weaknesses, f"{name}: backoff overrides ack_wait"] if found.get("backoff") else weaknesses
+        return [f"{item.label} is missing"]
+    weaknesses = [
+        f"{item.label}: {field} is {found.get(field)!r}, expected {wanted[field]!r}"
+        for field in _differences(found, wanted)
+        if not (field in _AT_LEAST and _size(field, found.get(field)) > _size(field, wanted[field]))
+    ]
+    return [*weaknesses, f"{item.label}: backoff overrides ack_wait"] if found.get("backoff") else weaknesses
 
 
 async def _verify_server(monitoring_url: str | None, topology: Topology) -> list[str]:
@@ -207,20 +198,10 @@ async def _verify_server(monitoring_url: str | None, topology: Topology) -> list
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [field for field, value in wanted.items() if not _same(found.get(field), value)]
-
-
-def _weaknesses(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{what}: {field} is {found.get(field)!r}, expected {wanted[field]!r}"
-        for field in _differences(found, wanted)
-        if not (field in _AT_LEAST and _size(field, found.get(field)) > _size(field, wanted[field]))
-    ]
-
-
-def _same(found: object, wanted: object) -> bool:
     # The server omits values that are false or zero.
-    return found == wanted or (not found and not wanted)
+    return [
+        field for field, value in wanted.items() if found.get(field) != value and (found.get(field) or value)
+    ]
 
 
 def _size(field: str, value: int | None) -> float:

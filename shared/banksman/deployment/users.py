@@ -74,6 +74,8 @@ TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
 
 _EVERYTHING = (">",)
+_FOLLOWS_RUNS = (all_of("live"), all_of("stored"), subjects.cancel_hint(ANY, ANY), subjects.service_state())
+"""What agents and the workflows service may subscribe to, because both own runs."""
 REMOVES_OBJECTS: Final = tuple(
     (verb, object_stream(store))
     for store in RUNNER_STORES
@@ -164,13 +166,9 @@ def agent() -> User:
         APP,
         publish=(
             *_drives_runs(),
-            subjects.tool_started(ANY, ANY),
-            subjects.tool_result(ANY, ANY),
-            *_renews_tokens(),
-            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE, names.HEADS, names.DAMAGED),
+            *_writes(names.TOOLS, names.USAGE, names.HEADS),
             # Agents end the lease of a runner whose connection is closed.
             *_writes(names.RUNNERS),
-            *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS, names.SIGNALS),
             *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
@@ -182,19 +180,14 @@ def agent() -> User:
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),
             *(runner_api(verb, stream) for verb, stream in REMOVES_OBJECTS),
-            *_inspects(),
-            *_reads(ANY),
         ),
         subscribe=(
-            all_of("live"),
-            all_of("stored"),
-            subjects.cancel_hint(ANY, ANY),
+            *_FOLLOWS_RUNS,
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
             subjects.object_removal(ANY),
             subjects.counted_usage(),
-            subjects.service_state(),
             all_of("relay"),
         ),
         responds=True,
@@ -210,22 +203,13 @@ def workflows() -> User:
             *_drives_runs(),
             subjects.workflow_turn(ANY, ANY, ANY),
             subjects.workflow_cancel(ANY, ANY, ANY),
-            subjects.tool_started(ANY, ANY),
-            subjects.tool_result(ANY, ANY),
-            *_renews_tokens(),
-            *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS, names.DAMAGED),
-            *_writes_objects(names.SNAPSHOTS),
+            *_writes(names.WORKFLOW_DEFINITIONS),
             *_pulls(names.WORKFLOWS, ANY),
             api("CONSUMER.DURABLE.CREATE", names.WORKFLOWS, ANY),
             *(api("STREAM.PURGE", stream) for stream in (names.RESULTS, names.APPROVALS, names.TIMERS)),
-            *_inspects(),
-            *_reads(ANY),
         ),
         subscribe=(
-            all_of("live"),
-            all_of("stored"),
-            subjects.cancel_hint(ANY, ANY),
-            subjects.service_state(),
+            *_FOLLOWS_RUNS,
             all_of("workflows"),
             subjects.registry("workflow", ANY),
             subjects.tenant_registry("workflow", ANY, ANY),
@@ -328,6 +312,7 @@ def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ())
 
 
 def _drives_runs() -> tuple[str, ...]:
+    """Return what agents and the workflows service may publish, because both own runs."""
     return (
         subjects.conversation(ANY, ANY),
         subjects.delta(ANY, ANY),
@@ -340,14 +325,18 @@ def _drives_runs() -> tuple[str, ...]:
         subjects.workflow_run(ANY, ANY, ANY),
         subjects.tool_call(ANY, ANY, ANY),
         subjects.tool_cancel(ANY, ANY, ANY),
+        subjects.tool_started(ANY, ANY),
+        subjects.tool_result(ANY, ANY),
+        # The token of an MCP server is renewed through a runner.
+        subjects.files(ANY, ANY, ANY),
         subjects.timer_set(ANY, ANY, ANY),
         all_of("dead"),
+        *_writes(names.CONVERSATIONS, names.OWNERS, names.DAMAGED, names.MCP),
+        *_stores_objects(names.SNAPSHOTS, ANY),
+        api("STREAM.PURGE", object_stream(names.SNAPSHOTS)),
+        *_inspects(),
+        *_reads(ANY),
     )
-
-
-def _renews_tokens() -> tuple[str, ...]:
-    """Return the permissions for renewing the token of an MCP server through a runner."""
-    return (subjects.files(ANY, ANY, ANY), *_writes(names.MCP))
 
 
 def _inspects() -> tuple[str, ...]:
@@ -362,10 +351,6 @@ def _reads(*streams: str) -> tuple[str, ...]:
 
 def _writes(*buckets: str) -> tuple[str, ...]:
     return tuple(kv_subject(bucket, ">") for bucket in buckets)
-
-
-def _writes_objects(store: str) -> tuple[str, ...]:
-    return (*_stores_objects(store, ANY), api("STREAM.PURGE", object_stream(store)))
 
 
 def _stores_objects(store: str, own: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class DamagedLogs:
     def check(self, tenant: str, conversation_id: str) -> None:
         """Raise `LogDamaged` if the log, or all logs together, are damaged."""
         if problem := self.problem(tenant, conversation_id):
-            raise LogDamaged(tenant, conversation_id, problem)
+            raise LogDamaged(conversation_id, problem)
 
     @property
     def of_all(self) -> str | None:
@@ -69,7 +69,7 @@ class DamagedLogs:
     async def report(self, tenant: str, conversation_id: str, problem: str) -> LogDamaged:
         """Report a damaged log to all services and return the error to raise."""
         await self.put(found_now(tenant, conversation_id, problem))
-        return LogDamaged(tenant, conversation_id, problem)
+        return LogDamaged(conversation_id, problem)
 
     async def put(self, damaged: DamagedLog) -> None:
         """Store a report, unless the log has one."""

@@ -16,7 +16,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ApprovalSlots
-from banksman.bus.storage.slots import AttemptSlots, CallSlots, SlotSubscriptions, StoredSlot, watch_slots
+from banksman.bus.storage.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
@@ -61,7 +61,7 @@ CHECK_S = 20.0
 
 @dataclass
 class _WatchedAttempt:
-    subscriptions: SlotSubscriptions
+    subscriptions: BusSubscription
     slots: AttemptSlots = field(default_factory=AttemptSlots)
     shown: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done when a start or a result was received; a void does not count."""
@@ -149,19 +149,16 @@ class OwnerNotifications:
         self._driven: dict[tuple[str, str], _DrivenConversation] = {}
         self._hints: BusSubscription | None = None
         self._subscribing = asyncio.Lock()
-        self._removers: tuple[Callable[[], None], ...] = ()
+        self._remove: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         # Messages that are published while the connection is down, or to a full queue, are lost.
-        self._removers = (
-            self._bus.on_reconnect(self.wake_all),
-            self._bus.on_slow_consumer(lambda _subject: self.wake_all()),
-        )
+        self._remove = self._bus.on_loss(self.wake_all)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for remove in self._removers:
-            remove()
+        if self._remove is not None:
+            self._remove()
         if self._hints is not None:
             await self._hints.unsubscribe()
 

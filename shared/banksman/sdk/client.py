@@ -291,5 +291,5 @@ async def connect(
     settings = NatsSettings(
         url=url, nkey_seed_file=nkey_seed_file, tls_ca_file=tls_ca_file, connect_timeout_s=connect_timeout_s
     )
-    async with await Bus.connect(settings, name=name) as bus:
+    async with await Bus(settings, name=name).open() as bus:
         yield Client(NatsTransport(bus, tenant))

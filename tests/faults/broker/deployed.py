@@ -80,7 +80,7 @@ class DeployedCluster:
             tls_ca_file=self.directory / "tls" / "ca.crt",
             nkey_seed_file=Path(self.as_operator["BANKSMAN_NATS__NKEY_SEED_FILE"]),
         )
-        return await Bus.connect(settings, name=OPERATOR, inbox_prefix=inbox_prefix(OPERATOR))
+        return await Bus(settings, name=OPERATOR, inbox_prefix=inbox_prefix(OPERATOR)).open()
 
     def run(self, *arguments: str) -> str:
         """Run a `banksman` command to its end; return its output."""

@@ -84,7 +84,7 @@ async def test_a_client_without_the_ca_is_refused(cluster: DeployedCluster) -> N
         seed = Path(cluster.as_operator["BANKSMAN_NATS__NKEY_SEED_FILE"])
         settings = NatsSettings(url=url, nkey_seed_file=seed, connect_timeout_s=2)
         with pytest.raises(Unavailable):
-            await Bus.connect(settings, name="stranger")
+            await Bus(settings, name="stranger").open()
 
 
 async def _is_replicated(operator: Bus) -> None:

@@ -89,7 +89,7 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
     kill."""
     settings = NatsSettings(url=cluster.urls, connect_timeout_s=20, replicas=3)
     gaps: list[float] = []
-    async with await Bus.connect(settings, name="test") as bus:
+    async with await Bus(settings, name="test").open() as bus:
         await provision(bus, app_topology(BUDGET, replicas=3))
         await provision(bus, run_topology(BUDGET, replicas=3))
         node = cluster.nodes[0]

@@ -158,7 +158,7 @@ async def lost_on(copy: Path, directory: Path, acked: Acked, tenant: str, *, syn
         config = plain_config(sync_always=sync_always).replace("{store_dir}", str(volume.path / "store"))
         with NatsServer(config, directory=place) as server:
             settings = NatsSettings(url=server.url, connect_timeout_s=10)
-            async with await Bus.connect(settings, name="after") as bus:
+            async with await Bus(settings, name="after").open() as bus:
                 return await _missing(bus, acked, tenant)
 
 

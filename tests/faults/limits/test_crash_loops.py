@@ -86,7 +86,7 @@ async def _kill_agents_of(system: System, deadly: ScriptedModel, ended: asyncio.
 
 async def _dead_letter_reasons(system: System, conversation: str) -> list[str]:
     settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=60)
-    async with await Bus.connect(settings, name="operator", inbox_prefix="_INBOX_operator") as bus:
+    async with await Bus(settings, name="operator", inbox_prefix="_INBOX_operator").open() as bus:
         return [
             one.letter.reason async for one in dead_letters(bus) if one.letter.subject.endswith(conversation)
         ]

@@ -128,7 +128,7 @@ async def test_requests_without_the_sdk_are_checked_in_the_same_way(
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     subject = subjects.api(TENANT, "assistant", "create")
-    async with await Bus.connect(settings, name="raw") as bus:
+    async with await Bus(settings, name="raw").open() as bus:
         unknown = json.loads(await bus.request(subject, b'{"heat": 1}', 5))
         nested = json.loads(await bus.request(subject, b'{"tools": {"enabld": true}}', 5))
         garbage = json.loads(await bus.request(subject, b"{", 5))
@@ -163,7 +163,7 @@ async def test_the_error_of_a_request_without_a_reply_subject_reaches_its_tenant
     async def received(message: Message) -> None:
         errors.put_nowait(message)
 
-    async with await Bus.connect(settings, name="publisher") as bus:
+    async with await Bus(settings, name="publisher").open() as bus:
         await bus.subscribe(subjects.api(TENANT, "error"), received)
         await bus.ready()
         await bus.publish(subjects.api(TENANT, "chat", "send", "c1"), b'{"content": "hi", "id": "q7"}')
@@ -178,7 +178,7 @@ async def test_no_account_reaches_another_tenants_assistants(
     """P8: the subject names the tenant, and an account may publish for its own tenant only."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
-    async with await Bus.connect(settings, name="thief") as bus:
+    async with await Bus(settings, name="thief").open() as bus:
         for words in (("assistant", "list"), ("usage",)):
             with pytest.raises(Unavailable) as refused:
                 await bus.request(subjects.api("globex", *words), b"{}", 5)
@@ -191,7 +191,7 @@ async def test_a_schedule_is_created_run_paused_and_deleted_over_nats_and_starts
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     prompt = {"type": "prompt", "content": "hi"}
-    async with await Bus.connect(settings, name="raw") as bus:
+    async with await Bus(settings, name="raw").open() as bus:
 
         async def request(*action: str, **body: Any) -> dict[str, Any]:
             data = json.dumps(body).encode()

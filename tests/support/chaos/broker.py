@@ -131,7 +131,7 @@ class Broker:
             connect_timeout_s=20,
             replicas=self.replicas,
         )
-        return await Bus.connect(settings, name=f"chaos-{user}", inbox_prefix=inbox_prefix(user))
+        return await Bus(settings, name=f"chaos-{user}", inbox_prefix=inbox_prefix(user)).open()
 
     def listen_everywhere(self) -> None:
         """Make the single server listen on all networks."""

@@ -205,4 +205,4 @@ class BrokerAccess:
 
 
 async def _connect(user: str, settings: NatsSettings) -> Bus:
-    return await Bus.connect(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user))
+    return await Bus(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user)).open()

@@ -139,6 +139,5 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
 
 async def _connected(settings: AgentServiceSettings, process: ServiceProcess, name: str) -> Bus:
     background = process.health.background
-    return await Bus.connect(
-        settings.nats, name=name, inbox_prefix=inbox_prefix(AGENT), background=background
-    )
+    bus = Bus(settings.nats, name=name, inbox_prefix=inbox_prefix(AGENT), background=background)
+    return await bus.open()

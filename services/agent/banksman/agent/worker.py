@@ -257,7 +257,7 @@ class RunWorker:
     async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:
         """Dead-letter an invalid reply, and open its approval request again."""
         # The stream APPROVALS retains acked messages, so this one would block the slot of the reply.
-        await self.approvals.discard_unreadable(message, reason)
+        await self.approvals.discard(message, reason)
         return Done()
 
     async def on_timer(self, approval: TimedApproval, message: WorkMessage) -> Outcome:

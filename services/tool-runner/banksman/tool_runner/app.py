@@ -129,9 +129,9 @@ async def _serve(
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity, health: Health) -> Bus:
     user = tool_runner(settings.tool_runner.runner)
     name = f"{TOOL_RUNNER} {identity.runner}"
-    return await Bus.connect(
+    return await Bus(
         settings.nats, name=name, inbox_prefix=user.inbox_prefix, background=health.background
-    )
+    ).open()
 
 
 def _scheduler(

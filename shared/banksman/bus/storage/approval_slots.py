@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.dead import UnreadableMessages, dead_letter_stored
+from banksman.bus.dead import DeliveredMessage, UnreadableMessages, dead_letter_stored
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import APPROVALS
-from banksman.bus.publish import durable
-from banksman.bus.queues.handling import WorkMessage
+from banksman.bus.publish import schedule
 from banksman.bus.storage.slots import decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse, SetAside
 from banksman.runtime.failpoints import reach
+
+T = TypeVar("T", bound=BaseModel)
 
 ESCALATION_TIMER = "escalation"
 """The kind of the timers that escalate approval requests."""
@@ -61,16 +65,8 @@ async def set_timer(
 
     Setting a timer again replaces it. A timer that is set again after it fired fires again.
     """
-    await durable(
-        bus,
-        subjects.timer_set(kind, tenant, timer_id),
-        payload,
-        # A new id each time: otherwise a timer that is cancelled and set again would count as a duplicate and
-        # would not be stored.
-        msg_id=new_id("timer-"),
-        schedule_at=at,
-        schedule_target=subjects.timer_fired(kind, tenant, timer_id),
-    )
+    target = subjects.timer_fired(kind, tenant, timer_id)
+    await schedule(bus, subjects.timer_set(kind, tenant, timer_id), target, at=at, payload=payload)
 
 
 def fired_timer(subject: str) -> TimerName:
@@ -100,44 +96,33 @@ class ApprovalSlots:
     async def store_request(self, request: ApprovalRequest) -> ApprovalRequest:
         """Store a request unless the slot holds one; return the stored request."""
         subject = subjects.approval_request(request.tenant, request.approval_id)
-        written = await store_slot(self._bus, APPROVALS, subject, request, "ask")
-        return written.stored or request
+        return await self._store(subject, request, "ask")
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
         """Store a reply unless the slot holds one; return the stored reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
-        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
-        return written.stored or reply
+        return await self._store(subject, reply, new_id("answer-"))
 
     async def store_first(self, first: FirstApproval) -> FirstApproval:
         """Store the first of two approvals unless one is stored; return the stored approval."""
         subject = subjects.approval_note(first.tenant, first.approval_id, FIRST)
-        written = await store_slot(self._bus, APPROVALS, subject, first, new_id("first-"))
-        return written.stored or first
+        return await self._store(subject, first, new_id("first-"))
 
     async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
         """Return the first of two approvals; None if no user approved yet."""
-        message = await self._last(subjects.approval_note(tenant, approval_id, FIRST))
-        return message and decode_slot(FirstApproval, message.subject, message.data)
+        return await self._read(FirstApproval, subjects.approval_note(tenant, approval_id, FIRST))
 
     async def read(
         self, tenant: str, approval_id: str
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
         """Return the stored request and the stored reply, as the leader of their stream has them."""
-        request = await self._last(subjects.approval_request(tenant, approval_id))
-        reply = await self._last(subjects.approval_reply(tenant, approval_id))
         return (
-            request and decode_slot(ApprovalRequest, request.subject, request.data),
-            reply and decode_slot(ApprovalReply, reply.subject, reply.data),
+            await self._read(ApprovalRequest, subjects.approval_request(tenant, approval_id)),
+            await self._read(ApprovalReply, subjects.approval_reply(tenant, approval_id)),
         )
 
     async def pending(
-        self,
-        tenant: str = subjects.ANY,
-        *,
-        limit: int | None = None,
-        after: int = 0,
-        inputs: bool = False,
+        self, tenant: str = subjects.ANY, *, limit: int | None = None, after: int = 0, inputs: bool = False
     ) -> list[PendingRequest]:
         """Return the requests without a reply, oldest first.
 
@@ -174,13 +159,12 @@ class ApprovalSlots:
         """Record that a user set a request aside. Repeats change nothing."""
         name = f"{ASIDE}{digest(aside.by.encode())[:32]}"
         subject = subjects.approval_note(tenant, approval_id, name)
-        await store_slot(self._bus, APPROVALS, subject, aside, new_id("aside-"))
+        await self._store(subject, aside, new_id("aside-"))
 
     async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
         """Store the use of a link unless a use is stored; return the stored use."""
         subject = subjects.approval_note(tenant, approval_id, f"link-{link}")
-        written = await store_slot(self._bus, APPROVALS, subject, use, new_id("link-"))
-        return written.stored or use
+        return await self._store(subject, use, new_id("link-"))
 
     async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
         """Return the notes on a tenant's requests, by approval id and name."""
@@ -194,15 +178,14 @@ class ApprovalSlots:
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
-        message = await self._last(subject)
+        message = await jetstream.last_message(self._bus, APPROVALS, subject)
         if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
             return
-        # Stored in DEAD before it is deleted, so that a crash cannot lose it.
-        await dead_letter_stored(self._bus, APPROVALS, message, reason)
-        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+        await self.discard(message, reason)
 
-    async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
-        """Dead-letter a reply that cannot be decoded, and empty its slot."""
+    async def discard(self, message: DeliveredMessage, reason: str) -> None:
+        """Dead-letter a reply, and empty its slot."""
+        # Stored in DEAD before it is deleted, so that a crash cannot lose it.
         await dead_letter_stored(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
@@ -219,5 +202,11 @@ class ApprovalSlots:
         ):
             await jetstream.purge_subject(self._bus, APPROVALS, subject)
 
-    async def _last(self, subject: str) -> StoredMessage | None:
-        return await jetstream.last_message(self._bus, APPROVALS, subject)
+    async def _store(self, subject: str, value: T, writer: str) -> T:
+        """Store a value unless the slot holds one; return the stored value."""
+        written = await store_slot(self._bus, APPROVALS, subject, value, writer)
+        return written.stored or value
+
+    async def _read(self, model: type[T], subject: str) -> T | None:
+        message = await jetstream.last_message(self._bus, APPROVALS, subject)
+        return message and decode_slot(model, subject, message.data)

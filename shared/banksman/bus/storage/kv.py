@@ -14,7 +14,7 @@ from banksman.bus.dead import UnreadableMessages
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import KV_OPERATION, MARKER_REASON, MSG_ID, TTL, kv_stream, kv_subject
-from banksman.bus.publish import durable, message_id
+from banksman.bus.publish import durable, encoded, message_id
 from banksman.contracts.errors import BadInput, Poison
 from banksman.contracts.ids import check_token, new_id
 
@@ -78,14 +78,14 @@ class Bucket(Generic[T]):
 
     async def put(self, key: str, value: T) -> int:
         """Write a value unconditionally; return its revision."""
-        ack = await durable(self.bus, self.subject(key), _encoded(value), msg_id=new_id("kv-"))
+        ack = await durable(self.bus, self.subject(key), encoded(value), msg_id=new_id("kv-"))
         return ack.stream_seq
 
     async def create(self, key: str, value: T) -> int | None:
         """Write a value if the key has none; return its revision, or None if the key has a value."""
         expected = 0
         while True:
-            written = await self._write(key, _encoded(value), expected)
+            written = await self._write(key, encoded(value), expected)
             if isinstance(written, int):
                 return written
             last = await jetstream.last_message(self.bus, self.stream, self.subject(key))
@@ -96,7 +96,7 @@ class Bucket(Generic[T]):
 
     async def update(self, key: str, value: T, revision: int) -> int | None:
         """Write a value if the stored one has `revision`; return the new revision, or None if it differs."""
-        written = await self._write(key, _encoded(value), revision)
+        written = await self._write(key, encoded(value), revision)
         return written if isinstance(written, int) else None
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
@@ -146,13 +146,14 @@ class Bucket(Generic[T]):
             await self.unreadable.report(message, poison.reason)
             return None
 
-    def _below(self, prefix: str) -> str:
+    def below(self, prefix: str = "") -> str:
+        """Return the subject of all keys that begin with the tokens of `prefix`."""
         return f"{self.subject(prefix)}.>" if prefix else kv_subject(self.name, ">")
 
     async def _latest(self, prefix: str) -> list[StoredMessage]:
         """Return the last message of each key in stream order, without the markers of removed keys."""
         latest: dict[str, StoredMessage] = {}
-        async for message in jetstream.read(self.bus, self.stream, self._below(prefix), current=True):
+        async for message in jetstream.read(self.bus, self.stream, self.below(prefix), current=True):
             # A lagging replica may have returned an earlier value of the key before the leader returned this.
             latest.pop(message.subject, None)
             latest[message.subject] = message
@@ -180,7 +181,3 @@ class Bucket(Generic[T]):
 def is_marker(message: StoredMessage) -> bool:
     """Return whether a message marks its key as removed: deleted, purged or expired."""
     return KV_OPERATION in message.headers or MARKER_REASON in message.headers
-
-
-def _encoded(value: BaseModel) -> bytes:
-    return value.model_dump_json(by_alias=True).encode()

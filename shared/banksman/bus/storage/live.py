@@ -73,19 +73,17 @@ class LiveHub:
         self._suspected = asyncio.Event()
         self._opened = asyncio.Event()
         """Set when the first conversation is followed; before that, there is nothing to compare."""
-        self._removers: list[Callable[[], None]] = []
+        self._remove: Callable[[], None] | None = None
         self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._removers = [
-            self.log.bus.on_reconnect(self._suspect_all),
-        ]
+        self._remove = self.log.bus.on_reconnect(lambda: self.suspect(*self.channels.values()))
         self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for remove in self._removers:
-            remove()
+        if self._remove is not None:
+            self._remove()
         if self._task:
             await self._task.stop()
         for channel in tuple(self.channels.values()):
@@ -134,13 +132,9 @@ class LiveHub:
             del self.channels[channel.subject]
         self._suspects.discard(channel)
 
-    def suspect(self, channel: _Channel) -> None:
-        """Compare a channel with the stream as soon as possible."""
-        self._suspects.add(channel)
-        self._suspected.set()
-
-    def _suspect_all(self) -> None:
-        self._suspects.update(self.channels.values())
+    def suspect(self, *channels: _Channel) -> None:
+        """Compare channels with the stream as soon as possible."""
+        self._suspects.update(channels)
         self._suspected.set()
 
     async def _wait(self) -> None:

@@ -11,7 +11,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, WrongLastSequence
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CONSUMED, EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
-from banksman.bus.publish import durable, message_id
+from banksman.bus.publish import durable, encoded, message_id
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Commit
@@ -83,7 +83,7 @@ class EventLog:
             ack = await durable(
                 self.bus,
                 subject,
-                commit.model_dump_json(by_alias=True).encode(),
+                encoded(commit),
                 msg_id=commit.id,
                 expect_last_subject_seq=after,
                 headers=_headers(commit, after, snapshot),

@@ -54,8 +54,6 @@ class ObjectBroken(Fault):
     """A stored object differs from what was written: a chunk is missing or changed."""
 
     def __init__(self, store: str, name: str) -> None:
-        self.store = store
-        self.name = name
         super().__init__(f"object {name!r} in {store} does not match its digest")
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +20,7 @@ from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.errors import SlotTaken
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import RESULTS
-from banksman.bus.publish import durable
+from banksman.bus.publish import durable, encoded
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import NotReady, Poison
@@ -63,7 +63,8 @@ class StoredSlot:
 
     tenant: str
     attempt: str
-    kind: Literal["started", "result"]
+    kind: str
+    """`started` or `result`."""
     data: bytes
 
     def decode(self) -> CallStarted | CallFinished:
@@ -156,44 +157,27 @@ class CallSlots:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSubscriptions:
-    """The subscriptions to the starts and to the results of attempts."""
-
-    starts: BusSubscription
-    results: BusSubscription
-
-    async def unsubscribe(self) -> None:
-        """Unsubscribe from both. Safe to call twice and while disconnected."""
-        await self.starts.unsubscribe()
-        await self.results.unsubscribe()
-
-
 async def watch_slots(
     bus: Bus,
     callback: Callable[[StoredSlot], None],
     *,
     tenant: str = subjects.ANY,
     attempt: str = subjects.ANY,
-) -> SlotSubscriptions:
+) -> BusSubscription:
     """Call `callback`, which must not block, with each start and result once it is stored.
 
-    A reconnect or a slow consumer loses messages: read the slots after `bus.on_reconnect` and
-    `on_slow_consumer`.
+    A reconnect or a slow consumer loses messages: read the slots after `bus.on_loss`.
     """
 
     def received(message: Message) -> None:
         _, _, kind, of_tenant, of_attempt = message.subject.split(".")
-        callback(
-            StoredSlot(of_tenant, of_attempt, "started" if kind == "started" else "result", message.data)
-        )
+        callback(StoredSlot(of_tenant, of_attempt, kind, message.data))
 
     # Two subjects instead of `tool.*`: at the end of a subscription with a wildcard, the server compares its
     # subject with each request to another account that has no reply yet, which can be thousands.
-    return SlotSubscriptions(
-        await bus.listen(subjects.stored(subjects.tool_started(tenant, attempt)), received),
-        await bus.listen(subjects.stored(subjects.tool_result(tenant, attempt)), received),
-    )
+    starts = await bus.listen(subjects.stored(subjects.tool_started(tenant, attempt)), received)
+    results = await bus.listen(subjects.stored(subjects.tool_result(tenant, attempt)), received)
+    return BusSubscription(starts.inner + results.inner)
 
 
 async def store_slot(
@@ -208,7 +192,7 @@ async def store_slot(
     Raises:
         NotReady: Another message took the slot and was removed.
     """
-    payload = value.model_dump_json(by_alias=True).encode()
+    payload = encoded(value)
     deadline = asyncio.get_running_loop().time() + SLOT_TIMEOUT_S
     while True:
         taken = False

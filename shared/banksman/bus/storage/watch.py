@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from banksman.bus import jetstream
 from banksman.bus.connection import BusSubscription
 from banksman.bus.messages import Message, StoredMessage
-from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
 from banksman.bus.settings import Replicas
 from banksman.bus.storage.kv import Bucket, Entry, is_marker
 from banksman.contracts import subjects
@@ -74,7 +73,7 @@ class BucketView(Generic[T]):
         """Undecodable entries to report, with the reason. The view does not contain them."""
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
-        self._removers: list[Callable[[], None]] = []
+        self._remove: Callable[[], None] | None = None
         self._subscription: BusSubscription | None = None
         self._tasks: tuple[BackgroundTask, ...] = ()
 
@@ -93,20 +92,13 @@ class BucketView(Generic[T]):
             self._changed.clear()
             await self._changed.wait()
 
-    async def refresh(self) -> None:
-        """Compare with the stream; afterwards the view is as new as the stream was at the call."""
-        await self._load()
-
     async def __aenter__(self) -> Self:
         bus = self._bucket.bus
-        pattern = subjects.stored(kv_subject(self._bucket.name, ">"))
+        pattern = subjects.stored(self._bucket.below())
         # Subscribed before the load, so that no change between the two is missed.
         self._subscription = await bus.subscribe(pattern, self._received)
-        await self._load()
-        self._removers = [
-            bus.on_reconnect(self._stale.set),
-            bus.on_slow_consumer(lambda subject: self._stale.set() if subject == pattern else None),
-        ]
+        await self.refresh()
+        self._remove = bus.on_loss(self._stale.set, pattern)
         name = self._bucket.name
         self._tasks = (bus.background.repeat(f"bucket-{name}", self._check, wait=self._wait),)
         if self._ttl_s is not None:
@@ -115,8 +107,8 @@ class BucketView(Generic[T]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for remove in self._removers:
-            remove()
+        if self._remove is not None:
+            self._remove()
         for task in self._tasks:
             await task.stop()
         if self._subscription:
@@ -129,15 +121,16 @@ class BucketView(Generic[T]):
         self._stale.clear()
 
     async def _check(self) -> None:
-        await self._load()
+        await self.refresh()
         while self._unreadable:
             await self._bucket.unreadable.report(*self._unreadable.pop())
 
-    async def _load(self) -> None:
+    async def refresh(self) -> None:
+        """Compare with the stream; afterwards the view is as new as the stream was at the call."""
         known = set(self._entries)
         stored: set[str] = set()
         bucket = self._bucket
-        async for message in jetstream.read(bucket.bus, bucket.stream, self._all(), current=True):
+        async for message in jetstream.read(bucket.bus, bucket.stream, bucket.below(), current=True):
             stored.add(bucket.key_of(message.subject))
             self._apply(message)
         for key in known - stored:
@@ -179,11 +172,7 @@ class BucketView(Generic[T]):
                 self._apply(message)
 
     async def _received(self, message: Message) -> None:
-        headers = message.headers
-        stored = StoredMessage(
-            headers[SUBJECT], int(headers[SEQUENCE]), message.data, headers, headers[TIME_STAMP]
-        )
-        self._apply(stored)
+        self._apply(jetstream.republished(message))
 
     def _apply(self, message: StoredMessage) -> None:
         key = self._bucket.key_of(message.subject)
@@ -216,6 +205,3 @@ class BucketView(Generic[T]):
         self._changed.set()
         if self._on_change:
             self._on_change(key, entry)
-
-    def _all(self) -> str:
-        return kv_subject(self._bucket.name, ">")

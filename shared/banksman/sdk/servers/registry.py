@@ -69,7 +69,7 @@ class RegisteredServer(ABC):
     async def _connect(self) -> Bus:
         prefix = f"_INBOX_{self.kind}-server-{self.name}"
         settings = self._nats or nats_settings()
-        self._connected = await Bus.connect(settings, name=self._title, inbox_prefix=prefix)
+        self._connected = await Bus(settings, name=self._title, inbox_prefix=prefix).open()
         return self._connected
 
     async def _request(self, action: str, body: BaseModel | None = None) -> bytes:

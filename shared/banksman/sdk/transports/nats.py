@@ -261,10 +261,7 @@ async def _subscribed(bus: Bus, tenant: str, conversation_id: str, live: bool) -
         if live:
             deltas = await bus.subscribe(subjects.delta(tenant, conversation_id), feed.received_delta)
             stack.push_async_callback(deltas.unsubscribe)
-        stack.callback(bus.on_reconnect(feed.request_replay))
-        stack.callback(
-            bus.on_slow_consumer(lambda dropped: feed.request_replay() if dropped == subject else None)
-        )
+        stack.callback(bus.on_loss(feed.request_replay, subject))
         yield feed
 
 

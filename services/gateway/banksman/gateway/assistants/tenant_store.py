@@ -50,21 +50,18 @@ class RecentValues(Generic[T]):
         """By key: the value, and the time of its expiry by the clock of the event loop."""
         self._writes = 0
         self._subscription: BusSubscription | None = None
-        self._removers: tuple[Callable[[], None], ...] = ()
+        self._remove: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         bus = self._bucket.bus
         written = subjects.stored(kv_subject(self._bucket.name, ">"))
-        self._removers = (
-            bus.on_reconnect(self._forget_all),
-            bus.on_slow_consumer(lambda _subject: self._forget_all()),
-        )
+        self._remove = bus.on_loss(self._forget_all)
         self._subscription = await bus.subscribe(written, self._written)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for remove in self._removers:
-            remove()
+        if self._remove is not None:
+            self._remove()
         if self._subscription is not None:
             await self._subscription.unsubscribe()
             self._subscription = None

@@ -89,7 +89,7 @@ class Views:
     def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
         """Return the known damage of a log; None if none is known."""
         problem = self._damaged and self._damaged.problem(tenant, conversation_id)
-        return LogDamaged(tenant, conversation_id, problem) if problem else None
+        return LogDamaged(conversation_id, problem) if problem else None
 
     async def check_complete(self, tenant: str, conversation_id: str) -> None:
         """Raise `LogDamaged` or `Conflict` if a log lacks events: a model must not continue from a part."""

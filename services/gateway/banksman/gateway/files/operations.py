@@ -127,7 +127,7 @@ async def build(base: Foundation) -> None:
     services, settings, bus = base.services, base.settings.gateway.outputs, base.bus
     if settings is not None:
         # The account of the runners stores the outputs.
-        connection = await Bus.connect(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES))
+        connection = await Bus(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES)).open()
         bus = await base.stack.enter_async_context(connection)
     outputs = Objects(bus, OUTPUTS)
     services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))

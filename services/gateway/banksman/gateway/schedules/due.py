@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import count_below
 from banksman.bus.names import SCHEDULES, TIMERS
-from banksman.bus.publish import durable
+from banksman.bus.publish import schedule
 from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.frames import Ack, ChatSend, ConversationCreate, WorkflowStart
-from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.ids import check_token
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.runs.idempotency import DerivedIds
@@ -117,14 +117,8 @@ class ScheduleStore:
     async def set_timer(self, tenant: str, schedule_id: str, at: datetime | None) -> None:
         """Set the time at which the broker delivers a schedule, in place of the last one."""
         if at is not None:
-            await durable(
-                self._bus,
-                subjects.schedule_set(tenant, schedule_id),
-                b"",
-                msg_id=new_id("timer-"),
-                schedule_at=at,
-                schedule_target=subjects.schedule_due(tenant, schedule_id),
-            )
+            due = subjects.schedule_due(tenant, schedule_id)
+            await schedule(self._bus, subjects.schedule_set(tenant, schedule_id), due, at=at)
 
 
 @dataclass(frozen=True, slots=True)
