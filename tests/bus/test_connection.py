@@ -206,7 +206,7 @@ async def test_a_missing_server_is_reported_with_address_and_reason() -> None:
 
 async def test_a_closed_connection_raises_instead_of_hanging(nats_server: NatsServer) -> None:
     bus = await connect(nats_server)
-    await bus.drain()
+    await bus.close()
     assert bus.closed.is_set()
     with pytest.raises(Unavailable):
         await bus.request("any.thing", b"", 5)

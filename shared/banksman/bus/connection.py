@@ -88,7 +88,7 @@ class Bus:
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(self.nc)
         self.store_request: StoreRequest = self.request_ack
-        """How durable publishes are sent; `DirectAcks` sends them otherwise."""
+        """How durable publishes are sent; `direct_acks` sends them otherwise."""
         self._connected = asyncio.Event()
         self._reconnected_at = float("-inf")
         self._opened = False
@@ -301,14 +301,6 @@ class Bus:
                 one()
 
         return remove
-
-    async def drain(self, timeout_s: float = 5.0) -> None:
-        """Stop receiving, wait for running callbacks, send buffered messages, and close."""
-        self._closing = True
-        with contextlib.suppress(NatsError, OSError, TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self.nc.drain()
-        await self.close()
 
     async def close(self) -> None:
         self._closing = True

@@ -9,13 +9,12 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.messages import StoredMessage
+from banksman.bus.messages import StoredMessage, StreamMessage
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
@@ -92,20 +91,7 @@ async def dead_letter(
     return ack.stream_seq
 
 
-class DeliveredMessage(Protocol):
-    """A message of a stream, as a reader or a durable consumer received it."""
-
-    @property
-    def subject(self) -> str: ...
-    @property
-    def stream_seq(self) -> int: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
-async def dead_letter_stored(bus: Bus, stream: str, message: DeliveredMessage, reason: str) -> None:
+async def dead_letter_stored(bus: Bus, stream: str, message: StreamMessage, reason: str) -> None:
     """Store a message of a stream in DEAD, as `dead_letter`; the stream keeps it."""
     await dead_letter(
         bus,

@@ -7,10 +7,10 @@ both, and the agent replies only to refuse a message: six messages less per run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import ACK, RUNNERS, kv_subject
 from banksman.contracts import subjects
@@ -18,45 +18,35 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 
 
-class DirectAcks:
-    """The direct acknowledgements of one connection, received while this context manager is open."""
+@asynccontextmanager
+async def direct_acks(bus: Bus, server: str, tenant: str | None = None) -> AsyncGenerator[None]:
+    """Receive direct acknowledgements while the context is open; `tenant` is None for account RUN."""
+    inbox = new_id("")
+    source, owner = (RUN_ACCOUNT, server) if tenant is None else (TENANT_ACCOUNT, tenant)
+    # Prefixes of the subjects that agents store. A runner stores its own lease itself.
+    relayed = ("tool.", kv_subject(RUNNERS, f"{server}."))
 
-    def __init__(self, bus: Bus, server: str, tenant: str | None = None) -> None:
-        """Create the direct acknowledgements; `tenant` is None for account RUN."""
-        self._bus = bus
-        self._inbox = new_id("")
-        source, owner = (RUN_ACCOUNT, server) if tenant is None else (TENANT_ACCOUNT, tenant)
-        self._subject = subjects.stored_ack(source, owner, self._inbox, ANY, ANY, ANY)
-        self._relayed = ("tool.", kv_subject(RUNNERS, f"{server}."))
-        """Prefixes of the subjects that agents store. A runner stores its own lease itself."""
-        self._subscription: BusSubscription | None = None
-
-    async def __aenter__(self) -> Self:
-        self._subscription = await self._bus.listen(self._subject, self._received)
-        self._bus.store_request = self._request
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._subscription is not None
-        self._bus.store_request = self._bus.request_ack
-        await self._subscription.unsubscribe()
-
-    async def _request(
-        self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> Message:
+    async def request(subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float) -> Message:
         """Send a message to a stream and return the reply of the stream or an agent; as `Bus.request_ack`."""
-        if not subject.startswith(self._relayed):
-            return await self._bus.request_ack(subject, payload, headers, timeout_s)
-        token = self._bus.replies.new_token()
-        return await self._bus.replies.request(
+        if not subject.startswith(relayed):
+            return await bus.request_ack(subject, payload, headers, timeout_s)
+        token = bus.replies.new_token()
+        return await bus.replies.request(
             subject,
             payload,
-            headers={**headers, ACK: f"{self._inbox}.{token}.only"},
+            headers={**headers, ACK: f"{inbox}.{token}.only"},
             timeout_s=timeout_s,
             until_reconnect=True,
             token=token,
         )
 
-    def _received(self, message: Message) -> None:
-        number = message.subject.split(".")[-3]
-        self._bus.replies.deliver(number, message)
+    def received(message: Message) -> None:
+        bus.replies.deliver(message.subject.split(".")[-3], message)
+
+    subscription = await bus.listen(subjects.stored_ack(source, owner, inbox, ANY, ANY, ANY), received)
+    bus.store_request = request
+    try:
+        yield
+    finally:
+        bus.store_request = bus.request_ack
+        await subscription.unsubscribe()

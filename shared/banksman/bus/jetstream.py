@@ -299,4 +299,4 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
 def republished(message: Message) -> StoredMessage:
     """Return a stored message that the server sent with its subject, sequence and time in headers."""
     headers = message.headers
-    return StoredMessage(headers[SUBJECT], int(headers[SEQUENCE]), message.data, headers, headers[TIME_STAMP])
+    return StoredMessage(headers[SUBJECT], message.data, headers, int(headers[SEQUENCE]), headers[TIME_STAMP])

@@ -23,10 +23,16 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StreamMessage:
+    """A message of a stream, as a reader or a durable consumer received it."""
+
     subject: str
-    stream_seq: int
     data: bytes
     headers: Mapping[str, str]
+    stream_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage(StreamMessage):
     time: str
     """Time of storage, RFC 3339 with nanoseconds."""

@@ -1,7 +1,4 @@
-"""Durable publish: a message is stored and acknowledged, or refused with a typed error.
-
-`RunQueue` publishes work for agents and workflows; its methods raise what `durable` raises.
-"""
+"""Durable publish: a message is stored and acknowledged, or refused with a typed error."""
 
 from __future__ import annotations
 
@@ -175,12 +172,7 @@ class _Publication:
         self.tries += 1
 
     async def attempt(self) -> PubAck:
-        """Publish the message and wait for its acknowledgement.
-
-        Raises:
-            _RetryableRefusal: The message may be published again.
-            BanksmanError: As `durable`.
-        """
+        """Publish once; raise as `durable`, or `_RetryableRefusal` if the message may be sent again."""
         try:
             try:
                 return await self._publish(self.headers, self.timeout_s)
@@ -285,7 +277,7 @@ async def _has_leader(bus: Bus, subject: str) -> bool:
 
 
 class RunQueue:
-    """Publishes work for agents and for the workflows service."""
+    """Publishes work for agents and for the workflows service; raises what `durable` raises."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

@@ -64,6 +64,11 @@ class Replies:
         self._requests = 0
         self._waiters: dict[str, _Waiter] = {}
 
+    @property
+    def inbox(self) -> str:
+        """The reply subjects without their last token."""
+        return self._prefix
+
     async def open(self) -> None:
         self._prefix = self._nc.new_inbox()
         await self._nc.listen(f"{self._prefix}.*", self._received)

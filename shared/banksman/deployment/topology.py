@@ -104,11 +104,7 @@ def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> Consu
 
 
 def bucket(
-    name: str,
-    max_bytes: int,
-    *,
-    ttl_s: int | None = None,
-    max_value_bytes: int = MAX_MESSAGE_BYTES,
+    name: str, max_bytes: int, *, ttl_s: int | None = None, max_value_bytes: int = MAX_MESSAGE_BYTES
 ) -> StreamConfig:
     """Return a bucket that keeps the last value of each key and republishes each stored change.
 
@@ -260,12 +256,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, .
         bucket(names.WORKFLOW_DEFINITIONS, budget.share(5)),
         bucket(names.CONVERSATIONS, budget.share(40)),
         bucket(names.OWNERS, budget.share(10)),
-        bucket(
-            names.RUNNERS,
-            budget.share(2),
-            ttl_s=LEASE_TTL_S[replicas],
-            max_value_bytes=MAX_LEASE_BYTES,
-        ),
+        bucket(names.RUNNERS, budget.share(2), ttl_s=LEASE_TTL_S[replicas], max_value_bytes=MAX_LEASE_BYTES),
         bucket(names.IDEMPOTENCY, budget.share(20), ttl_s=DAY_S),
         bucket(names.USAGE, budget.share(2)),
         bucket(names.HEADS, budget.share(15)),
@@ -290,24 +281,14 @@ def _consumers() -> tuple[ConsumerConfig, ...]:
         ConsumerConfig(stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY)),
         ConsumerConfig(stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY)),
         ConsumerConfig(
-            stream=names.APPROVALS,
-            durable=names.APPROVAL_REPLIES,
-            filter=subjects.approval_reply(ANY, ANY),
+            stream=names.APPROVALS, durable=names.APPROVAL_REPLIES, filter=subjects.approval_reply(ANY, ANY)
         ),
         ConsumerConfig(
-            stream=names.TIMERS,
-            durable=names.FIRED_TIMERS,
-            filter=subjects.timer_fired(ANY, ANY, ANY),
+            stream=names.TIMERS, durable=names.FIRED_TIMERS, filter=subjects.timer_fired(ANY, ANY, ANY)
         ),
         # Served by gateways, which start runs for users.
+        ConsumerConfig(stream=names.TIMERS, durable=names.SCHEDULES, filter=subjects.schedule_due(ANY, ANY)),
         ConsumerConfig(
-            stream=names.TIMERS,
-            durable=names.SCHEDULES,
-            filter=subjects.schedule_due(ANY, ANY),
-        ),
-        ConsumerConfig(
-            stream=names.WEBHOOK_QUEUE,
-            durable=names.WEBHOOKS,
-            filter=subjects.webhook_delivery(ANY, ANY),
+            stream=names.WEBHOOK_QUEUE, durable=names.WEBHOOKS, filter=subjects.webhook_delivery(ANY, ANY)
         ),
     )

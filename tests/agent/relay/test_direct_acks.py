@@ -14,7 +14,7 @@ from tests.support.polling import eventually
 from banksman.agent.relay import Relay
 from banksman.agent.relayed_messages import TenantRedaction
 from banksman.bus.connection import Bus
-from banksman.bus.direct_acks import DirectAcks
+from banksman.bus.direct_acks import direct_acks
 from banksman.bus.errors import PublishRefused
 from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
@@ -92,7 +92,7 @@ async def test_agent_does_not_reply_to_what_the_stream_acknowledges_directly(
         relay_of(secured_nats) as agent,
         watching(secured_nats, user, account, server) as arrived,
         await secured_nats.connect(user) as publisher,
-        DirectAcks(publisher, server, account),
+        direct_acks(publisher, server, account),
     ):
         await stores_a_call(publisher, agent, server, account or tenant)
         await stores_a_call(publisher, agent, server, account or tenant)

@@ -14,7 +14,7 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
-from banksman.bus.direct_acks import DirectAcks
+from banksman.bus.direct_acks import direct_acks
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
@@ -79,7 +79,7 @@ async def _serve(
     bus = await stack.enter_async_context(await _connect(settings, local.identity, process.health))
     # The server refuses the key of another runner here, with a reason. Later requests would only time out.
     await bus.ready(settings.nats.connect_timeout_s)
-    await stack.enter_async_context(DirectAcks(bus, local.identity.runner))
+    await stack.enter_async_context(direct_acks(bus, local.identity.runner))
     process.health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         durability = Durability.of_run(bus)

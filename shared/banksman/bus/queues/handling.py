@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged, NewerVersion
+from banksman.bus.messages import StreamMessage
 from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused, Unavailable
 from banksman.contracts.wire import WIRE_VERSION
 from banksman.runtime.backoff import Backoff, retry
@@ -51,11 +52,7 @@ _VERSION = "v"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkMessage:
-    subject: str
-    data: bytes
-    headers: Mapping[str, str]
-    stream_seq: int
+class WorkMessage(StreamMessage):
     num_delivered: int
     """The server's count of deliveries; a crash of the server loses the latest ones. It includes those that
     were refused, delayed or left, so it is no count of failures."""

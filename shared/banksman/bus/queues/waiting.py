@@ -37,15 +37,19 @@ def tenant_of(message: WorkMessage) -> str:
     return message.subject.split(".")[-2]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldDelivery:
-    """A message and the subject for its ack."""
+@dataclass(slots=True)
+class Delivery:
+    """A message that waits for a slot or is in work."""
 
     message: WorkMessage
     reply: str
-    tenant: str
-    at: float
+    """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
+    tenant: str = ""
+    """The tenant whose share its slot counts for; empty where tenants do not share the slots."""
+    at: float = 0.0
     """The time of arrival, by the clock of the event loop."""
+    waited: bool = False
+    """Whether it waited for a slot."""
 
 
 class ReturnTimes:
@@ -78,17 +82,17 @@ class WaitingMessages:
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
-        self._held: dict[int, HeldDelivery] = {}
+        self._held: dict[int, Delivery] = {}
         self._returns = ReturnTimes()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, delivery: HeldDelivery) -> None:
+    def add(self, delivery: Delivery) -> None:
         """Add a delivery; a newer one of the same message replaces it."""
         self._held[delivery.message.stream_seq] = delivery
 
-    def next(self) -> HeldDelivery | None:
+    def next(self) -> Delivery | None:
         """Remove and return the delivery that takes the next slot; None if no tenant may take one.
 
         The next delivery is the oldest message of the tenant that uses the fewest slots.
@@ -99,20 +103,20 @@ class WaitingMessages:
             return None
         return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
 
-    def surplus(self, now: float) -> list[tuple[HeldDelivery, float]]:
+    def surplus(self, now: float) -> list[tuple[Delivery, float]]:
         """Remove and return the deliveries above `MAX_HELD`, each with its delay in seconds."""
-        found: list[tuple[HeldDelivery, float]] = []
+        found: list[tuple[Delivery, float]] = []
         while len(self._held) > MAX_HELD:
             ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
             youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
             found.append((self._held.pop(youngest), self._returns.delay_s(crowding, now)))
         return found
 
-    def expired(self, now: float) -> list[HeldDelivery]:
+    def expired(self, now: float) -> list[Delivery]:
         """Remove and return the deliveries that have waited for `HOLD_S`."""
         late = [seq for seq, one in self._held.items() if now - one.at >= HOLD_S]
         return [self._held.pop(seq) for seq in late]
 
-    def all(self) -> list[HeldDelivery]:
+    def all(self) -> list[Delivery]:
         held, self._held = list(self._held.values()), {}
         return held

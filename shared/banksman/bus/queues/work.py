@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from nats.aio.msg import Msg
@@ -37,7 +37,7 @@ from banksman.bus.queues.handling import (
     work_message,
 )
 from banksman.bus.queues.pulls import Pulls
-from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
+from banksman.bus.queues.waiting import Delivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
 from banksman.quotas.places import Shares
@@ -86,17 +86,6 @@ async def work(
     await worker.run(stop or asyncio.Event(), grace_s)
 
 
-@dataclass(slots=True)
-class _InWork:
-    message: WorkMessage
-    reply: str
-    """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
-    tenant: str | None = None
-    """The tenant whose share its slot counts for; None where tenants do not share the slots."""
-    waited: bool = False
-    """Whether it waited for a slot."""
-
-
 class _Worker:
     def __init__(
         self,
@@ -116,7 +105,7 @@ class _Worker:
         self._without_slot = without_slot
         self._failures = FailureCounts()
         self._pulls = Pulls(bus, stream, durable, self._wanted)
-        self._in_work: dict[int, _InWork] = {}
+        self._in_work: dict[int, Delivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = asyncio.Event()
         """Set when a message arrives: without any, no heartbeat is due."""
@@ -180,7 +169,7 @@ class _Worker:
             await send_status(self._bus, reply, NAK)
         elif self._waiting is not None:
             now = asyncio.get_running_loop().time()
-            self._waiting.add(HeldDelivery(message, reply, tenant_of(message), now))
+            self._waiting.add(Delivery(message, reply, tenant_of(message), now))
             self._start_waiting(arrived=message.stream_seq)
             for surplus, delay_s in self._waiting.surplus(now):
                 await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
@@ -188,7 +177,7 @@ class _Worker:
             # More than this process can take: the server still served a pull from before a reconnect.
             await send_status(self._bus, reply, NAK)
         else:
-            self._start(_InWork(message, reply))
+            self._start(Delivery(message, reply))
         self._taken.set()
         self._pulls.check()
 
@@ -204,7 +193,7 @@ class _Worker:
             return None
         return work_message(msg)
 
-    def _start(self, item: _InWork) -> None:
+    def _start(self, item: Delivery) -> None:
         self._in_work[item.message.stream_seq] = item
         task = self._group.create_task(self._handle(item))
         self._tasks.add(task)
@@ -214,10 +203,10 @@ class _Worker:
         """Start the waiting messages that may take a slot; `arrived` is the sequence of a new one."""
         while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
             self._waiting.shares.take(found.tenant)
-            waited = found.message.stream_seq != arrived
-            self._start(_InWork(found.message, found.reply, found.tenant, waited))
+            found.waited = found.message.stream_seq != arrived
+            self._start(found)
 
-    async def _handle(self, item: _InWork) -> None:
+    async def _handle(self, item: Delivery) -> None:
         try:
             if item.waited:
                 # Part of `ack_wait` has passed while the message waited for a slot.
@@ -231,16 +220,16 @@ class _Worker:
             raise
         finally:
             del self._in_work[item.message.stream_seq]
-            if item.tenant is not None and self._waiting is not None:
+            if self._waiting is not None:
                 self._waiting.shares.give_back(item.tenant)
                 self._start_waiting()
             self._pulls.check()
 
     @asynccontextmanager
-    async def _giving_back(self, item: _InWork) -> AsyncGenerator[None]:
+    async def _giving_back(self, item: Delivery) -> AsyncGenerator[None]:
         """Give the slot of a handler back while it waits, if the places of waiting handlers have room."""
         tenant, places = item.tenant, self._without_slot
-        if tenant is None or self._waiting is None or places is None or not places.allows(tenant):
+        if self._waiting is None or places is None or not places.allows(tenant):
             yield
             return
         slots = self._waiting.shares
@@ -256,7 +245,7 @@ class _Worker:
             slots.take(tenant)
             places.give_back(tenant)
 
-    async def _return(self, deliveries: list[HeldDelivery]) -> None:
+    async def _return(self, deliveries: list[Delivery]) -> None:
         """Give messages back to the queue, which delivers them again at once."""
         for delivery in deliveries:
             await send_status(self._bus, delivery.reply, NAK)

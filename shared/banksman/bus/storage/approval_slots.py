@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.dead import DeliveredMessage, UnreadableMessages, dead_letter_stored
-from banksman.bus.messages import StoredMessage
+from banksman.bus.dead import UnreadableMessages, dead_letter_stored
+from banksman.bus.messages import StoredMessage, StreamMessage
 from banksman.bus.names import APPROVALS
 from banksman.bus.publish import schedule
 from banksman.bus.storage.slots import decode_slot, store_slot
@@ -183,7 +183,7 @@ class ApprovalSlots:
             return
         await self.discard(message, reason)
 
-    async def discard(self, message: DeliveredMessage, reason: str) -> None:
+    async def discard(self, message: StreamMessage, reason: str) -> None:
         """Dead-letter a reply, and empty its slot."""
         # Stored in DEAD before it is deleted, so that a crash cannot lose it.
         await dead_letter_stored(self._bus, APPROVALS, message, reason)

@@ -69,10 +69,8 @@ class Bucket(Generic[T]):
             Unavailable, Overloaded: The broker did not respond, or the removal could not be stored.
         """
         message = await self._last(key)
-        if message is None:
-            return None
-        entry = await self._readable(message)
-        if entry is None:
+        entry = None if message is None else await self._readable(message)
+        if message is not None and entry is None:
             await self.delete(key, revision=message.stream_seq)
         return entry
 

@@ -69,7 +69,7 @@ async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) ->
     revision = 0
     for _ in range(_TRIES):
         try:
-            return await _write(bus, key or lease.runner, lease, revision, budget_s=10.0)
+            return await renew_lease(bus, lease, revision, budget_s=10.0, key=key)
         except WrongLastSequence as refused:
             # Without permission to read, the refusal is the only source of the stored revision.
             revision = refused.found
@@ -92,7 +92,18 @@ async def renew_lease(
         WrongLastSequence: The lease ended, or another process of this runner took it: stop.
         Unavailable: Whether the renewal is stored is unknown.
     """
-    return await _write(bus, key or lease.runner, lease, revision, budget_s=budget_s)
+    ack = await durable(
+        bus,
+        kv_subject(RUNNERS, key or lease.runner),
+        lease.model_dump_json().encode(),
+        msg_id=new_id("lease-"),
+        expect_last_subject_seq=revision,
+        budget_s=budget_s,
+        attempt_s=_ATTEMPT_S,
+        overlap_s=_OVERLAP_S,
+        urgent=True,
+    )
+    return ack.stream_seq
 
 
 async def end_lease(bus: Bus, key: str, revision: int, *, budget_s: float) -> None:
@@ -112,18 +123,3 @@ async def end_lease(bus: Bus, key: str, revision: int, *, budget_s: float) -> No
         budget_s=budget_s,
         urgent=True,
     )
-
-
-async def _write(bus: Bus, key: str, lease: RunnerLease, revision: int, *, budget_s: float) -> int:
-    ack = await durable(
-        bus,
-        kv_subject(RUNNERS, key),
-        lease.model_dump_json().encode(),
-        msg_id=new_id("lease-"),
-        expect_last_subject_seq=revision,
-        budget_s=budget_s,
-        attempt_s=_ATTEMPT_S,
-        overlap_s=_OVERLAP_S,
-        urgent=True,
-    )
-    return ack.stream_seq

@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
+from banksman.bus import jetstream
 from banksman.bus.connection import BusSubscription
 from banksman.bus.messages import Message
-from banksman.bus.names import SEQUENCE
-from banksman.bus.storage.log import EventLog, StoredCommit, decode_commit
+from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
 from banksman.runtime.background import BackgroundTask
@@ -251,8 +251,7 @@ class _Channel:
     def _take(self, message: Message) -> None:
         """Deliver a commit to the followers whose next one it is; a gap is read by the comparison."""
         try:
-            stream_seq = int(message.headers[SEQUENCE])
-            stored = decode_commit(message.subject, stream_seq, message.headers, message.data)
+            stored = stored_commit(jetstream.republished(message))
         except (Poison, KeyError, ValueError) as error:
             logger.warning("%s: a commit could not be delivered: %s", self.subject, error)
             self._hub.suspect(self)

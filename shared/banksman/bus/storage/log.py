@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, WrongLastSequence
-from banksman.bus.messages import StoredMessage
+from banksman.bus.messages import StreamMessage
 from banksman.bus.names import CONSUMED, EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
 from banksman.bus.publish import durable, encoded, message_id
 from banksman.contracts import subjects
@@ -192,20 +191,16 @@ def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
     return {**headers, CONSUMED: consumed.header} if consumed.requests else headers
 
 
-def stored_commit(message: StoredMessage) -> StoredCommit:
+def stored_commit(message: StreamMessage) -> StoredCommit:
     """Decode a stored commit; raise `Poison` if the message is not a valid commit."""
-    return decode_commit(message.subject, message.stream_seq, message.headers, message.data)
-
-
-def decode_commit(subject: str, stream_seq: int, headers: Mapping[str, str], data: bytes) -> StoredCommit:
-    """Decode a commit from a message; raise `Poison` if the message is not a valid commit."""
+    headers, stream_seq = message.headers, message.stream_seq
     try:
         # Permissions allow only agents to write here, so the fast parser suffices. Input of clients goes
         # through the strict `wire.parse`.
-        commit = Commit.model_validate_json(data)
+        commit = Commit.model_validate_json(message.data)
         return StoredCommit(stream_seq, int(headers[PREV]), commit, int(headers.get(SNAPSHOT, "0")))
     except (KeyError, ValueError) as error:
-        raise Poison(subject, f"message {stream_seq} is no commit: {type(error).__name__}") from error
+        raise Poison(message.subject, f"message {stream_seq} is no commit: {type(error).__name__}") from error
 
 
 def _follows(stored: StoredCommit, position: int) -> bool:

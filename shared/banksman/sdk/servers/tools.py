@@ -18,7 +18,7 @@ from typing import Self
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.direct_acks import DirectAcks
+from banksman.bus.direct_acks import direct_acks
 from banksman.bus.storage.leases import instance_key
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
@@ -171,7 +171,7 @@ class ToolServer(RegisteredServer):
                 title=f"Tool server {self.name}",
                 at_once=(subjects.tool_call(self.name, ANY, ANY),),
             )
-            async with DirectAcks(bus, self.name, tenant), control, _leased(lease, tasks):
+            async with direct_acks(bus, self.name, tenant), control, _leased(lease, tasks):
                 # Not a supervised background task: a refused registration, or any other failure here, must
                 # end the server and reach the caller of `run`.
                 renewing = tasks.create_task(self._keep_registered(), name="registration")

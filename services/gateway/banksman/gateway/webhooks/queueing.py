@@ -17,7 +17,7 @@ from banksman.bus.jetstream import count_below
 from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
 from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
-from banksman.bus.storage.log import decode_commit
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.events import Event
@@ -82,7 +82,7 @@ class WebhookQueue:
 
     async def on_commit(self, message: WorkMessage) -> Outcome:
         """Queue the events of a commit. Safe to run twice: a message's id is derived from its event."""
-        stored = decode_commit(message.subject, message.stream_seq, message.headers, message.data)
+        stored = stored_commit(message)
         _, tenant, conversation_id = message.subject.split(".")
         if events := [event for event in stored.commit.events if event.data.type in EVENT_TYPES]:
             # Read from the leader: the view may lack a webhook whose creation was already acknowledged.
