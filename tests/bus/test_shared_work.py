@@ -15,7 +15,7 @@ from banksman.bus.queues.waiting import (
     HOLD_S,
     MAX_HELD,
     RETURNS_PER_S,
-    Delivery,
+    HeldDelivery,
     WaitingMessages,
     tenant_of,
 )
@@ -160,8 +160,8 @@ async def test_messages_that_run_or_wait_in_a_worker_that_dies_are_handled_by_an
 # -- the schedule of messages that return to the queue -------------------------------------------------------
 
 
-def delivery(seq: int, tenant: str, at: float = 0.0) -> Delivery:
-    return Delivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
+def delivery(seq: int, tenant: str, at: float = 0.0) -> HeldDelivery:
+    return HeldDelivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
 
 
 def test_surplus_messages_return_to_the_queue_one_after_another_in_order() -> None:

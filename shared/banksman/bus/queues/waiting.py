@@ -38,7 +38,7 @@ def tenant_of(message: WorkMessage) -> str:
 
 
 @dataclass(slots=True)
-class Delivery:
+class HeldDelivery:
     """A message that waits for a slot or is in work."""
 
     message: WorkMessage
@@ -82,17 +82,17 @@ class WaitingMessages:
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
-        self._held: dict[int, Delivery] = {}
+        self._held: dict[int, HeldDelivery] = {}
         self._returns = ReturnTimes()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: HeldDelivery) -> None:
         """Add a delivery; a newer one of the same message replaces it."""
         self._held[delivery.message.stream_seq] = delivery
 
-    def next(self) -> Delivery | None:
+    def next(self) -> HeldDelivery | None:
         """Remove and return the delivery that takes the next slot; None if no tenant may take one.
 
         The next delivery is the oldest message of the tenant that uses the fewest slots.
@@ -103,20 +103,20 @@ class WaitingMessages:
             return None
         return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
 
-    def surplus(self, now: float) -> list[tuple[Delivery, float]]:
+    def surplus(self, now: float) -> list[tuple[HeldDelivery, float]]:
         """Remove and return the deliveries above `MAX_HELD`, each with its delay in seconds."""
-        found: list[tuple[Delivery, float]] = []
+        found: list[tuple[HeldDelivery, float]] = []
         while len(self._held) > MAX_HELD:
             ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
             youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
             found.append((self._held.pop(youngest), self._returns.delay_s(crowding, now)))
         return found
 
-    def expired(self, now: float) -> list[Delivery]:
+    def expired(self, now: float) -> list[HeldDelivery]:
         """Remove and return the deliveries that have waited for `HOLD_S`."""
         late = [seq for seq, one in self._held.items() if now - one.at >= HOLD_S]
         return [self._held.pop(seq) for seq in late]
 
-    def all(self) -> list[Delivery]:
+    def all(self) -> list[HeldDelivery]:
         held, self._held = list(self._held.values()), {}
         return held

@@ -37,7 +37,7 @@ from banksman.bus.queues.handling import (
     work_message,
 )
 from banksman.bus.queues.pulls import Pulls
-from banksman.bus.queues.waiting import Delivery, WaitingMessages, tenant_of
+from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
 from banksman.quotas.places import Shares
@@ -105,7 +105,7 @@ class _Worker:
         self._without_slot = without_slot
         self._failures = FailureCounts()
         self._pulls = Pulls(bus, stream, durable, self._wanted)
-        self._in_work: dict[int, Delivery] = {}
+        self._in_work: dict[int, HeldDelivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = asyncio.Event()
         """Set when a message arrives: without any, no heartbeat is due."""
@@ -169,7 +169,7 @@ class _Worker:
             await send_status(self._bus, reply, NAK)
         elif self._waiting is not None:
             now = asyncio.get_running_loop().time()
-            self._waiting.add(Delivery(message, reply, tenant_of(message), now))
+            self._waiting.add(HeldDelivery(message, reply, tenant_of(message), now))
             self._start_waiting(arrived=message.stream_seq)
             for surplus, delay_s in self._waiting.surplus(now):
                 await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
@@ -177,7 +177,7 @@ class _Worker:
             # More than this process can take: the server still served a pull from before a reconnect.
             await send_status(self._bus, reply, NAK)
         else:
-            self._start(Delivery(message, reply))
+            self._start(HeldDelivery(message, reply))
         self._taken.set()
         self._pulls.check()
 
@@ -193,7 +193,7 @@ class _Worker:
             return None
         return work_message(msg)
 
-    def _start(self, item: Delivery) -> None:
+    def _start(self, item: HeldDelivery) -> None:
         self._in_work[item.message.stream_seq] = item
         task = self._group.create_task(self._handle(item))
         self._tasks.add(task)
@@ -206,7 +206,7 @@ class _Worker:
             found.waited = found.message.stream_seq != arrived
             self._start(found)
 
-    async def _handle(self, item: Delivery) -> None:
+    async def _handle(self, item: HeldDelivery) -> None:
         try:
             if item.waited:
                 # Part of `ack_wait` has passed while the message waited for a slot.
@@ -226,7 +226,7 @@ class _Worker:
             self._pulls.check()
 
     @asynccontextmanager
-    async def _giving_back(self, item: Delivery) -> AsyncGenerator[None]:
+    async def _giving_back(self, item: HeldDelivery) -> AsyncGenerator[None]:
         """Give the slot of a handler back while it waits, if the places of waiting handlers have room."""
         tenant, places = item.tenant, self._without_slot
         if self._waiting is None or places is None or not places.allows(tenant):
@@ -245,7 +245,7 @@ class _Worker:
             slots.take(tenant)
             places.give_back(tenant)
 
-    async def _return(self, deliveries: list[Delivery]) -> None:
+    async def _return(self, deliveries: list[HeldDelivery]) -> None:
         """Give messages back to the queue, which delivers them again at once."""
         for delivery in deliveries:
             await send_status(self._bus, delivery.reply, NAK)
