@@ -81,6 +81,7 @@ class LogDamaged(Fault):
     code = ErrorCode.CONFLICT
 
     def __init__(self, conversation_id: str, problem: str) -> None:
+        self.problem = problem
         super().__init__(
             f"the log of {conversation_id} is damaged: {problem}. It accepts no run until an operator "
             "restores a backup or accepts the loss (`banksman check`)"

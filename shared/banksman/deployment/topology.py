@@ -54,6 +54,9 @@ class Topology:
     streams: tuple[StreamConfig, ...]
     consumers: tuple[ConsumerConfig, ...] = ()
 
+    def stream(self, name: str) -> StreamConfig:
+        return next(stream for stream in self.streams if stream.name == name)
+
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
