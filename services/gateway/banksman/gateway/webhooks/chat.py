@@ -1,17 +1,18 @@
-"""The bodies of messages that people read: chats (Slack's `text`, which others accept), e-mails and devices.
+"""The bodies of messages, in each format: chats (Slack's `text`, which others accept), e-mails, devices.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.runs.bodies import JsonDict, status
+from banksman.gateway.webhooks.models import Webhook
 from banksman.runs.approval.policy import visible
 
 MAX_SHOWN_CHARS = 1_500
@@ -21,6 +22,26 @@ MAX_PUSHED_CHARS = 500
 MAX_CALLS = 5
 _SUBJECTS = ("command", "path", "url")
 """The arguments that describe a call best."""
+
+
+def message_body(
+    webhook: Webhook, kind: str, at: datetime, data: dict[str, Any], link: str
+) -> Mapping[str, Any]:
+    """Return the body of a message about an event of type `kind`, in the format of its webhook.
+
+    `link` is the signed part of the link to an approval request; empty for other events.
+    """
+    match webhook.format:
+        case "chat":
+            return chat_body(kind, data, webhook.page_url, link)
+        case "email":
+            return mail_body(kind, data, webhook.page_url, link)
+        case "push":
+            return push_body(kind, data)
+        case "a2a":
+            return task_body(kind, data, at)
+        case "standard":
+            return {"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}
 
 
 def chat_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") -> dict[str, str]:

@@ -28,7 +28,7 @@ from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.approvals.links import ApprovalLink, digest_of_calls, signed_link
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.live.event_frames import encoded_event
-from banksman.gateway.webhooks.chat import chat_body, mail_body, push_body, task_body
+from banksman.gateway.webhooks.chat import message_body
 from banksman.gateway.webhooks.models import TEST_EVENT, Delivery, QueuedDelivery, Webhook, WebhookEvent
 from banksman.gateway.webhooks.store import WebhookStore
 
@@ -168,17 +168,7 @@ def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
 def _queued(
     webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue], link: str = ""
 ) -> QueuedDelivery:
-    match webhook.format:
-        case "chat":
-            body = chat_body(kind, data, webhook.page_url, link)
-        case "email":
-            body = mail_body(kind, data, webhook.page_url, link)
-        case "push":
-            body = push_body(kind, data)
-        case "a2a":
-            body = task_body(kind, data, at)
-        case "standard":
-            body = {"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}
+    body = message_body(webhook, kind, at, data, link)
     return QueuedDelivery(
         id=message_id,
         tenant=webhook.tenant,
