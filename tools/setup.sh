@@ -44,6 +44,7 @@ missing_for_privileged_tests() {
     command -v apparmor_parser >/dev/null || echo apparmor
     command -v ip >/dev/null || echo iproute2
     command -v iptables >/dev/null || echo iptables
+    command -v slirp4netns >/dev/null || echo slirp4netns
     command -v faketime >/dev/null || echo faketime
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
     command -v openssl >/dev/null || echo openssl

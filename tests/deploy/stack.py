@@ -14,7 +14,6 @@ from typing import Any, cast
 from testcontainers.compose import DockerCompose
 from testcontainers.core.container import DockerContainer
 
-from banksman.cli.machine import free_port
 from tests.support.debian import cache_directory, exclusively, host_release, make_archive
 from tests.support.docker_engine import DockerEngine, EngineError
 from tests.support.paths import ROOT
@@ -38,13 +37,13 @@ FILES = (str(ROOT / "compose.yaml"), str(ROOT / "deploy" / "docker" / "compose.b
 
 @dataclass
 class Stack(DockerCompose):
-    """One deployment of compose.yaml, with its own project name and a free port for the gateway."""
+    """One deployment of compose.yaml, with its own project name and port of the gateway."""
 
     engine: DockerEngine = field(kw_only=True)
     environment: dict[str, str] = field(kw_only=True)
     """The Docker client's environment, including `DOCKER_CONFIG` with the directory of the plugin."""
     project: str = field(kw_only=True)
-    port: int = field(default_factory=free_port, kw_only=True)
+    port: int = field(kw_only=True)
 
     @property
     def url(self) -> str:
@@ -133,6 +132,7 @@ def stack_of(engine: DockerEngine, base_image: str, directory: Path, project: st
         engine=engine,
         environment={**clean, **_client_plugin(engine), **settings},
         project=project,
+        port=engine.free_port(),
     )
 
 

@@ -1,17 +1,22 @@
 """A real Docker engine for tests, and a base image made from this machine's own package mirror.
 
-If an engine responds (`DOCKER_HOST`, else the usual socket), tests use it. Otherwise, if tests run as root,
-they start one, which runs as long as any test session needs it; its images stay in the cache between runs.
+Tests that run as root start an engine, which runs as long as any test session needs it; its images stay in
+the cache between runs. It has a network namespace of its own: two engines in one namespace overwrite each
+other's rules, and the containers of a developer would lose their network. `DOCKER_HOST` names another engine.
+Users other than root need that, or the usual socket.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
+import random
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -22,6 +27,7 @@ from pathlib import Path
 import pytest
 from testcontainers.core.config import testcontainers_config
 
+from banksman.cli.machine import free_port
 from tests.support import supervised
 from tests.support.debian import UNNEEDED, cache_directory, exclusively, host_release, make_archive
 from tests.support.polling import wait_until
@@ -49,14 +55,12 @@ FIRST_USE_TIMEOUT_S = 900
 """Seconds for the first test that uses the engine: it fetches packages and builds images."""
 
 RUN_DIRECTORY = Path("/run/banksman-test-engine")
-"""Socket, pid and log of the tests' engine. Only one runs per machine: two conflict over bridge and rules."""
-
-NETWORK_FALLBACKS: tuple[tuple[str, ...], ...] = (
-    (),
-    ("--iptables=false", "--ip6tables=false"),
-    ("--iptables=false", "--ip6tables=false", "--bridge=none"),
-)
-"""Tried in order: machines differ in the network changes that they allow an engine."""
+"""Socket, pids and log of the tests' engine, which all test sessions of a machine share."""
+NAMESPACE = RUN_DIRECTORY.name
+"""The engine's network namespace. A process connects it to the machine, which needs no rule for that."""
+PORTS = range(28_600, 28_650)
+"""The ports of this machine that lead to the same ports of the namespace, for containers that publish one."""
+_INSIDE = ("nsenter", f"--net=/run/netns/{NAMESPACE}")
 
 
 # testcontainers would pull an image that cleans up after a killed run; `supervised` does that here.
@@ -73,6 +77,8 @@ class DockerEngine:
 
     host: str
     """Its address in the form of `DOCKER_HOST`: `unix:///run/…`."""
+    ports: tuple[int, ...] = ()
+    """Ports that containers may publish to this machine; empty for all of an engine without a namespace."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -98,6 +104,12 @@ class DockerEngine:
             raise EngineError(f"docker {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}")
         return done.stdout.strip()
 
+    def free_port(self) -> int:
+        """Return a port that a container can publish, and tests can reach at 127.0.0.1."""
+        published = self.output("ps", "--format", "{{.Ports}}")
+        free = [port for port in self.ports if f":{port}->" not in published]
+        return random.choice(free) if free else free_port()
+
     def responds(self) -> bool:
         """Return whether the engine responds."""
         if shutil.which("docker") is None:
@@ -110,18 +122,18 @@ class DockerEngine:
 
 @contextmanager
 def running_engine() -> Generator[DockerEngine]:
-    """The engine of this machine, or one that runs during this block.
+    """The engine of the tests, which runs during this block, or the one that `DOCKER_HOST` names.
 
     Concurrent sessions share the started engine; the last session stops it.
 
     Raises:
-        EngineError: Tests may start an engine here, but every way to do so failed.
+        EngineError: Tests may start an engine here, but it did not start.
     """
+    startable = os.getuid() == 0 and None not in map(shutil.which, ("docker", "dockerd", "ip", "slirp4netns"))
     present = DockerEngine(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
-    if present.responds():
+    if ("DOCKER_HOST" in os.environ or not startable) and present.responds():
         yield present
         return
-    startable = os.getuid() == 0 and None not in map(shutil.which, ("docker", "dockerd"))
     require("a Docker engine", startable, "tests with containers")
     RUN_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
     with (RUN_DIRECTORY / "users").open("a") as users:
@@ -134,7 +146,7 @@ def running_engine() -> Generator[DockerEngine]:
 
 
 def _join(users: int) -> DockerEngine:
-    engine = DockerEngine(f"unix://{RUN_DIRECTORY}/docker.sock")
+    engine = DockerEngine(f"unix://{RUN_DIRECTORY}/docker.sock", tuple(PORTS))
     with exclusively(RUN_DIRECTORY / "lock"):
         if not engine.responds():
             _start(engine)
@@ -152,44 +164,75 @@ def _leave(users: int) -> None:
 
 
 def _start(engine: DockerEngine) -> None:
-    for network in NETWORK_FALLBACKS:
-        with _forwarding_kept():
-            _launch(engine, network)
-            _wait(lambda: _ended().exists() or engine.responds(), START_TIMEOUT_S)
-        if engine.responds():
-            _remove_leftovers(engine)
-            return
+    _remove_namespace()
+    _create_namespace()
+    _launch(engine)
+    _wait(lambda: _ended().exists() or engine.responds(), START_TIMEOUT_S)
+    if not engine.responds():
         _stop()
-    raise EngineError(f"dockerd did not start:\n{_log_end()}")
+        raise EngineError(f"dockerd did not start:\n{_log_end()}")
+    _remove_leftovers(engine)
 
 
-@contextmanager
-def _forwarding_kept() -> Generator[None]:
-    """Preserve forwarding: an engine that enables it drops foreign packets, which other tests forward."""
-    before = _forward_policy()
-    yield
-    if before == "ACCEPT" != _forward_policy():
-        subprocess.run(["iptables", "--wait", "--policy", "FORWARD", before], check=True, timeout=30)
+def _create_namespace() -> None:
+    """Create the namespace, which reaches what this machine reaches, and whose `PORTS` this machine reaches.
+
+    `slirp4netns` forwards its connections, so that no rule, bridge or route of this machine changes.
+    """
+    _run("ip", "netns", "add", NAMESPACE)
+    _run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
+    supervised.spare(str(RUN_DIRECTORY))
+    _api().unlink(missing_ok=True)
+    path = f"/run/netns/{NAMESPACE}"
+    options = ("--configure", "--mtu=1500", "--disable-host-loopback", f"--api-socket={_api()}")
+    command = shlex.join(["slirp4netns", *options, "--netns-type=path", path, "tap0"])
+    log = RUN_DIRECTORY / "network.log"
+    # Not a child of this run, as the engine.
+    script = f"echo $$ >{_pid_file('network')}; exec {command} >{log} 2>&1 </dev/null"
+    subprocess.run(["setsid", "--fork", "sh", "-c", script], check=True)
+    if not _wait(_api().exists, START_TIMEOUT_S):
+        raise EngineError("slirp4netns did not start; see network.log")
+    # Published ports listen on the loopback interface of the namespace, which forwarded packets do not reach.
+    _run(*_INSIDE, "sysctl", "--quiet", "--write", "net.ipv4.conf.tap0.route_localnet=1")
+    rule = ("PREROUTING", "--in-interface", "tap0", "--protocol", "tcp", "--jump", "DNAT")
+    _run(*_INSIDE, "iptables", "--table", "nat", "--append", *rule, "--to-destination", "127.0.0.1")
+    for port in PORTS:
+        _forward(port)
 
 
-def _forward_policy() -> str:
-    if shutil.which("iptables") is None:
-        return ""
-    command = ["iptables", "--wait", "--list-rules", "FORWARD"]
-    listed = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    return listed.stdout.partition("\n")[0].removeprefix("-P FORWARD ")
+def _forward(port: int) -> None:
+    arguments = {"proto": "tcp", "host_addr": "127.0.0.1", "host_port": port, "guest_port": port}
+    with socket.socket(socket.AF_UNIX) as api:
+        api.connect(str(_api()))
+        api.sendall(json.dumps({"execute": "add_hostfwd", "arguments": arguments}).encode())
+        api.shutdown(socket.SHUT_WR)
+        reply = json.loads(api.makefile().read())
+    if "error" in reply:
+        raise EngineError(f"port {port}: {reply['error']}")
 
 
-def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
+def _remove_namespace() -> None:
+    _terminate("network")
+    if Path(f"/run/netns/{NAMESPACE}").exists():
+        _run("ip", "netns", "delete", NAMESPACE)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise EngineError(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr}")
+
+
+def _launch(engine: DockerEngine) -> None:
     # Not a child of this run, which may end while another run still uses the engine.
     _ended().unlink(missing_ok=True)
     command = [
+        *_INSIDE,
         "dockerd",
         *("--host", engine.host),
         *("--data-root", str(cache_directory() / "engine")),
         *("--exec-root", str(RUN_DIRECTORY / "exec")),
-        *("--pidfile", str(_pid_file())),
-        *network,
+        *("--pidfile", str(_pid_file("dockerd"))),
     ]
     # Its container processes name this directory too, so all of them outlive this run while others use them.
     supervised.spare(str(RUN_DIRECTORY))
@@ -198,10 +241,16 @@ def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
 
 
 def _stop() -> None:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        os.kill(int(_pid_file().read_text()), signal.SIGTERM)
-    if not _wait(_ended().exists, STOP_TIMEOUT_S):
+    _terminate("dockerd")
+    ended = _wait(_ended().exists, STOP_TIMEOUT_S)
+    _remove_namespace()
+    if not ended:
         raise EngineError(f"dockerd did not stop:\n{_log_end()}")
+
+
+def _terminate(program: str) -> None:
+    with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        os.kill(int(_pid_file(program).read_text()), signal.SIGTERM)
 
 
 def _log_end() -> str:
@@ -217,8 +266,12 @@ def _remove_leftovers(engine: DockerEngine) -> None:
     engine.output("network", "prune", "--force")
 
 
-def _pid_file() -> Path:
-    return RUN_DIRECTORY / "dockerd.pid"
+def _pid_file(program: str) -> Path:
+    return RUN_DIRECTORY / f"{program}.pid"
+
+
+def _api() -> Path:
+    return RUN_DIRECTORY / "network.sock"
 
 
 def _log() -> Path:
