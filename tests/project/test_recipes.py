@@ -1,6 +1,6 @@
 """The recipes of CONTRIBUTING ("How to add …"), each shown by a patch of the product that works.
 
-A patch is the commit that somebody would make. It is applied to a copy of the product, which is then started.
+A patch is the commit that a developer would make. It is applied to a copy of the product, which then starts.
 """
 
 from __future__ import annotations
