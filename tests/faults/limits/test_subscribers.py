@@ -92,7 +92,7 @@ def test_every_subscriber_is_served_by_the_control_plane() -> None:
     brokers = {path for path in SOURCES if "NatsBroker" in path.read_text(encoding="utf-8")}
 
     assert declared == routers
-    assert {path.name for path in declared} == {"calls.py", "endpoints.py", "router.py", "worker.py"}
+    assert {path.name for path in declared} == {"calls.py", "endpoints.py", "router.py"}
     assert brokers == {ROOT / "shared/banksman/bus/control_plane/broker.py"}
 
 

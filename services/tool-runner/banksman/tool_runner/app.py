@@ -7,18 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 
-from faststream import ExceptionMiddleware
-from faststream.nats import NatsRouter
-
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.direct_acks import direct_acks
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.subjects import ANY
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
@@ -34,6 +30,7 @@ from banksman.tool_runner.identity import RunnerIdentity
 from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
 from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
+from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from banksman.tool_runner.workspaces.files_api import FilesApi
@@ -119,7 +116,7 @@ async def _serve(
         executor = CallExecutor(bus, calls, admission, turns, local.box, mcp, local.workspaces, outputs)
     worker = CallWorker(calls, admission, executor, tasks)
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease, finder)
-    router = _router(local.identity.runner, worker, files)
+    router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)
     control = ControlPlane(bus, router, title="Banksman tool-runner", at_once=(calls_subject,))
     await stack.enter_async_context(control)
@@ -173,30 +170,3 @@ def _runner_calls(
         note=LateResults(bus).store,
         active=active,
     )
-
-
-def _router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRouter:
-    router = NatsRouter()
-
-    calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)
-    router.subscriber(calls, max_workers=CONCURRENCY, title="tool.call")(worker.call)
-    router.subscriber(cancels, max_workers=CONCURRENCY, title="tool.cancel")(worker.cancel)
-    router.include_router(_file_router(runner, files))
-    return router
-
-
-def _file_router(runner: str, files: FilesApi) -> NatsRouter:
-    # Gateways read `error` in the reply to a file request, and do not know the error envelope.
-    refusals = ExceptionMiddleware()
-    router = NatsRouter(middlewares=(refusals,))
-
-    @refusals.add_handler(BanksmanError, publish=True)
-    async def refuse(error: BanksmanError) -> FileReply:
-        return FileReply(error=str(error))
-
-    @router.subscriber(subjects.files(runner, ANY, ANY), max_workers=CONCURRENCY, title="file")
-    async def file(request: FileRequest, message: Received) -> FileReply:
-        """List, read, write and delete files of a workspace."""
-        return await files.respond(request, message.subject)
-
-    return router
