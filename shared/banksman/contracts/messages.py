@@ -30,6 +30,11 @@ class ImagePart(Stored):
     url: str = Field(max_length=256 * 1024)
     media_type: str | None = None
 
+    @property
+    def is_link(self) -> bool:
+        """Whether the vendor of the model fetches the image."""
+        return self.url[:6].lower().startswith(("http:", "https:"))
+
 
 class FilePart(Stored):
     """A file of the workspace that the message refers to."""

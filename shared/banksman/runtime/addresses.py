@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+from banksman.contracts.urls import Url, UrlRefused, literal_address, parse_url
+
 Address = IPv4Address | IPv6Address
 
 # https://www.iana.org/assignments/iana-ipv4-special-registry
@@ -37,6 +39,7 @@ _SIX_TO_FOUR = IPv6Network("2002::/16")
 _TEREDO = IPv6Network("2001::/32")
 _ISATAP_INTERFACES = (0x00005EFE, 0x02005EFE)
 _LOW_32_BITS = 0xFFFFFFFF
+_LOCAL_DOMAINS = frozenset({"localhost", "local", "internal", "localdomain", "arpa", "lan", "intranet"})
 
 
 def is_public(address: Address) -> bool:
@@ -71,3 +74,24 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
         yield IPv4Address(number & _LOW_32_BITS ^ _LOW_32_BITS)
     if (number >> 32) & _LOW_32_BITS in _ISATAP_INTERFACES:
         yield IPv4Address(number & _LOW_32_BITS)
+
+
+def is_local_name(host: str) -> bool:
+    """Return whether the host of a `Url` is a name that only a local network resolves."""
+    if literal_address(host) is not None:
+        return False
+    return "." not in host or host.rpartition(".")[2] in _LOCAL_DOMAINS
+
+
+def may_be_public(host: str) -> bool:
+    """Return whether the host of a `Url` may be public; a name is known only after its look-up."""
+    address = literal_address(host)
+    return is_public(address) if address is not None else not is_local_name(host)
+
+
+def public_url(text: str) -> Url:
+    """Parse a URL for a client that is not ours; raise `UrlRefused` if its host cannot be public."""
+    url = parse_url(text)
+    if not may_be_public(url.host):
+        raise UrlRefused(f"{url.host!r} is not a public host")
+    return url

@@ -79,9 +79,14 @@ async def test_configurations_are_read_listed_and_deleted_without_their_secrets(
             await client.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(**ids))
         with pytest.raises(TaskNotFoundError):
             await client.create_task_push_notification_config(config_of(receiver, "c1-otherotherot"))
-        with pytest.raises(InvalidParamsError):
-            private = TaskPushNotificationConfig(task_id=start.run_id, url="http://10.0.0.1/hook")
-            await client.create_task_push_notification_config(private)
+        for url in (
+            "http://10.0.0.1/hook",
+            "https://\uff11\uff12\uff17.0.0.1/hook",
+            "https://a\\@127.0.0.1/",
+        ):
+            with pytest.raises(InvalidParamsError):
+                refused = TaskPushNotificationConfig(task_id=start.run_id, url=url)
+                await client.create_task_push_notification_config(refused)
 
     assert (read.task_id, read.id, read.url, read.token) == (start.run_id, "mine", receiver.url, "")
     assert list(listed.configs) == [read] and webhooks == []

@@ -171,6 +171,8 @@ async def test_a_device_gets_nothing_once_the_key_of_its_user_is_revoked(
         {"endpoint": "https://127.0.0.1/push"},
         {"endpoint": "http://push.example/x"},
         {"endpoint": "https://169.254.169.254/latest"},
+        {"endpoint": "https://push.example\\@127.0.0.1/x"},
+        {"endpoint": "https://\uff11\uff12\uff17.0.0.1/x"},
         {"keys": {"p256dh": base64url(b"\4" + b"x" * 64), "auth": base64url(b"a" * 16)}},
         {"keys": {"p256dh": "short", "auth": base64url(b"a" * 16)}},
         {"keys": {"p256dh": Browser().keys["p256dh"], "auth": "é"}},

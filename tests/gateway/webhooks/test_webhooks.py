@@ -20,9 +20,26 @@ from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
 from banksman.contracts.approvals import InputRequested
-from banksman.gateway.webhooks.sending import PrivateAddress, PublicHosts
+from banksman.contracts.urls import UrlRefused, parse_url
+from banksman.gateway.pinned_http import PinnedHttp
+from banksman.runtime.addresses import is_public
 
 PATH = "/context/webhooks"
+FULL_WIDTH = "\uff11\uff12\uff17.0.0.1"
+AMBIGUOUS = (
+    f"https://{FULL_WIDTH}/hook",
+    "https://example.org\\@127.0.0.1/hook",
+    "https://exam\tple.org/hook",
+    "https://[fe80::1%25eth0]/hook",
+    "https://%31%32%37.0.0.1/hook",
+    "https://0x7f.1/hook",
+    "https://2130706433/hook",
+    "https://127.1/hook",
+    "https://stra\u00dfe.example/hook",
+    "https://example.org./hook",
+    "https://example.org:0443/hook",
+)
+"""Addresses in which URL libraries find different hosts or ports."""
 
 
 async def create(http: httpx.AsyncClient, receiver: Receiver, *events: str) -> dict[str, Any]:
@@ -256,6 +273,7 @@ async def letter_of(bus: Bus, webhook: str) -> int | None:
         "https://user:secret@example.org/hook",
         "ftp://example.org/hook",
         "https://example.org:port/hook",
+        *AMBIGUOUS,
         "hook",
     ],
 )
@@ -265,12 +283,18 @@ async def test_an_address_that_is_not_public_is_refused(gateway: Served, url: st
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, "url")
 
 
-async def test_a_name_that_resolves_to_a_private_address_is_refused_at_each_connection() -> None:
+async def test_a_name_that_resolves_to_a_private_address_is_refused_at_each_connection(
+    receiver: Receiver,
+) -> None:
     """The owner of a name can change its addresses at any time, so each connection checks them."""
-    with pytest.raises(PrivateAddress):
-        await PublicHosts(frozenset()).resolve("localhost", 443)
-    allowed = await PublicHosts(frozenset(("localhost:443",))).resolve("localhost", 443)
-    assert {one["host"] for one in allowed} <= {"127.0.0.1", "::1"}
+    http, url = PinnedHttp(), parse_url(f"http://localhost:{receiver.port}/hook")
+    with pytest.raises(UrlRefused, match=r"localhost is at (127\.0\.0\.1|::1), which is not public"):
+        async with http.request("POST", url, {}, b"", allowed=is_public):
+            pass
+    assert receiver.received == []
+    async with http.request("POST", url, {}, b"text", allowed=lambda _: True) as response:
+        assert response.status == 204
+    assert [(headers["host"], body) for headers, body in receiver.received] == [(url.netloc, "text")]
 
 
 async def test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now(

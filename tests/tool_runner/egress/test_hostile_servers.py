@@ -9,8 +9,8 @@ from ipaddress import ip_address
 import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
+from banksman.contracts.urls import UrlRefused
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
-from banksman.tool_runner.egress.network import FetchRefused
 from banksman.tool_runner.settings import FetchLimits
 
 
@@ -46,7 +46,7 @@ def writing(*pieces: bytes, endless: bytes = b"") -> Responder:
 async def fetched(server: Server, timeout_s: float = 10) -> bytes | type[Exception]:
     try:
         return (await egress(server, timeout_s=timeout_s).get(server.url())).body
-    except (FetchFailed, FetchRefused) as error:
+    except (FetchFailed, UrlRefused) as error:
         return type(error)
 
 
@@ -127,7 +127,7 @@ LOCATIONS = {
 async def test_redirect_to_an_unusual_target_is_refused(location: str) -> None:
     responder = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
     async with serving(responder) as server:
-        assert await fetched(server) in (FetchRefused, FetchFailed)
+        assert await fetched(server) in (UrlRefused, FetchFailed)
         assert len(server.requests) == 1
 
 
@@ -135,7 +135,7 @@ async def test_redirect_to_an_unusual_target_is_refused(location: str) -> None:
 async def test_relative_redirect_stays_on_its_server(location: str) -> None:
     responder = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
     async with serving(responder) as server:
-        assert await fetched(server) in (FetchRefused, b"")
+        assert await fetched(server) in (UrlRefused, b"")
         assert 1 <= len(server.requests) <= 6
 
 
@@ -153,7 +153,7 @@ async def test_a_url_cannot_add_a_header_or_a_request(path: str) -> None:
     async with serving(replying(b"text")) as server:
         try:
             await egress(server).get(server.url(path))
-        except FetchRefused:
+        except UrlRefused:
             assert server.requests == []
             return
     head = server.requests[0].decode("ascii")
@@ -198,6 +198,6 @@ async def test_name_of_any_length_is_refused_or_resolved_unchanged() -> None:
 
     way_out = Egress(FetchLimits(timeout_s=5), resolver=note, ssl_context=TLS)
     for host in ("a" * 64 + ".example", ".".join(["a" * 60] * 6), "a..example", ".example", "-a.example"):
-        with pytest.raises((FetchRefused, FetchFailed)):
+        with pytest.raises((UrlRefused, FetchFailed)):
             await way_out.get(f"http://{host}/")
     assert all(host.isascii() for host in looked_up)

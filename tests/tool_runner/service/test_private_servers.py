@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.urls import UrlRefused
 from banksman.runtime.settings import load
 from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.egress.network import FetchRefused
 from banksman.tool_runner.settings import FetchLimits, ToolRunnerServiceSettings
 
 TLS = ssl.create_default_context()
@@ -44,7 +44,7 @@ async def test_allowed_private_server_can_be_fetched_from() -> None:
 
 async def test_another_port_of_an_allowed_address_is_refused() -> None:
     async with answering("200 OK") as allowed, answering("200 OK") as other:
-        with pytest.raises(FetchRefused):
+        with pytest.raises(UrlRefused):
             await egress(allowed).get(f"http://{other}/")
 
 
@@ -52,7 +52,7 @@ async def test_allowed_private_server_cannot_redirect_to_another() -> None:
     async with answering("200 OK") as second:
         redirect = f"302 Found\r\nLocation: http://{second}/"
         async with answering(redirect) as first:
-            with pytest.raises(FetchRefused):
+            with pytest.raises(UrlRefused):
                 await egress(first, second).get(f"http://{first}/")
 
 

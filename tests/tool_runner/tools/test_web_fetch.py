@@ -17,9 +17,9 @@ from tests.support.certificates import certificate, server_context
 from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving, started
 
+from banksman.contracts.urls import UrlRefused
 from banksman.runtime.addresses import Address
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
-from banksman.tool_runner.egress.network import FetchRefused
 from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.settings import FetchLimits, MarkdownLimits, RunnerLimits
@@ -247,7 +247,7 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
             address_allowed=only_the_test_server,
             ssl_context=TLS,
         )
-        with pytest.raises(FetchRefused, match=r"10\.0\.0\.1"):
+        with pytest.raises(UrlRefused, match=r"10\.0\.0\.1"):
             await way_out.get(server.url())
     assert server.requests == []
 
@@ -273,7 +273,7 @@ async def test_changing_name_is_resolved_once_per_hop() -> None:
         )
         for turn in range(10):
             if turn % 2:
-                with pytest.raises(FetchRefused):
+                with pytest.raises(UrlRefused):
                     await way_out.get(server.url())
             else:
                 assert (await way_out.get(server.url())).body == b"public"

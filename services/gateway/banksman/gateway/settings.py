@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS, Right
+from banksman.contracts.urls import HttpUrl, Url, UrlRefused, parse_url
 from banksman.contracts.wire import Token
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price
@@ -93,17 +93,19 @@ class OidcSettings(Section):
     @field_validator("issuer")
     @classmethod
     def _secure(cls, issuer: str) -> str:
-        if not is_secure_url(issuer):
-            raise ValueError("must be an https address, or an http address of the loopback interface")
+        try:
+            secure_url(issuer)
+        except UrlRefused as refused:
+            raise ValueError(str(refused)) from refused
         return issuer
 
 
-def is_secure_url(url: str) -> bool:
-    """Return whether requests to a URL cannot be read or changed in transit: https, or loopback."""
-    parts = urlsplit(url)
-    return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
-    )
+def secure_url(text: str) -> Url:
+    """Parse a URL; raise `UrlRefused` if requests to it could be read or changed in transit."""
+    url = parse_url(text)
+    if url.scheme != "https" and not is_loopback(url.host):
+        raise UrlRefused("must be an https address, or an http address of the loopback interface")
+    return url
 
 
 def is_loopback(host: str | None) -> bool:
@@ -117,7 +119,7 @@ class Upstream(Section):
     """An API that passthrough forwards to."""
 
     name: Token
-    base_url: str
+    base_url: HttpUrl
     """The base URL with its version: `https://api.openai.com/v1`."""
     api_key: SecretStr | None = None
     """None sends no key."""
@@ -149,10 +151,10 @@ class ModelSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     anthropic_api_key: SecretStr | None = None
-    anthropic_base_url: str = "https://api.anthropic.com"
+    anthropic_base_url: HttpUrl = "https://api.anthropic.com"
     openai_api_key: SecretStr | None = None
-    openai_base_url: str = OPENAI_BASE_URL
-    demo_base_url: str | None = None
+    openai_base_url: HttpUrl = OPENAI_BASE_URL
+    demo_base_url: HttpUrl | None = None
     """The model server's OpenAI base URL; None without a model server."""
 
     @property

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from urllib.parse import urlsplit
 
 from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.state import OpenApproval
 
@@ -30,9 +30,6 @@ MAX_PREVIEW_CHARS = 50_000
 
 _FILE_TOOLS = frozenset({"read_file", "write_file"})
 _SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
-# `urlsplit` drops tabs and line feeds, other readers do not.
-_UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
-_PLAIN_NETLOC = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]+)?|\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
 # Control characters but line feed and tab, and the format characters that hide or reorder text: soft hyphen,
 # zero-width and bidirectional marks, fillers, variation selectors, tags (https://unicode.org/reports/tr36/).
 _INVISIBLE = re.compile(
@@ -120,16 +117,12 @@ def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
 
 
 def host_of(arguments: JsonObject) -> str | None:
-    """Return the host of a call's URL in lower case; None without one, or when URL parsers may differ."""
+    """Return the host that a call's URL leads to, as the runner reads it; None if the runner refuses it."""
     url = arguments.get("url")
-    if not isinstance(url, str) or _UNPRINTED.search(url):
-        return None
     try:
-        parts = urlsplit(url)
-    except ValueError:
+        return parse_url(url).host if isinstance(url, str) else None
+    except UrlRefused:
         return None
-    # Anything unusual, such as user names or backslashes, can mean another host to the client that fetches.
-    return parts.hostname if _PLAIN_NETLOC.fullmatch(parts.netloc) else None
 
 
 def _matches(rule: ApprovalRule, call: ToolCall) -> bool:

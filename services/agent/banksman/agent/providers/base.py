@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
+from banksman.contracts.urls import HttpUrl
 from banksman.runtime.redaction import redacted
 
 DeltaKind = Literal["message", "reasoning"]
@@ -79,14 +80,14 @@ class ProviderSettings(BaseModel):
     """`provider:model` of conversations that name none. The command line derives `agent.default_model` and
     `gateway.default_model` from it."""
     anthropic_api_key: SecretStr | None = None
-    anthropic_base_url: str = "https://api.anthropic.com"
+    anthropic_base_url: HttpUrl = "https://api.anthropic.com"
     openai_api_key: SecretStr | None = None
     """None for compatible servers without keys; OpenAI's own API requires a key."""
-    openai_base_url: str = "https://api.openai.com/v1"
+    openai_base_url: HttpUrl = "https://api.openai.com/v1"
     """Base URL of a server with the OpenAI format, including its version prefix."""
     backboard_api_key: SecretStr | None = None
-    backboard_base_url: str = "https://app.backboard.io/api"
-    demo_base_url: str | None = None
+    backboard_base_url: HttpUrl = "https://app.backboard.io/api"
+    demo_base_url: HttpUrl | None = None
     """Base URL of the model server's OpenAI endpoint; None without a model server."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; a slower attempt fails."""

@@ -18,7 +18,9 @@ from banksman.contracts.messages import (
     UserMessage,
 )
 from banksman.contracts.tools import ToolCall, failed
+from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.addresses import public_url
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -135,6 +137,9 @@ def _image(part: ImagePart) -> SentPart:
     data = _DATA_URL.fullmatch(part.url)
     if data is not None:
         return InlineImage(data[1], "".join(data[2].split()))
-    if part.url.startswith(("https://", "http://")):
-        return LinkedImage(part.url)
+    if part.is_link:
+        try:
+            return LinkedImage(str(public_url(part.url)))
+        except UrlRefused as refused:
+            return f"[The user attached an image at an address that is refused: {refused}.]"
     return f"[The user attached the image {part.url[:4096]}, which is in the workspace.]"

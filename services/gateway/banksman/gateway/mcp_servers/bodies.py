@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from banksman.contracts.mcp import (
     McpProblem,
@@ -14,6 +14,7 @@ from banksman.contracts.mcp import (
     ServedTool,
     definition_of,
 )
+from banksman.contracts.urls import checked_url
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.mcp_servers.servers import LookedAt
 from banksman.gateway.operation.parameters import RequestBody
@@ -98,7 +99,11 @@ class McpServerDescription(Stored):
 
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=2_000)]
-GatewayUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s?#@]*)?$", max_length=500)]
+GatewayUrl = Annotated[
+    str,
+    StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s?#@]*)?$", max_length=500),
+    AfterValidator(checked_url),
+]
 
 
 class McpClientBody(RequestBody):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from banksman.contracts.errors import NULL, BadInput, Conflict
 from banksman.contracts.mcp import (
@@ -19,13 +19,18 @@ from banksman.contracts.mcp import (
     StdioServer,
     VariableName,
 )
+from banksman.contracts.urls import checked_url
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.parameters import RequestBody
 
 NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
 """A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""
 
-ServerUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s#@]*)?$", max_length=2_000)]
+ServerUrl = Annotated[
+    str,
+    StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s#@]*)?$", max_length=2_000),
+    AfterValidator(checked_url),
+]
 
 
 class Program(StdioServer):

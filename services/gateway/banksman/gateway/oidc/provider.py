@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlencode
 
-import aiohttp
+import httpcore
+from aiohttp import encode_basic_auth
 from pydantic import Field
 
 from banksman.contracts.errors import Unauthorized, Unavailable
+from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.contracts.wire import Wire
-from banksman.gateway.settings import OidcSettings, is_secure_url
+from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
+from banksman.gateway.settings import OidcSettings, secure_url
+from banksman.runtime.addresses import Address
+from banksman.runtime.pinned_network import AddressPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +36,9 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProviderEndpoints:
-    authorization: str
-    token: str
-    keys: str
+    authorization: Url
+    token: Url
+    keys: Url
     basic_auth: bool
     """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
 
@@ -48,21 +54,26 @@ class SignInCode(Wire):
 class OidcProvider:
     """https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE)."""
 
-    def __init__(self, settings: OidcSettings, session: aiohttp.ClientSession) -> None:
+    def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
-        self._session = session
+        self._http = PinnedHttp()
 
     async def endpoints(self) -> ProviderEndpoints:
         """Return the endpoints; raise `Unavailable` if the provider's document names another issuer."""
         issuer = self._settings.issuer
-        found = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        found = await self._get(parse_url(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
         if found.get("issuer") != issuer:
             raise _unavailable(f"the issuer is {found.get('issuer')!r}, not {issuer!r}")
-        urls = [found.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
-        if not all(isinstance(url, str) and is_secure_url(url) for url in urls):
-            raise _unavailable("an endpoint is missing or not https")
         methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        return ProviderEndpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
+        try:
+            return ProviderEndpoints(
+                authorization=secure_url(str(found.get("authorization_endpoint"))),
+                token=secure_url(str(found.get("token_endpoint"))),
+                keys=secure_url(str(found.get("jwks_uri"))),
+                basic_auth="client_secret_basic" in methods,
+            )
+        except UrlRefused as refused:
+            raise _unavailable(f"an endpoint is missing or not secure: {refused}") from refused
 
     async def key_set(self, endpoints: ProviderEndpoints) -> Document:
         return await self._get(endpoints.keys)
@@ -81,11 +92,12 @@ class OidcProvider:
         if (secret := self._settings.client_secret) is not None:
             if endpoints.basic_auth:
                 # Encoded as in a form: RFC 6749, section 2.3.1.
-                auth = aiohttp.encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
+                auth = encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
             else:
                 form["client_secret"] = secret.get_secret_value()
-        headers = {"accept": "application/json", **({"authorization": auth} if auth else {})}
-        status, body = await self._request("POST", endpoints.token, data=form, headers=headers)
+        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        headers |= {"authorization": auth} if auth else {}
+        status, body = await self._request("POST", endpoints.token, headers, urlencode(form).encode())
         if status != 200:
             logger.warning("the OIDC provider refused a code", extra={"status": status, "body": body})
             raise Unauthorized("the sign-in was refused")
@@ -94,27 +106,33 @@ class OidcProvider:
             raise Unauthorized(f"the sign-in returned no {self._settings.token}")
         return token
 
-    async def _get(self, url: str) -> Document:
-        status, body = await self._request("GET", url)
+    async def _get(self, url: Url) -> Document:
+        status, body = await self._request("GET", url, {"accept": "application/json"})
         if status != 200:
             raise _unavailable(f"{url}: HTTP {status}")
         return body
 
-    async def _request(self, method: str, url: str, **options: Any) -> tuple[int, Document]:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        # No redirects: one could send the client's secret to another host.
+    async def _request(
+        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None = None
+    ) -> tuple[int, Document]:
+        allowed: AddressPolicy = (lambda _: True) if url.scheme == "https" else _is_loopback
         try:
-            async with self._session.request(
-                method, url, timeout=timeout, allow_redirects=False, **options
-            ) as response:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self._http.request(method, url, headers, body, allowed=allowed) as response,
+            ):
                 return response.status, await _document(response)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise _unavailable(f"{url}: {error or type(error).__name__}") from error
+        except RequestErrors as error:
+            raise _unavailable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
-async def _document(response: aiohttp.ClientResponse) -> Document:
+def _is_loopback(address: Address) -> bool:
+    return address.is_loopback
+
+
+async def _document(response: httpcore.Response) -> Document:
     body = bytearray()
-    async for piece in response.content.iter_chunked(64 * 1024):
+    async for piece in response.aiter_stream():
         body += piece
         if len(body) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES} bytes")

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import aiohttp
 import jwt
 
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
@@ -105,7 +104,7 @@ class OidcTokens:
         return caller.unexpired()
 
     async def authorization_endpoint(self) -> str:
-        return (await self._known_endpoints()).authorization
+        return str((await self._known_endpoints()).authorization)
 
     async def sign_in(self, code: SignInCode) -> tuple[str, Caller]:
         """Exchange a code for a token; return the token and its caller. Raises as `caller`."""
@@ -185,16 +184,15 @@ async def oidc_tokens(settings: OidcSettings, background: Background) -> AsyncGe
     A provider that does not respond delays nothing: its tokens are refused with 503 until its keys are
     fetched.
     """
-    async with aiohttp.ClientSession() as session:
-        tokens = OidcTokens(settings, OidcProvider(settings, session))
+    tokens = OidcTokens(settings, OidcProvider(settings))
 
-        async def follow() -> None:
-            while True:
-                await tokens.refresh_or_log()
-                await asyncio.sleep(REFRESH_S)
+    async def follow() -> None:
+        while True:
+            await tokens.refresh_or_log()
+            await asyncio.sleep(REFRESH_S)
 
-        async with background.running("oidc", follow):
-            yield tokens
+    async with background.running("oidc", follow):
+        yield tokens
 
 
 def _is_jwt(token: str) -> bool:

@@ -22,10 +22,12 @@ from banksman.contracts.frames import (
     WorkflowStart,
 )
 from banksman.contracts.ids import digest, new_id, run_id_for
-from banksman.contracts.messages import Content, TextPart
+from banksman.contracts.messages import Content, ImagePart, TextPart
+from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import UNREPEATED
+from banksman.runtime.addresses import public_url
 
 Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
@@ -42,6 +44,18 @@ def check_content(content: Content) -> None:
     if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
         given = content if isinstance(content, str) else [part.model_dump() for part in content]
         raise BadInput("content", given, "text, an image or a file")
+    for part in parts:
+        if isinstance(part, ImagePart) and part.is_link:
+            _check_image(part.url)
+
+
+def _check_image(url: str) -> None:
+    try:
+        public_url(url)
+    except UrlRefused as refused:
+        # A model server in the operator's network would fetch it there.
+        expected = f"an image at a public address, or as a data URL; {refused}"
+        raise BadInput("content", url, expected) from refused
 
 
 class RequestRecord(Stored):

@@ -145,7 +145,6 @@ async def build(base: Foundation) -> None:
     deliveries = WebhookDeliveries(bus, store, devices, sender, clock)
     enter, background = base.stack.enter_async_context, bus.background
     await enter(store.view)
-    await enter(sender)
     await enter(background.running("webhook-deliveries", deliveries.run))
     await enter(background.running("webhook-queue", queue.run))
     base.services.add(Webhooks(store, queue, sender, clock, key), signer, devices, receivers)

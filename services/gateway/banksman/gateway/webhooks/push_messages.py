@@ -13,9 +13,9 @@ import secrets
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.urls import parse_url
 from banksman.gateway.webhooks.models import Device, PushKeys, QueuedDelivery
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ class PushSigner:
     def _token(self, url: str, device: Device, now: datetime) -> str:
         import jwt
 
-        parts = urlsplit(url)
-        claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int((now + _TOKEN_LIFETIME).timestamp())}
+        claims = {"aud": parse_url(url).origin, "exp": int((now + _TOKEN_LIFETIME).timestamp())}
         # Apple's service requires a contact, and accepts the address of the page.
         contact = {"sub": device.origin} if device.origin.startswith("https://") else {}
         return jwt.encode(claims | contact, self._private_key, algorithm="ES256")

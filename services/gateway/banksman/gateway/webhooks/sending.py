@@ -12,53 +12,33 @@ import hashlib
 import hmac
 import json
 import re
-import socket
 from datetime import datetime
-from ipaddress import ip_address
-from typing import Self
-from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import ResolveResult
 from standardwebhooks import Webhook as Signer
 
 from banksman.bus.secrets import SecretBox
 from banksman.contracts.errors import BadInput
+from banksman.contracts.urls import Url, UrlRefused, parse_url
+from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
 from banksman.gateway.settings import GatewaySettings, SmtpSettings
 from banksman.gateway.webhooks.models import QueuedDelivery, StoredFormat, Webhook
 from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
-from banksman.runtime.addresses import is_public
+from banksman.runtime.addresses import is_public, may_be_public
+from banksman.runtime.pinned_network import AddressPolicy
 
 TIMEOUT_S = 10.0
 """Seconds for one attempt, from the name look-up to the status of the response; with a mail server, for each
 step of the protocol."""
 MAIL_ACCEPTED = 250
+_EXPECTED = "an https address of a public host, without credentials"
 _MAILTO = re.compile(r"mailto:([A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63})")
 
 
-class PrivateAddress(OSError):
-    """A webhook's address is in a network that is not public."""
-
-
-def check_url(url: str, private: frozenset[str]) -> None:
-    """Raise `BadInput` if an address is not https, has credentials, or is private. No name is looked up.
-
-    `private` has the `host:port` pairs that the operator allows although they are not public, also without
-    https.
-    """
-    expected = "an https address of a public host, without credentials"
+def _parsed(text: str) -> Url:
     try:
-        parts = urlsplit(url)
-        port = parts.port or 443
-    except ValueError as error:
-        raise BadInput("url", url, expected) from error
-    host = parts.hostname
-    if not host or parts.username is not None or parts.scheme not in ("http", "https"):
-        raise BadInput("url", url, expected)
-    if f"{host}:{port}" in private:
-        return
-    if parts.scheme != "https" or not _may_be_public(host):
-        raise BadInput("url", url, expected)
+        return parse_url(text)
+    except UrlRefused as refused:
+        raise BadInput("url", text, f"{_EXPECTED}; {refused}") from refused
 
 
 def recipient(url: str) -> str:
@@ -76,7 +56,7 @@ def secret_of(signing_key: bytes, tenant: str, webhook_id: str) -> str:
 
 
 class Sender:
-    """Sends messages. As a context manager it owns the connections."""
+    """Sends messages to addresses that are public, or that the operator allows as `host:port`."""
 
     def __init__(self, signing_key: bytes, settings: GatewaySettings, push_signer: PushSigner) -> None:
         self._private = frozenset(settings.webhook_addresses)
@@ -84,21 +64,12 @@ class Sender:
         self._push_signer = push_signer
         self._key = signing_key
         self._box = SecretBox(signing_key)
-        self._session: aiohttp.ClientSession
-
-    async def __aenter__(self) -> Self:
-        # Connections are not reused, so that each attempt looks the name up again.
-        connector = aiohttp.TCPConnector(resolver=PublicHosts(self._private), force_close=True, limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        self._http = PinnedHttp()
 
     def check(self, format: StoredFormat, url: str) -> None:
         """Raise `BadInput` if the address is not allowed. No name is looked up."""
         if format != "email":
-            check_url(url, self._private)
+            self._checked(url)
         elif recipient(url) and self._smtp is None:
             raise BadInput(
                 "format", "email", "another format: no mail server is set (BANKSMAN_GATEWAY__SMTP)"
@@ -109,26 +80,33 @@ class Sender:
         try:
             self.check(webhook.format, webhook.url)
         except BadInput as error:
-            raise PrivateAddress(str(error)) from error
+            raise OSError(str(error)) from error
         if webhook.format == "email" and self._smtp is not None:
             # smtplib blocks, so it runs in a thread, whose time is bounded by the limit of each step.
             await asyncio.to_thread(send_mail, self._smtp, recipient(webhook.url), message, now)
             return MAIL_ACCEPTED
-        headers, body = self._request(webhook, message, now)
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        url, (headers, body) = self._checked(webhook.url), self._request(webhook, message, now)
         try:
-            async with self._session.post(
-                webhook.url,
-                data=body,
-                headers={"user-agent": "banksman", **headers},
-                timeout=timeout,
-                # A redirect could lead to an address that was not checked.
-                allow_redirects=False,
-            ) as response:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self._http.request("POST", url, headers, body, allowed=self._policy(url)) as response,
+            ):
                 return response.status
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            cause = error.__cause__ if isinstance(error.__cause__, PrivateAddress) else error
-            raise OSError(str(cause) or type(cause).__name__) from error
+        except RequestErrors as error:
+            raise OSError(str(error) or type(error).__name__) from error
+
+    def _checked(self, text: str) -> Url:
+        url = _parsed(text)
+        if not self._is_private(url) and (url.scheme != "https" or not may_be_public(url.host)):
+            raise BadInput("url", text, _EXPECTED)
+        return url
+
+    def _is_private(self, url: Url) -> bool:
+        """Return whether the operator allows a host that need be neither public nor served by https."""
+        return f"{url.host}:{url.port}" in self._private
+
+    def _policy(self, url: Url) -> AddressPolicy:
+        return (lambda _: True) if self._is_private(url) else is_public
 
     def _request(
         self, webhook: Webhook, message: QueuedDelivery, now: datetime
@@ -151,32 +129,6 @@ class Sender:
             return {}
         opened = self._box.open(webhook.task.sealed, webhook.key)
         return {} if opened is None else json.loads(opened)
-
-
-class PublicHosts(aiohttp.ThreadedResolver):
-    """A resolver that returns only public addresses. Connections go exactly to the checked addresses."""
-
-    def __init__(self, private: frozenset[str]) -> None:
-        super().__init__()
-        self._private = private
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return the addresses of a host; raise `PrivateAddress` if one of them is not public."""
-        found = await super().resolve(host, port, family)
-        allowed = f"{host}:{port}" in self._private
-        # As in web_fetch, a single private address is refused, because the client may use any address.
-        if not allowed and not all(is_public(ip_address(one["host"])) for one in found):
-            raise PrivateAddress(f"{host} is not a public host")
-        return found
-
-
-def _may_be_public(host: str) -> bool:
-    try:
-        return is_public(ip_address(host))
-    except ValueError:
-        return host != "localhost" and not host.endswith((".localhost", ".internal", ".local"))
 
 
 def send_mail(settings: SmtpSettings, to: str, message: QueuedDelivery, now: datetime) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import zlib
 from collections.abc import Iterable
@@ -12,26 +11,25 @@ from ipaddress import ip_address
 from typing import Protocol
 
 import httpcore
-import httpx
 
+from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime.addresses import is_public
-from banksman.tool_runner.egress.network import (
-    ANY_HOST,
-    PORTS,
+from banksman.runtime.pinned_network import (
     AddressPolicy,
-    FetchRefused,
-    HostRules,
     HttpErrors,
     PinnedNetwork,
     Resolver,
-    check_url,
-    port_of,
+    connected_url,
     resolve,
+)
+from banksman.tool_runner.egress.network import (
+    ANY_HOST,
+    PORTS,
+    HostRules,
+    check_url,
 )
 from banksman.tool_runner.settings import FetchLimits
 
-_MAX_URL_CHARS = 8000
-"""Maximum characters of a redirect target; a longer one is refused before it is parsed."""
 _STEP_BYTES = 64 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -89,75 +87,67 @@ class Egress:
 
         Only the first hop may be a private server: a public page cannot redirect to one. `timeout_s` applies
         to all hops together, up to the limit's default. `within` narrows the client's rules. Raises
-        `FetchRefused` or `FetchFailed`.
+        `UrlRefused` or `FetchFailed`.
         """
+        parsed = parse_url(url)
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._client(url)._follow(url, within)
+                return await self._client(parsed)._follow(parsed, within)
         except TimeoutError as error:
             raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
-    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        client = self._client(str(url))
-        checked = client._checked(str(url), within)
+    async def connect(self, url: Url, *, within: HostRules) -> httpcore.AsyncNetworkStream:
+        client = self._client(url)
+        checked = client._checked(url, within)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                return await client._network.connect_tcp(checked.raw_host.decode("ascii"), port_of(checked))
+                return await client._network.connect_tcp(checked.host, checked.port)
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
         except (*HttpErrors, OSError, ValueError) as error:
             raise FetchFailed(_described(error)) from error
 
-    def trusts(self, url: str) -> bool:
+    def trusts(self, url: Url) -> bool:
         """Return whether the operator has allowed the address of a URL by name, so that it needs no https."""
         return self._client(url) is not self
 
-    def _client(self, url: str) -> Egress:
+    def _client(self, url: Url) -> Egress:
         """Return the client for a first hop: that of a private server, or this one."""
-        with contextlib.suppress(httpx.InvalidURL, ValueError):
-            parsed = httpx.URL(url)
-            return self._private.get((parsed.host, port_of(parsed)), self)
-        return self
+        return self._private.get((url.host, url.port), self)
 
-    async def _follow(self, url: str, within: HostRules) -> Fetched:
+    async def _follow(self, url: Url, within: HostRules) -> Fetched:
         current = self._checked(url, within)
         for _ in range(self._limits.max_redirects + 1):
             result = await self._hop(current)
             if isinstance(result, Fetched):
                 return result
-            current = self._checked(str(result), within)
-        raise FetchRefused(f"more than {self._limits.max_redirects} redirects")
+            current = self._checked(result, within)
+        raise UrlRefused(f"more than {self._limits.max_redirects} redirects")
 
-    def _checked(self, url: str, within: HostRules) -> httpx.URL:
-        parsed = check_url(url, self._ports)
-        name = parsed.raw_host.decode("ascii").strip("[]").rstrip(".").lower()
-        if not self._hosts.admit(name, port_of(parsed)):
-            raise FetchRefused(f"host {name!r} is not allowed on this runner")
-        if not within.admit(name, port_of(parsed)):
-            raise FetchRefused(f"host {name!r} is not allowed for this assistant")
-        return parsed
+    def _checked(self, url: Url, within: HostRules) -> Url:
+        check_url(url, self._ports)
+        if not self._hosts.admit(url.host, url.port):
+            raise UrlRefused(f"host {url.host!r} is not allowed on this runner")
+        if not within.admit(url.host, url.port):
+            raise UrlRefused(f"host {url.host!r} is not allowed for this assistant")
+        return url
 
-    async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        headers = [(b"Host", url.netloc), *_HEADERS]
+    async def _hop(self, url: Url) -> Fetched | Url:
+        headers = [(b"Host", url.netloc.encode()), *_HEADERS]
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
-                async with pool.stream("GET", target, headers=headers) as response:
+                async with pool.stream("GET", connected_url(url), headers=headers) as response:
                     location = header(response, b"location")
                     if response.status in _REDIRECTS and location:
-                        if len(location) > _MAX_URL_CHARS:
-                            raise FetchRefused(f"the redirect has more than {_MAX_URL_CHARS} characters")
                         return url.join(location)
                     return await self._read(url, response)
-            except httpx.InvalidURL as error:
-                raise FetchRefused(f"the redirect is not a URL: {error}") from error
             except (*HttpErrors, OSError, ValueError) as error:
                 raise FetchFailed(_described(error)) from error
 
-    async def _read(self, url: httpx.URL, response: httpcore.Response) -> Fetched:
+    async def _read(self, url: Url, response: httpcore.Response) -> Fetched:
         content_type = header(response, b"content-type")
         try:
             inflater = Inflater(header(response, b"content-encoding"), self._limits.max_body_bytes)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import h11
 import httpcore
-import httpx
 
+from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime.backoff import Backoff
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.network import FetchRefused, HostRules
+from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.settings import ProxyLimits
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ProxySession:
         except (h11.RemoteProtocolError, TimeoutError, EOFError, OSError, _NotProxied) as error:
             await _refuse(writer, exchange, 400, str(error) or type(error).__name__)
             return
-        except FetchRefused as refused:
+        except UrlRefused as refused:
             await _refuse(writer, exchange, 403, str(refused))
             return
         except FetchFailed as failed:
@@ -203,7 +203,7 @@ async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Req
     return event
 
 
-def _requested_url(request: h11.Request, exchange: ProxyLogEntry) -> httpx.URL:
+def _requested_url(request: h11.Request, exchange: ProxyLogEntry) -> Url:
     target = request.target.decode("latin-1")
     exchange.method = request.method.decode("latin-1")[:20]
     exchange.target = _printable(target)
@@ -212,14 +212,10 @@ def _requested_url(request: h11.Request, exchange: ProxyLogEntry) -> httpx.URL:
         raise _NotProxied("CONNECT needs host:port")
     if not tunnel and not target.lower().startswith("http://"):
         raise _NotProxied("this is a proxy: it accepts CONNECT host:port, or http:// with a host")
-    try:
-        url = httpx.URL(f"https://{target}/" if tunnel else target)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise FetchRefused(f"not a URL: {error}") from error
-    # "host:443/path" or "host:443?x" would otherwise pass as a target of CONNECT.
-    if tunnel and (url.path != "/" or url.query or url.fragment):
+    # "host:443/path" or "host?x:443" would otherwise pass as a target of CONNECT.
+    if tunnel and any(end in target for end in "/?#"):
         raise _NotProxied("CONNECT needs host:port")
-    return url
+    return parse_url(f"https://{target}/" if tunnel else target)
 
 
 def _printable(target: str) -> str:
@@ -314,18 +310,16 @@ class ProxiedConnection:
         await self.writer.drain()
 
 
-async def forward(
-    client: h11.Connection, request: h11.Request, url: httpx.URL, wire: ProxiedConnection
-) -> None:
+async def forward(client: h11.Connection, request: h11.Request, url: Url, wire: ProxiedConnection) -> None:
     server = h11.Connection(h11.CLIENT)
     headers = _end_to_end(request.headers, b"host")
     # Transfer-Encoding is hop-by-hop: the body was decoded, so it is encoded again for the server.
     if any(name.lower() == b"transfer-encoding" for name, _ in request.headers):
         headers.append((b"Transfer-Encoding", b"chunked"))
     # The Host header names the checked host: the request's own header could select another virtual host.
-    headers = [(b"Host", url.netloc), *headers, (b"Connection", b"close")]
+    headers = [(b"Host", url.netloc.encode()), *headers, (b"Connection", b"close")]
     await _send(
-        wire.to_server, server, h11.Request(method=request.method, target=url.raw_path, headers=headers)
+        wire.to_server, server, h11.Request(method=request.method, target=url.target, headers=headers)
     )
     async with asyncio.TaskGroup() as tasks:
         up = tasks.create_task(_upload(client, server, wire))

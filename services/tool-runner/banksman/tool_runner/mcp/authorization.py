@@ -23,6 +23,7 @@ from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl, ValidationError
 
 from banksman.contracts.mcp import AccessToken, Authorization, DiscoverSignIn, OAuthClient, RequestToken
+from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import ANY_HOST
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
@@ -194,9 +195,13 @@ class Authorizations:
 
     def _safe(self, url: str) -> str:
         """Return an address to which codes and tokens may be sent: https, or allowed by the operator."""
-        if httpx2.URL(url).scheme != "https" and not self.egress.trusts(url):
-            raise SignInFailed(f"{httpx2.URL(url).host}: a sign-in needs https")
-        return url
+        try:
+            parsed = parse_url(url)
+        except UrlRefused as refused:
+            raise SignInFailed(f"an address of the sign-in is refused: {refused}") from refused
+        if parsed.scheme != "https" and not self.egress.trusts(parsed):
+            raise SignInFailed(f"{parsed.host}: a sign-in needs https")
+        return str(parsed)
 
 
 def _identified(wanted: RequestToken) -> tuple[dict[str, str], dict[str, str]]:

@@ -18,17 +18,18 @@ from typing import cast
 
 import anyio
 import httpcore
-import httpx
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from banksman.contracts.mcp import HttpServer, StdioServer
+from banksman.contracts.urls import Url, UrlRefused, parse_url
+from banksman.runtime.pinned_network import HttpErrors, connected_url
 from banksman.runtime.redaction import Redaction
 from banksman.runtime.tracing import outgoing
 from banksman.tool_runner.egress.client import Egress, FetchFailed, header
-from banksman.tool_runner.egress.network import FetchRefused, HostRules, HttpErrors
+from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,
@@ -64,9 +65,13 @@ async def opened(
     # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
     # small compressed body may inflate to a large one.
     headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
+    try:
+        address = str(parse_url(server.url))
+    except UrlRefused as refused:
+        raise ServerFailed(str(refused)) from refused
     async with (
         httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
-        streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
+        streamable_http_client(address, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
     ):
         yield cast(Streams, pair)
 
@@ -83,16 +88,15 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; if it fails, `state.problem` states why."""
-        url = request.url
-        sent = httpcore.Request(
-            method=request.method,
-            url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-            headers=request.headers.raw,
-            content=cast(AsyncIterator[bytes], request.stream),
-        )
         try:
+            sent = httpcore.Request(
+                method=request.method,
+                url=connected_url(parse_url(str(request.url))),
+                headers=request.headers.raw,
+                content=cast(AsyncIterator[bytes], request.stream),
+            )
             response = await self._pool.handle_async_request(sent)
-        except FetchRefused as refused:
+        except UrlRefused as refused:
             self._state.refused = True
             raise self._failed(str(refused)) from refused
         except (FetchFailed, *HttpErrors) as error:
@@ -156,8 +160,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         # `Egress` checks only host and port; the pool adds TLS if the scheme requires it.
-        bracketed = f"[{host}]" if ":" in host else host
-        return await self.egress.connect(httpx.URL(f"https://{bracketed}:{port}/"), within=self.rules)
+        return await self.egress.connect(Url("https", host, port, "/"), within=self.rules)
 
 
 @contextlib.asynccontextmanager

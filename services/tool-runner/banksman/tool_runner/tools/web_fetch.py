@@ -18,10 +18,11 @@ from typing import cast
 
 import webencodings
 
+from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed
-from banksman.tool_runner.egress.network import FetchRefused, rules_of
+from banksman.tool_runner.egress.network import rules_of
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxUnavailable, run_until
 from banksman.tool_runner.sandbox.seccomp import converter_filter
@@ -87,7 +88,7 @@ class WebFetchTool:
         try:
             get = self._egress.get(url, timeout_s=run.timeout_s, within=rules_of(run.network))
             fetched = await run_until(get, run.stop.wait())
-        except FetchRefused as refused:
+        except UrlRefused as refused:
             return failure("denied", f"web_fetch refused {url[:500]}: {_reason(refused)}", url=url)
         except FetchFailed as failed:
             kind = "timeout" if failed.timed_out else "tool_error"
