@@ -26,6 +26,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.messages import Usage
 from banksman.contracts.registry import StartWorkflow, ToolPolicy
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
@@ -349,8 +350,8 @@ async def test_a_total_that_cannot_be_read_hides_no_tenant_from_an_operator(
 
 async def test_the_gateway_may_count_passthrough(secured_nats: SecuredNats, tenant: str) -> None:
     async with await secured_nats.connect(GATEWAY) as bus, BrokerClock(bus) as clock:
-        passthrough = PassthroughUsage(bus, clock, TenantSettings())
-        passthrough.add(tenant, CommitUsage(requests=1, input_tokens=5))
+        passthrough = PassthroughUsage(bus, clock, TenantSettings(), {})
+        passthrough.add(tenant, "demo:demo", Usage(input_tokens=5))
         await passthrough.store()
         entry = await Bucket(bus, USAGE, UsageTotals).get(passthrough_key(tenant))
     assert entry is not None and entry.value.day.tokens == 5

@@ -163,7 +163,7 @@ async def removing(bus: Bus) -> AsyncGenerator[object]:
 async def passthrough_usage(bus: Bus) -> AsyncGenerator[object]:
     async with (
         BrokerClock(bus) as clock,
-        PassthroughUsage(bus, clock, TenantSettings(), write_every_s=0.1) as usage,
+        PassthroughUsage(bus, clock, TenantSettings(), {}, write_every_s=0.1) as usage,
     ):
         yield usage
 

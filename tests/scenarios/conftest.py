@@ -30,6 +30,7 @@ Play = Callable[..., str]
 TENANTS = {
     "thrifty": {"tokens_per_day": 500},
     "poor": {"cost_usd_per_month": 60.0},
+    "poor-per-run": {"max_cost_usd_per_run": 60.0},
     "bounded": {
         "max_iterations": 2,
         "run_timeout_s": 60,

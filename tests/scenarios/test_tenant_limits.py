@@ -91,6 +91,24 @@ async def test_the_monthly_cost_is_counted_exactly_over_all_runs_and_agents(
     assert (month.requests, month.input_tokens, month.cost_usd, month.max_cost_usd) == (6, 30, 60.0, 60.0)
 
 
+@pytest.mark.parametrize(
+    ("tenant", "code"), [("poor", ErrorCode.TENANT_COST_LIMIT), ("poor-per-run", ErrorCode.COST_LIMIT)]
+)
+async def test_a_model_without_a_price_is_refused_while_the_only_limit_is_one_of_cost(
+    as_tenant: As, play: Play, model: ScriptedModel, tenant: str, code: ErrorCode
+) -> None:
+    """No request reaches the model: its cost would count as nothing."""
+    client = await as_tenant(tenant)
+    name = play(ScriptedReply(text="free"))
+
+    outcome = await outcome_of(client, name)
+
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == ("failed", code)
+    assert f"The model {name} has no known price" in outcome.content
+    assert model_requests(model, name) == []
+
+
 async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWindow:
     """Return the tenant's usage of a window when it contains this number of requests."""
 

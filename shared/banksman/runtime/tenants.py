@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from banksman.contracts.usage import Window
+from banksman.contracts.usage import WINDOWS, Window
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import Section
 
@@ -19,10 +19,10 @@ class TenantLimits(Section):
     tokens_per_month: int | None = Field(default=None, ge=0)
     """Input and output tokens of all runs of a calendar month, UTC."""
     cost_usd_per_day: float | None = Field(default=None, ge=0)
-    """USD of all runs from midnight to midnight, UTC. Requests of models without a known price add
-    nothing."""
+    """USD of all runs and of passthrough from midnight to midnight, UTC. Requests of models without a known
+    price add nothing; while no day or month limits tokens, such models are refused."""
     cost_usd_per_month: float | None = Field(default=None, ge=0)
-    """USD of all runs of a calendar month, UTC."""
+    """USD of all runs and of passthrough in a calendar month, UTC."""
     max_iterations: int | None = Field(default=None, ge=0)
     """Upper bound for `max_iterations` of an assistant or a request; the run gets the smaller value."""
     run_timeout_s: float | None = Field(default=None, ge=0)
@@ -50,6 +50,12 @@ class TenantLimits(Section):
         if window == "day":
             return self.tokens_per_day, self.cost_usd_per_day
         return self.tokens_per_month, self.cost_usd_per_month
+
+    @property
+    def only_cost(self) -> bool:
+        """Whether a day or month limits cost and none limits tokens: a model without a price has no limit."""
+        tokens, cost_usd = zip(*map(self.within, WINDOWS), strict=True)
+        return any(cost_usd) and not any(tokens)
 
 
 class TenantSettings(Section):

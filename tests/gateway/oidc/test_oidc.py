@@ -51,6 +51,18 @@ async def opens(http: httpx.AsyncClient, token: str) -> bool:
     return (await http.get(LISTING, headers=bearer(token))).status_code == 200
 
 
+FAR = (1e300, float("inf"), float("nan"), 10**40, 253_402_300_800, -(10**40), "x", [1], {})
+OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {"exp": (*FAR, -1, True), "nbf": FAR[:4], "iat": FAR[:4]}
+"""Values of claims that are no time, or none that a gateway can compute with."""
+
+
+KEY_LIST = '{"alg":"ES256","kid":["a"]}'
+
+
+def base64url(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
 def broken_tokens(provider: Provider) -> dict[str, str]:
     header, payload, _ = provider.token().split(".")
     public = jwt.PyJWK(provider.key.public)
@@ -60,6 +72,14 @@ def broken_tokens(provider: Provider) -> dict[str, str]:
         "expired": provider.token(exp=int(time.time()) - 3600),
         "not yet valid": provider.token(nbf=int(time.time()) + 3600),
         "without an expiry": provider.token(exp=None),
+        **{
+            f"{claim} is {value!r}": provider.token(**{claim: value})
+            for claim, values in OUT_OF_RANGE.items()
+            for value in values
+        },
+        "a header that is too deep": f"{base64url('[' * 9_000)}.{payload}.x",
+        "a header that is no object": f"{base64url('[]')}.{payload}.x",
+        "a key id that is no text": f"{base64url(KEY_LIST)}.{payload}.x",
         "without a user": provider.token(sub=None),
         "signed with another key": provider.token(key=SigningKey(id=provider.key.id)),
         "signed with an unknown key": provider.token(key=SigningKey()),

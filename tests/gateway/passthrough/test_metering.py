@@ -14,13 +14,16 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
+from banksman.contracts.messages import Usage
 from banksman.contracts.usage import UsageTotals, passthrough_key
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
-from banksman.gateway.settings import ModelSettings
+from banksman.gateway.settings import ModelSettings, OfferSettings
 from banksman.model_server.script import ScriptedReply, ScriptedUsage
+from banksman.runs.pricing import Price
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+INCLUDED = {"include_usage": True}
 HEADERS = {"anthropic-version": "2023-06-01"}
 USED = ScriptedReply(
     text="one two", usage=ScriptedUsage(input_tokens=1000, output_tokens=20, cached_tokens=300)
@@ -62,12 +65,65 @@ async def test_passthrough_counts_for_its_tenant(
 
 
 def test_usage_that_the_upstream_does_not_report_is_estimated() -> None:
-    found: list[Any] = []
-    meter = UsageMeter("openai", 400, found.append)
+    found: list[Usage] = []
+    meter = UsageMeter("openai", 400, lambda _, usage: found.append(usage))
     for _ in range(7):
         meter.note_events(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
     meter.end("u", 200)
-    assert (found[0].requests, found[0].input_tokens, found[0].output_tokens) == (1, 100, 7)
+    assert [(usage.input_tokens, usage.output_tokens) for usage in found] == [(100, 7)]
+
+
+def test_a_stream_that_a_client_cuts_counts_its_events() -> None:
+    """Anthropic reports one output token with the first event, and all of them only with the last."""
+    found: list[Usage] = []
+    meter = UsageMeter("anthropic", 400, lambda _, usage: found.append(usage))
+    meter.note_events(b'data: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n')
+    for _ in range(7):
+        meter.note_events(b'data: {"delta":{"text":"x"}}\n\n')
+    meter.end("u", 200, complete=False)
+    assert [(usage.input_tokens, usage.output_tokens) for usage in found] == [(9, 8)]
+
+
+async def test_the_cost_of_passthrough_counts_and_uses_up_the_limit_of_its_tenant(
+    start_gateway: GatewayFactory, upstream: ModelServer, bus: Bus, tenant: str
+) -> None:
+    """Each API, whole and streamed. Cached tokens have a price of their own."""
+    model = upstream.play("used", [USED], at_end="repeat")
+    prices = OfferSettings(prices={f"demo:{model}": Price(input=1_000, output=10_000, cached=100)})
+    of_request = 0.7 + 0.03 + 0.2
+    limits = TenantSettings(named={tenant: TenantLimits(cost_usd_per_day=6 * of_request)})
+    chosen = {"models": ModelSettings(demo_base_url=upstream.openai_url), "agent": prices, "tenants": limits}
+    async with start_gateway(**chosen) as gateway, gateway.http as http:
+        for path in (CHAT, MESSAGES, RESPONSES):
+            for more in ({}, {"stream": True, **({"stream_options": INCLUDED} if path == CHAT else {})}):
+                response = await http.post(path, json=body(path, model, **more), headers=HEADERS)
+                assert response.status_code == 200
+        refused = await http.post(CHAT, json=body(CHAT, model))
+    entry = await Bucket(bus, USAGE, UsageTotals).get(passthrough_key(tenant))
+    assert entry is not None and refused.status_code == 429
+    # Anthropic reports the tokens of its cache in addition.
+    assert entry.value.day.cost_usd == pytest.approx(6 * of_request + 2 * 0.3)
+
+
+async def test_a_model_without_a_price_is_refused_while_the_only_limit_is_one_of_cost(
+    start_gateway: GatewayFactory, upstream: ModelServer, tenant: str
+) -> None:
+    model = upstream.play("used", [USED], at_end="repeat")
+    models = ModelSettings(demo_base_url=upstream.openai_url)
+    for limits, status in (
+        (TenantLimits(cost_usd_per_month=5), 403),
+        (TenantLimits(cost_usd_per_month=5, tokens_per_day=10**9), 200),
+        (TenantLimits(), 200),
+    ):
+        tenants = TenantSettings(named={tenant: limits})
+        async with start_gateway(models=models, tenants=tenants) as gateway, gateway.http as http:
+            responses = [
+                await http.post(path, json=body(path, model), headers=HEADERS)
+                for path in (CHAT, MESSAGES, RESPONSES)
+            ]
+        assert [response.status_code for response in responses] == [status] * 3
+        assert all(("has no known price" in one.text) == (status == 403) for one in responses)
+    assert len(upstream.requests("used")) == 6
 
 
 async def test_a_tenant_that_has_used_up_its_tokens_is_refused_and_others_are_served(

@@ -146,7 +146,10 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = TenantBudgets(
-                TenantSettings(), await stack.enter_async_context(counting(bus)), ApprovalRoom(bus)
+                TenantSettings(),
+                await stack.enter_async_context(counting(bus)),
+                ApprovalRoom(bus),
+                chosen,
             )
             schemas = await stack.enter_async_context(SchemaChecker())
             model_step = ModelStep(

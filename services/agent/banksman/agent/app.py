@@ -109,7 +109,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 placements,
                 Compactor(providers, settings.agent),
                 settings.agent,
-                TenantBudgets(settings.tenants, usage, ApprovalRoom(bus)),
+                TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,
             ),
         )

@@ -12,13 +12,14 @@ from pydantic import ValidationError
 
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.protocols.base import RequestedCall
+from banksman.agent.settings import AgentSettings
 from banksman.bus.connection import Bus
 from banksman.bus.names import APPROVALS
 from banksman.contracts import subjects
-from banksman.contracts.assistants import Decision
+from banksman.contracts.assistants import Decision, RunSettings
 from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
-from banksman.contracts.messages import text_of
+from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
@@ -178,6 +179,7 @@ class TenantBudgets:
     settings: TenantSettings
     usage: UsageLedger
     approvals: ApprovalRoom
+    models: AgentSettings
 
     async def used_up(self, owned: Ownership) -> Ending | None:
         """Return how the run ends if its tenant has used up a limit; None if no limit is used up.
@@ -186,10 +188,35 @@ class TenantBudgets:
         count: their price is known only with the reply.
         """
         limits = self.settings.of(owned.state.tenant)
+        if unpriced := await self._unpriced(owned.run.settings, limits):
+            return unpriced
         if all(limits.within(window) == (None, None) for window in WINDOWS):
             return None
         consumed = await self.usage.consumed(owned.state.tenant, owned.state.stream_seq)
         return _used_up(limits, consumed, owned.ports.clock.now())
+
+    async def _unpriced(self, run: RunSettings, limits: TenantLimits) -> Ending | None:
+        """Return how a run ends of whose models one has no price, while its only limit is one of cost."""
+        of_run, own = run.limits.max_tokens_per_run, run.limits.max_cost_usd
+        only_own = own is not None and all(limits.within(window)[0] is None for window in WINDOWS)
+        if of_run is not None or not (limits.only_cost or only_own):
+            return None
+        summaries = (self.models.compaction_model,) if self.models.compaction_model else ()
+        for model in (run.model, *run.fallback_models, *summaries):
+            # The first look-up imports the price list.
+            priced = await asyncio.to_thread(self.models.priced, model, Usage())
+            if priced.cost_usd is None:
+                code = ErrorCode.TENANT_COST_LIMIT if limits.only_cost else ErrorCode.COST_LIMIT
+                return _unlimited(model, code)
+        return None
+
+
+def _unlimited(model: str, code: ErrorCode) -> Ending:
+    text = (
+        f"The model {model[:200]} has no known price, so a limit of cost, the only limit here, cannot hold. "
+        "An operator can set its price in `agent.prices`, or a limit of tokens."
+    )
+    return Ending("failed", code, text, "not_executed")
 
 
 def _used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:

@@ -62,7 +62,7 @@ async def read_usage(
 
 async def build(base: Foundation) -> None:
     tenants = base.settings.tenants
-    passthrough = PassthroughUsage(base.bus, base.clock, tenants)
+    passthrough = PassthroughUsage(base.bus, base.clock, tenants, base.settings.agent.prices)
     base.services.add(
         UsageReports(base.bus, base.clock, tenants), await base.stack.enter_async_context(passthrough)
     )

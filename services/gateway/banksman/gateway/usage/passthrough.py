@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Self
 
@@ -17,8 +18,10 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
+from banksman.contracts.messages import Usage
 from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key, usage_key
 from banksman.runs.ports import Clock
+from banksman.runs.pricing import Price, cost, load_prices
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
@@ -39,12 +42,21 @@ class PassthroughUsage:
     """The usage of passthrough. As a context manager it stores the counts."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, settings: TenantSettings, *, write_every_s: float = WRITE_EVERY_S
+        self,
+        bus: Bus,
+        clock: Clock,
+        settings: TenantSettings,
+        prices: Mapping[str, Price],
+        *,
+        write_every_s: float = WRITE_EVERY_S,
     ) -> None:
         self._bus = bus
         self._write_every_s = write_every_s
         self._clock = clock
         self._settings = settings
+        self._prices = prices
+        self._loaded: set[str] = set()
+        """Upstreams for whose models the price list was loaded."""
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._pending: dict[str, CommitUsage] = {}
         """Counts that are not stored yet, by tenant."""
@@ -66,14 +78,36 @@ class PassthroughUsage:
         except BanksmanError as failed:
             logger.warning("the last usage of passthrough is not stored: %s", failed)
 
-    def add(self, tenant: str, usage: CommitUsage) -> None:
-        self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(usage)
+    def add(self, tenant: str, model: str, usage: Usage) -> None:
+        """Count one request to `upstream:model`; without a known price it costs nothing."""
+        cost_usd = cost(model, usage, self._prices) or 0.0
+        counted = CommitUsage(1, usage.input_tokens, usage.output_tokens, cost_usd)
+        self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(counted)
 
-    async def check(self, tenant: str) -> None:
-        """Raise `TenantLimitReached` if a limit is used up. Costs nothing for a tenant without limits."""
+    async def bounded(self, tenant: str, models: list[str]) -> set[str]:
+        """Return the models that a tenant may use: those with a price while it has only a limit of cost."""
+        await self._load(models)
+        if not self._of(tenant).only_cost:
+            return set(models)
+        return {model for model in models if cost(model, Usage(), self._prices) is not None}
+
+    async def _load(self, models: list[str]) -> None:
+        for model in models:
+            upstream = model.partition(":")[0]
+            if upstream not in self._loaded:
+                # The first look-up imports the price list, which takes 0.4 s.
+                await asyncio.to_thread(load_prices, model)
+                self._loaded.add(upstream)
+
+    def _of(self, tenant: str) -> TenantLimits:
         limits = self._limits.get(tenant)
         if limits is None:
             limits = self._limits[tenant] = self._settings.of(tenant)
+        return limits
+
+    async def check(self, tenant: str) -> None:
+        """Raise `TenantLimitReached` if a limit is used up. Costs nothing for a tenant without limits."""
+        limits = self._of(tenant)
         if all(limits.within(window) == (None, None) for window in WINDOWS):
             return
         totals, now = await self._read(tenant), self._clock.now()

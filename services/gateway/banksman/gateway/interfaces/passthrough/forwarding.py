@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.usage import CommitUsage
+from banksman.contracts.messages import Usage
 from banksman.contracts.wire import json_fault
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
@@ -44,7 +44,7 @@ from banksman.gateway.operation.streaming import (
     kept_alive,
     unless_disconnected,
 )
-from banksman.gateway.settings import Dialect
+from banksman.gateway.settings import Dialect, Upstream
 from banksman.gateway.usage.passthrough import PassthroughUsage
 
 logger = logging.getLogger(__name__)
@@ -69,13 +69,15 @@ async def forward(
         body = with_prompt(given, prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
+        if usage is not None:
+            candidates = await _priced(usage, caller.tenant, candidates, model)
     except ModelRefused as error:
         return refusal(here, error)
     forwarded = ForwardedRequest(path, request.url.query, body, request.headers, dialect)
     opening = upstreams.open(candidates, forwarded)
     if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
         return Response(status_code=CLIENT_CLOSED)
-    meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant))
+    meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant, model))
     if not opening.done():
         return StreamedResponse(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
     try:
@@ -112,10 +114,22 @@ async def _opened(
     return not client_left
 
 
-def _count(usage: PassthroughUsage | None, tenant: str, consumed: CommitUsage) -> None:
+async def _priced(
+    usage: PassthroughUsage, tenant: str, candidates: tuple[Upstream, ...], model: str
+) -> tuple[Upstream, ...]:
+    """Return the upstreams whose use the tenant's limits can bound; raise `ModelRefused` without one."""
+    names = await usage.bounded(tenant, [f"{one.name}:{model}" for one in candidates])
+    found = tuple(one for one in candidates if f"{one.name}:{model}" in names)
+    if not found:
+        text = f"The model {model[:200]!r} has no known price, and this tenant has only a limit of cost."
+        raise ModelRefused(403, "model_without_price", text)
+    return found
+
+
+def _count(usage: PassthroughUsage | None, tenant: str, model: str, upstream: str, consumed: Usage) -> None:
     """Count the usage of a request; one before the gateway has connected to NATS is not counted."""
     if usage is not None:
-        usage.add(tenant, consumed)
+        usage.add(tenant, f"{upstream}:{model}", consumed)
 
 
 async def _late_events(
@@ -160,7 +174,7 @@ async def _events(
         yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
         raise BodyCut from error
     finally:
-        meter.end(response.upstream.name, response.status)
+        meter.end(response.upstream.name, response.status, complete=reader.finished)
         await response.body.aclose()
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from prometheus_client import Counter
 
-from banksman.contracts.usage import CommitUsage
+from banksman.contracts.messages import Usage
 from banksman.gateway.interfaces.passthrough.sse import data_of, json_object
 from banksman.gateway.settings import Dialect
 
@@ -29,12 +29,14 @@ class UsageMeter:
     """Collects the usage of one response while it is forwarded, and reports it once.
 
     If the upstream reports no usage, it is estimated: a token is four bytes of the request, an event of a
-    stream, or four bytes of another body. A refused request consumed nothing.
+    stream, or four bytes of another body. A stream that was cut has written a token with each event at least.
+    A refused request consumed nothing.
     """
 
     dialect: Dialect
     request_bytes: int
-    report: Callable[[CommitUsage], None]
+    report: Callable[[str, Usage], None]
+    """Receives the name of the upstream and the usage, without its cost."""
     _first: bytes = b""
     _last: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=LAST_BLOCKS))
     _events: int = 0
@@ -54,7 +56,7 @@ class UsageMeter:
         if len(self._body) <= MAX_BODY_BYTES:
             self._body += piece
 
-    def end(self, upstream: str, status: int) -> None:
+    def end(self, upstream: str, status: int, *, complete: bool = True) -> None:
         _REQUESTS.labels(upstream, self.dialect, str(status)).inc()
         if status >= 400:
             return
@@ -62,14 +64,17 @@ class UsageMeter:
         estimate = self._events or self._body_bytes // CHARS_PER_TOKEN
         read = _input_tokens(found)
         written = _number(found, "completion_tokens", "output_tokens")
-        usage = CommitUsage(
-            requests=1,
+        if written is None or not complete:
+            # Anthropic reports one output token with the first event.
+            written = max(written or 0, estimate)
+        usage = Usage(
             input_tokens=self.request_bytes // CHARS_PER_TOKEN if read is None else read,
-            output_tokens=estimate if written is None else written,
+            output_tokens=written,
+            **_cached_tokens(found),
         )
         _TOKENS.labels("input").inc(usage.input_tokens)
         _TOKENS.labels("output").inc(usage.output_tokens)
-        self.report(usage)
+        self.report(upstream, usage)
 
 
 def _usage_in_events(blocks: tuple[bytes, ...]) -> dict[str, Any]:
@@ -97,6 +102,22 @@ def _input_tokens(usage: dict[str, Any]) -> int | None:
     # Anthropic reports cached tokens in addition to the input tokens, OpenAI as a part of them.
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     return tokens + sum(_number(usage, name) or 0 for name in cached)
+
+
+def _cached_tokens(usage: dict[str, Any]) -> dict[str, int]:
+    """Return the parts of the input tokens that have prices of their own, as fields of `Usage`."""
+    details = _part(usage, "prompt_tokens_details") or _part(usage, "input_tokens_details")
+    for_an_hour = _number(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens")
+    return {
+        "cached_tokens": _number({**details, **usage}, "cache_read_input_tokens", "cached_tokens") or 0,
+        "cache_written_tokens": _number(usage, "cache_creation_input_tokens") or 0,
+        "cache_written_1h_tokens": for_an_hour or 0,
+    }
+
+
+def _part(usage: dict[str, Any], name: str) -> dict[str, Any]:
+    part = usage.get(name)
+    return cast(dict[str, Any], part) if isinstance(part, dict) else {}
 
 
 def _number(usage: dict[str, Any], *names: str) -> int | None:
