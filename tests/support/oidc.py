@@ -56,6 +56,8 @@ class Provider:
     key: SigningKey = field(default_factory=SigningKey)
     fails: bool = False
     """Whether every request gets 503."""
+    endpoints: dict[str, str] = field(default_factory=dict[str, str])
+    """Other endpoints in its configuration, by name."""
     key_reads: int = 0
     _codes: dict[str, Claims] = field(default_factory=dict[str, Claims])
 
@@ -70,7 +72,7 @@ class Provider:
     async def configuration(self, _: web.Request) -> web.Response:
         names = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
         endpoints = {name: f"{self.issuer}/{path}" for name, path in names.items()}
-        return web.json_response({"issuer": self.issuer, **endpoints})
+        return web.json_response({"issuer": self.issuer, **endpoints, **self.endpoints})
 
     async def keys(self, _: web.Request) -> web.Response:
         self.key_reads += 1

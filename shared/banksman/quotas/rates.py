@@ -56,9 +56,13 @@ class TokenBucket:
 class Rates:
     """The rates of many clients, each with its own bucket."""
 
-    def __init__(self, rate: float | None) -> None:
-        """Allow each client `rate` requests per second, `BURST_S` times as many at once; None: no limit."""
+    def __init__(self, rate: float | None, *, burst: float | None = None) -> None:
+        """Allow each client `rate` requests per second, and `burst` at once; None as rate: no limit.
+
+        Without `burst`, a client may send `BURST_S` times the requests of a second at once.
+        """
         self._rate = rate
+        self._burst = (rate or 0.0) * BURST_S if burst is None else burst
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def check(self, client: str) -> None:
@@ -72,7 +76,7 @@ class Rates:
             return 0.0
         bucket = self._buckets.get(client)
         if bucket is None:
-            bucket = self._buckets[client] = TokenBucket(self._rate, self._rate * BURST_S)
+            bucket = self._buckets[client] = TokenBucket(self._rate, self._burst)
             if len(self._buckets) > MAX_BUCKETS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(client)

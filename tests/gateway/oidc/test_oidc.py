@@ -147,6 +147,19 @@ async def test_tokens_that_name_unknown_keys_do_not_flood_the_provider(
     assert (provider.key_reads, any(one.result() for one in asked)) == (before, False)
 
 
+@pytest.mark.parametrize("name", ["jwks_uri", "token_endpoint", "authorization_endpoint"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1\\@evil.example/x", "http://\uff11\uff12\uff17.0.0.1/x", "http://evil.example/x"]
+)
+async def test_an_endpoint_of_the_provider_that_is_not_secure_or_read_differently_is_not_used(
+    start_gateway: GatewayFactory, provider: Provider, name: str, url: str
+) -> None:
+    provider.endpoints = {name: url}
+    async with start_gateway(oidc=settings(provider)) as served, served.http as http:
+        response = await http.get(LISTING, headers=bearer(provider.token()))
+    assert (response.status_code, provider.key_reads) == (503, 0)
+
+
 async def test_tokens_wait_for_a_provider_that_does_not_respond_at_the_start(
     start_gateway: GatewayFactory, provider: Provider
 ) -> None:

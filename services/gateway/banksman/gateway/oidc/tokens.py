@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms with a public key. If HMAC were accepted, a client could sign tokens with the public key."""
+INVALID = (jwt.InvalidTokenError, ArithmeticError, RecursionError, TypeError, ValueError)
+"""Errors of the library for an invalid token: it does not expect every number or depth that JSON permits."""
 REFRESH_S = 300.0
 """Seconds after which the provider's keys are fetched again."""
 LEEWAY_S = 30
@@ -126,7 +128,7 @@ class OidcTokens:
         """Return the keys that may have signed a token: the one that it names, or all if it names none."""
         try:
             name = jwt.get_unverified_header(token).get("kid")
-        except jwt.InvalidTokenError:
+        except INVALID:
             return list(self._keys)
         return [key for key in self._keys if name is None or key.key_id == name]
 
@@ -145,7 +147,7 @@ class OidcTokens:
                     leeway=LEEWAY_S,
                     options={"require": ["exp", "iss", "aud"]},
                 )
-            except jwt.InvalidTokenError as error:
+            except INVALID as error:
                 problem = error
         raise Unauthorized(f"the token is not valid: {problem or 'its key is unknown'}")
 
@@ -162,8 +164,7 @@ class OidcTokens:
                 f"the account {user} belongs to no tenant: "
                 f"its claim {settings.tenant_claim!r} is {tenant!r}, not the name of a tenant"
             ) from error
-        expires_at = datetime.fromtimestamp(int(claims["exp"]) + LEEWAY_S, UTC)
-        return Caller(tenant, user, rights=self._rights(claims), expires_at=expires_at)
+        return Caller(tenant, user, rights=self._rights(claims), expires_at=_expiry(claims))
 
     def _rights(self, claims: Mapping[str, Any]) -> frozenset[Right]:
         found = _claim(claims, self._settings.rights_claim)
@@ -193,6 +194,15 @@ async def oidc_tokens(settings: OidcSettings, background: Background) -> AsyncGe
 
     async with background.running("oidc", follow):
         yield tokens
+
+
+def _expiry(claims: Mapping[str, Any]) -> datetime:
+    try:
+        return datetime.fromtimestamp(int(claims["exp"]) + LEEWAY_S, UTC)
+    except (ArithmeticError, OSError, ValueError) as error:
+        raise Unauthorized(
+            "the token is not valid: its claim 'exp' is not a time before the year 10000"
+        ) from error
 
 
 def _is_jwt(token: str) -> bool:

@@ -15,6 +15,7 @@ from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import NotFound, Poison
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
+from banksman.gateway.webhooks.recipients import Recipients
 from banksman.gateway.webhooks.sending import Sender
 from banksman.gateway.webhooks.store import WebhookStore
 from banksman.runs.ports import Clock
@@ -40,6 +41,7 @@ class WebhookDeliveries:
     store: WebhookStore
     devices: Devices
     sender: Sender
+    recipients: Recipients
     clock: Clock
     _sending: Counter[str] = field(default_factory=Counter[str])
     """Attempts in progress by tenant."""
@@ -60,6 +62,10 @@ class WebhookDeliveries:
             return Done()
         if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
             return Later(BUSY_S)
+        if wait_s := self.recipients.mail_wait_s(webhook):
+            if self.clock.now() - queued.created_at >= GIVEN_UP_AFTER:
+                raise Poison(message.subject, f"webhook {webhook.id}: its recipient gets too many e-mails")
+            return Later(wait_s)
         self._sending[queued.tenant] += 1
         try:
             attempt = await self._attempt(webhook, queued, message.num_delivered)

@@ -17,6 +17,7 @@ from banksman.gateway.webhooks.devices import operations as push_operations
 from banksman.gateway.webhooks.models import Delivery, Webhook, WebhookBody, WebhookDescription
 from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
+from banksman.gateway.webhooks.recipients import Recipients
 from banksman.gateway.webhooks.sending import Sender, secret_of
 from banksman.gateway.webhooks.store import WebhookStore
 from banksman.gateway.webhooks.task_receivers import TaskReceivers
@@ -29,6 +30,7 @@ class Webhooks:
     store: WebhookStore
     queue: WebhookQueue
     sender: Sender
+    recipients: Recipients
     clock: Clock
     signing_key: bytes
 
@@ -44,7 +46,9 @@ class Webhooks:
         return await self.store.replace(caller.tenant, webhook_id, asked)
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
-        message = test_message(await self.store.get(caller.tenant, webhook_id), self.clock.now())
+        webhook = await self.store.get(caller.tenant, webhook_id)
+        self.recipients.check_test(webhook)
+        message = test_message(webhook, self.clock.now())
         await self.queue.put(message)
         return message.id
 
@@ -126,7 +130,7 @@ async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) 
 
 @operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202, errors=(MISSING,))
 async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> QueuedTest:
-    """Send a message of type `webhook.test`."""
+    """Send a message of type `webhook.test`; a recipient and a tenant get ten at once, then six a minute."""
     return QueuedTest(id=await webhooks.test(caller, webhook_id))
 
 
@@ -142,12 +146,13 @@ async def build(base: Foundation) -> None:
     sender, queue = Sender(key, base.settings.gateway, signer), WebhookQueue(bus, store, key)
     devices = Devices(store, sender, queue, base.keys, clock)
     receivers = TaskReceivers(store, sender, queue, views, key, clock)
-    deliveries = WebhookDeliveries(bus, store, devices, sender, clock)
+    recipients = Recipients()
+    deliveries = WebhookDeliveries(bus, store, devices, sender, recipients, clock)
     enter, background = base.stack.enter_async_context, bus.background
     await enter(store.view)
     await enter(background.running("webhook-deliveries", deliveries.run))
     await enter(background.running("webhook-queue", queue.run))
-    base.services.add(Webhooks(store, queue, sender, clock, key), signer, devices, receivers)
+    base.services.add(Webhooks(store, queue, sender, recipients, clock, key), signer, devices, receivers)
 
 
 FEATURE = Feature((*operations, *push_operations, *task_operations), build)
