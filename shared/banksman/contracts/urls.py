@@ -1,4 +1,4 @@
-r"""Addresses of servers that somebody else wrote, parsed once. Does no I/O.
+r"""Addresses of servers that another person wrote, parsed once. Does no I/O.
 
 URL libraries read some texts differently: in `http://good\@evil/` and in a host with full-width digits, one
 finds another host than the next. Such texts are refused. Every other text has one normal form, which is

@@ -251,6 +251,8 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
         TextPart(text="What is this?"),
         ImagePart(url="data:image/png;base64,iVBORw0KGgo="),
         ImagePart(url="pictures/cat.png"),
+        ImagePart(url="https://images.example/cat.png"),
+        ImagePart(url="http://169.254.169.254/latest"),
         FilePart(path="notes.txt"),
     )
     model = server.play("parts", [ScriptedReply(text="x")])
@@ -258,8 +260,10 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
     await complete(provider, make_request(model, UserMessage(message_id="m1", content=parts)))
 
     raw = server.requests("parts")[0].raw.decode()
-    for expected in ("What is this?", "iVBORw0KGgo=", "pictures/cat.png", "notes.txt"):
+    linked = "address that is refused" if provider.name == "backboard" else "https://images.example/cat.png"
+    for expected in ("What is this?", "iVBORw0KGgo=", "pictures/cat.png", "notes.txt", linked):
         assert expected in raw
+    assert "http://169.254.169.254" not in raw
     assert server.violations == []
 
 
