@@ -81,8 +81,10 @@ class PassthroughUsage:
     def add(self, tenant: str, model: str, usage: Usage) -> None:
         """Count one request to `upstream:model`; without a known price it costs nothing."""
         cost_usd = cost(model, usage, self._prices) or 0.0
-        counted = CommitUsage(1, usage.input_tokens, usage.output_tokens, cost_usd)
-        self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(counted)
+        self._count(tenant, CommitUsage(1, usage.input_tokens, usage.output_tokens, cost_usd))
+
+    def _count(self, tenant: str, usage: CommitUsage) -> None:
+        self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(usage)
 
     async def bounded(self, tenant: str, models: list[str]) -> set[str]:
         """Return the models that a tenant may use: those with a price while it has only a limit of cost."""
@@ -150,7 +152,7 @@ class PassthroughUsage:
         finally:
             # If another gateway stored its counts first, the next round adds these.
             if revision is None:
-                self.add(tenant, usage)
+                self._count(tenant, usage)
             self._totals.pop(tenant, None)
 
 
