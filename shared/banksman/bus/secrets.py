@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.names import SECRETS, TENANT_SECRETS
 from banksman.bus.storage.kv import Bucket
+from banksman.contracts.calls import CallProgress, CallRequest
 from banksman.contracts.errors import Fault, NotReady
 from banksman.contracts.mcp import McpTransport
 from banksman.contracts.tools import MCP_PREFIX, REFERENCE, StoredSecret
@@ -189,6 +190,22 @@ class CallTickets:
         holder = ticket.partition(".")[0]
         genuine = self.issue(tenant, attempt, holder)
         return holder if hmac.compare_digest(ticket.encode(), genuine.encode()) else None
+
+
+def output_ticket(signing_key: bytes, tenant: str, request: CallRequest | CallProgress, holder: str) -> str:
+    """Return the code that live output of a call must repeat, for the process that executes the call.
+
+    Gateways check it. They have the signing key, and not the secret of `CallTickets`.
+    """
+    call_id = request.call.id if isinstance(request, CallRequest) else request.tool_call_id
+    text = ".".join(("live-output", tenant, request.conversation_id, request.run_id, call_id, holder))
+    return hmac.new(signing_key, text.encode(), hashlib.sha256).hexdigest()[:_CODE_CHARS]
+
+
+def is_of_holder(progress: CallProgress, signing_key: bytes, tenant: str) -> bool:
+    """Return whether live output is of the process to which the call was sent."""
+    genuine = output_ticket(signing_key, tenant, progress, progress.runner)
+    return hmac.compare_digest((progress.ticket or "").encode(), genuine.encode())
 
 
 async def create_ticket_secret(bus: Bus) -> None:

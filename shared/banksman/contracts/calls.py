@@ -54,6 +54,8 @@ class CallRequest(Stored):
     secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
     """The tenant's secrets that the tool declares, by name. No event contains them."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    output_ticket: str | None = Field(default=None, exclude_if=lambda ticket: ticket is None)
+    """Proves to gateways that live output is of this call; repeated in each `CallProgress`."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
     """Whether a start that is stored at once may replace the reply `accepted`."""
 
@@ -156,6 +158,8 @@ class CallProgress(Stored):
     runner: Token
     stream: Literal["stdout", "stderr"] | None = None
     text: str = ""
+    ticket: str | None = None
+    """The `output_ticket` of the request. Gateways drop a message without it."""
 
 
 DRAINING = "draining"

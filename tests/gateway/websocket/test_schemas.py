@@ -8,8 +8,9 @@ from typing import Any, cast, get_args
 import jsonschema_rs
 import pytest
 from tests.contracts.messages.samples import samples
-from tests.gateway.conftest import Agent, Served
+from tests.gateway.conftest import SIGNING_KEY, Agent, Served
 
+from banksman.bus.secrets import output_ticket
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.event_frames import event_frame
@@ -64,15 +65,15 @@ async def test_every_frame_of_a_run_matches_the_published_schemas(
         await agent.begin(start)
         ids: Any = {"conversation_id": conversation, "run_id": start.run_id}
         delta = Delta(message_id="m1", kind="reasoning", offset=0, text="hm", **ids)
-        progress = [
-            CallProgress(tool_call_id="k1", kind="started", runner="r1", **ids),
-            CallProgress(tool_call_id="k1", kind="output", runner="r1", stream="stdout", text="x", **ids),
-        ]
+        started = CallProgress(tool_call_id="k1", kind="started", runner="r1", **ids)
+        ticket = output_ticket(SIGNING_KEY.encode(), tenant, started, "r1")
+        started = started.model_copy(update={"ticket": ticket})
+        output = started.model_copy(update={"kind": "output", "stream": "stdout", "text": "x"})
         messages = [
             (subjects.delta(tenant, conversation), one)
             for one in (delta, delta.model_copy(update={"kind": "message"}))
         ]
-        messages += [(subjects.tool_progress(tenant, conversation), one) for one in progress]
+        messages += [(subjects.tool_progress(tenant, conversation), one) for one in (started, output)]
         for subject, message in messages:
             await gateway.bus.publish(subject, message.model_dump_json().encode())
         request = await agent.request_approval(start)

@@ -78,6 +78,7 @@ async def _publish_progress(bus: Bus, runner: str, request: CallRequest, backlog
         tool_call_id=request.call.id,
         kind="started",
         runner=runner,
+        ticket=request.output_ticket,
     )
     await asyncio.sleep(PROGRESS_AFTER_S)
     await _publish(bus, subject, started)

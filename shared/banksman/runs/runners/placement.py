@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.mcp_access import AccessMissing, McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
-from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantSecrets
+from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantSecrets, output_ticket
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.bus.storage.watch import BucketView
@@ -92,6 +92,7 @@ class Placements:
         """
         self._bus = bus
         self._tickets = tickets
+        self._signing_key = signing_key
         self._clock = clock
         self._wait_s = wait_s
         self._remove_objects = remove_objects
@@ -214,9 +215,7 @@ class Placements:
         if shown is not None and request.call.server is not None:
             request = request.model_copy(update={"start_suffices": True})
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
-        if self._tickets is not None:
-            ticket = self._tickets.issue(request.tenant, request.attempt, placement.runner)
-            request = request.model_copy(update={"ticket": ticket})
+        request = request.model_copy(update=self._issued(request, placement.runner))
         try:
             if request.call.server is None:
                 request = await self._mcp.with_target(request, placement.runner)
@@ -231,6 +230,15 @@ class Placements:
             return CallReply(answer="refused", reason=f"The call was not sent: {error}.")
         except (Unavailable, ValidationError):
             return None
+
+    def _issued(self, request: CallRequest, holder: str) -> dict[str, str]:
+        """Return the tickets of a request for the process that it is sent to."""
+        if self._tickets is None:
+            return {}
+        return {
+            "ticket": self._tickets.issue(request.tenant, request.attempt, holder),
+            "output_ticket": output_ticket(self._signing_key, request.tenant, request, holder),
+        }
 
     async def _with_secrets(self, placement: Placement, request: CallRequest) -> CallRequest:
         """Add the secrets that the tool declares if its server is the tenant's; raise `SecretUnusable`."""

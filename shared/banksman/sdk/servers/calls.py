@@ -283,6 +283,7 @@ class ServedCalls:
             tool_call_id=request.call.id,
             kind="started",
             runner=self.runner_calls.runner,
+            ticket=request.output_ticket,
         )
         subject = subjects.tool_progress(request.tenant, request.conversation_id)
         self.tasks.create_task(self._publish(subject, progress))

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
+from prometheus_client import Counter
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
+from banksman.bus.secrets import is_of_holder
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
@@ -34,8 +36,15 @@ logger = logging.getLogger(__name__)
 
 READ_AGAIN_S = 0.5
 """Seconds before stored events are read again after the broker did not respond."""
+_FOREIGN = Counter(
+    "banksman_foreign_live_output", "Live output dropped because its sender does not hold the call."
+)
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
+
+
+ENDED_CALLS = 256
+"""The last calls that have ended: whoever held one may no longer publish output of it."""
 
 
 class Sink(Protocol):
@@ -86,6 +95,8 @@ class ConversationFeed:
         """Live output that arrived before the stored events that precede it; None once the feed is live."""
         self._completed: set[str] = set()
         """Messages and calls that the replayed events complete: their early output is dropped."""
+
+        self._ended_calls = deque[str](maxlen=ENDED_CALLS)
 
     async def listen(self) -> None:
         """Begin to buffer live output, so that `follow` misses no output after this call."""
@@ -182,6 +193,8 @@ class ConversationFeed:
         self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
 
     def _show_progress(self, progress: CallProgress) -> None:
+        if progress.tool_call_id in self._ended_calls:
+            return
         data: dict[str, Any] = {"tool_call_id": progress.tool_call_id}
         if progress.kind == "started":
             data["runner"] = progress.runner
@@ -215,6 +228,7 @@ class ConversationFeed:
                 self._completed_message = completed
             case ToolCallCompleted(result=result):
                 completed = result.tool_call_id
+                self._ended_calls.append(completed)
             case _:
                 return
         if self._early is not None:
@@ -237,6 +251,7 @@ class LiveChannel:
     bus: Bus
     key: tuple[str, str]
     """Tenant and conversation."""
+    signing_key: bytes = field(repr=False)
     feeds: set[ConversationFeed] = field(default_factory=set[ConversationFeed])
     _open: dict[str, BusSubscription] = field(default_factory=dict[str, BusSubscription])
     # Subscribing waits for the server: two concurrent updates would subscribe twice.
@@ -260,21 +275,31 @@ class LiveChannel:
     def _receive(self, kind: type[Delta | CallProgress], message: Message) -> None:
         with contextlib.suppress(ValidationError):
             live = kind.model_validate_json(message.data)
+            # Any runner's key may publish to this subject.
+            if isinstance(live, CallProgress) and not self._is_genuine(live):
+                _FOREIGN.inc()
+                return
             for feed in tuple(self.feeds):
                 if kind is Delta or feed.shows_progress:
                     feed.take(live)
+
+    def _is_genuine(self, progress: CallProgress) -> bool:
+        tenant, conversation_id = self.key
+        ours = progress.conversation_id == conversation_id
+        return ours and is_of_holder(progress, self.signing_key, tenant)
 
 
 class LiveChannels:
     """The channels of all open conversations: one for each, however many feeds it has."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, signing_key: bytes) -> None:
         self._bus = bus
+        self._signing_key = signing_key
         self._channels: dict[tuple[str, str], LiveChannel] = {}
 
     async def join(self, tenant: str, conversation_id: str, feed: ConversationFeed) -> LiveChannel:
         key = tenant, conversation_id
-        channel = self._channels.setdefault(key, LiveChannel(self._bus, key))
+        channel = self._channels.setdefault(key, LiveChannel(self._bus, key, self._signing_key))
         channel.feeds.add(feed)
         await channel.update()
         return channel

@@ -85,7 +85,7 @@ async def build(base: Foundation) -> None:
     hub = await base.stack.enter_async_context(LiveHub(log))
     views = Views(log, damaged=base.damaged)
     conversations = Conversations(base.bus, views, base.clock)
-    feeds = Feeds(hub, views, conversations, LiveChannels(base.bus))
+    feeds = Feeds(hub, views, conversations, LiveChannels(base.bus, base.settings.approvals.key()))
     base.damaged.on_found = feeds.on_damage
     base.services.add(hub, views, conversations, CreatedConversations(), feeds)
 
