@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import tarfile
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,10 @@ from banksman.tool_runner.workspaces.archive import (
     MAX_PATHS_BYTES,
     Contents,
     SnapshotRefused,
-    link_stays,
     read_archive,
     write_archive,
 )
+from banksman.tool_runner.workspaces.links import link_stays
 
 ME = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
 LIMITS = WorkspaceLimits(max_bytes=1_000_000, max_entries=50, max_depth=8)
@@ -163,6 +164,52 @@ def test_absolute_path_in_an_archive_is_refused(target: Path) -> None:
 @pytest.mark.parametrize("to", ["../outside", "/etc/passwd", "d/../../outside", "/usr/../etc/shadow", ""])
 def test_symbolic_link_that_points_outside_is_refused(target: Path, to: str) -> None:
     refused(packed(link("a", to)), target, because="points out")
+
+
+THROUGH = {
+    "up": (("a/b/up", "../.."), ("a/out", "b/up/../outside")),
+    "to itself": (("here", "."), ("out", "here/../outside")),
+    "two": (("a/b/one", "../.."), ("two", "a/b/one/."), ("a/b/out", "../../two/../outside")),
+    "by its absolute path": (("a/b/up", "/workspace"), ("out", "a/b/up/../outside")),
+    "to the system": (("lib", "/usr"), ("a/b/out", "../../lib/../etc/passwd")),
+}
+"""Links that stay inside by their text, and `out`, which leaves through another."""
+
+
+@pytest.mark.parametrize("links", THROUGH.values(), ids=THROUGH)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_link_that_leaves_through_another_is_neither_stored_nor_restored(
+    tmp_path: Path, target: Path, links: tuple[tuple[str, str], ...], order: int
+) -> None:
+    source = tmp_path / "source"
+    (source / "a/b").mkdir(parents=True)
+    for name, to in links[::order]:
+        (source / name).symlink_to(to)
+    kept = [name for name, _ in links if not name.endswith("out")]
+    stored = io.BytesIO()
+    contents = write_archive(source, stored, EVERYTHING)
+    members = (directory("a"), directory("a/b"), *(link(name, to) for name, to in links[::order]))
+
+    restore(packed(*members), target, entries=2 + len(links))
+    assert sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_symlink()) == kept
+    assert contents.entries == 2 + len(kept)
+
+
+def test_links_in_circles_and_endless_targets_are_bounded(tmp_path: Path, target: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "self").symlink_to("self")
+    (source / "long").symlink_to("/".join(["long/x"] * 500))
+    for number in range(200):
+        (source / f"loop-{number}").symlink_to("/".join(["self/.."] * 500))
+        (source / f"chain-{number}").symlink_to(f"chain-{number + 1}")
+    stored = io.BytesIO()
+    started = time.process_time()
+    contents = write_archive(source, stored, EVERYTHING)
+    stored.seek(0)
+    read_archive(stored, target, ME, EVERYTHING, expected=contents)
+    assert (target / "self").is_symlink()
+    assert time.process_time() - started < 5
 
 
 def test_restore_writes_nothing_through_a_link(target: Path) -> None:

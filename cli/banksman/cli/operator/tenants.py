@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
@@ -43,6 +43,7 @@ from banksman.contracts.errors import BanksmanError, Conflict, Fault
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.paths import portable_path
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
 from banksman.deployment.topology import Topology
@@ -184,6 +185,7 @@ class TenantExport:
     directory: Path
     written: Counter[str] = field(default_factory=Counter[str])
     missing: list[str] = field(default_factory=list[str])
+    paths: set[Path] = field(default_factory=set[Path])
 
     async def run(self) -> None:
         for kind in ("assistant", "prompt", "schedule"):
@@ -234,12 +236,13 @@ class TenantExport:
         self.written["outputs"] += 1
 
     async def _file(self, conversation_id: str, directory: Path, entry: Mapping[str, Any]) -> None:
-        path = PurePosixPath(entry["path"])
         # A model chose the name.
-        if path.is_absolute() or ".." in path.parts or "\0" in str(path):
-            self.missing.append(f"file {entry['path']!r} of {conversation_id}: its name leaves the directory")
+        path = directory / portable_path(entry["path"])
+        if path in self.paths:
+            self.missing.append(f"file {entry['path']!r} of {conversation_id}: {path.name!r} exists")
             return
-        _store(directory / path, await self._bytes(f"file.read.{conversation_id}", {"path": entry["path"]}))
+        self.paths.add(path)
+        _store(path, await self._bytes(f"file.read.{conversation_id}", {"path": entry["path"]}))
         self.written["files"] += 1
 
     async def _bytes(self, action: str, body: Mapping[str, Any]) -> bytes:

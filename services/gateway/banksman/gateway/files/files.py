@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
+from unicodedata import normalize
 
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
@@ -15,6 +16,7 @@ from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts import calls
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
+from banksman.contracts.paths import portable_path
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
@@ -172,7 +174,7 @@ def check_size(files: Sequence[calls.FileEntry]) -> None:
 
 async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[bytes]:
     """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
-    written = _Written()
+    written, names = _Written(), _Names()
     # For an output that cannot seek, zipfile needs only `write` and `flush`.
     archive = zipfile.ZipFile(cast(IO[bytes], written), "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST)
     for file in files:
@@ -180,7 +182,7 @@ async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[
             pieces = await read(file.path)
         except NotFound:
             continue  # A command deleted it meanwhile.
-        entry = zipfile.ZipInfo(file.path, _zip_time(file))
+        entry = zipfile.ZipInfo(names.unused(file.path), _zip_time(file))
         entry.compress_type = zipfile.ZIP_DEFLATED
         # A command may write the file meanwhile, so its size is not known before the end.
         with archive.open(entry, "w", force_zip64=True) as target:
@@ -197,6 +199,23 @@ def _zip_time(file: calls.FileEntry) -> tuple[int, int, int, int, int, int]:
     if not FIRST_YEAR <= at.year <= LAST_YEAR:
         return (FIRST_YEAR, 1, 1, 0, 0, 0)
     return (at.year, at.month, at.day, at.hour, at.minute, at.second)
+
+
+class _Names:
+    """Names of entries; those that are equal on other systems are numbered."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def unused(self, path: str) -> str:
+        plain = found = portable_path(path)
+        while (key := normalize("NFC", found).casefold()) in self._numbers:
+            # Continues where the last equal name ended: thousands of names may be equal.
+            same = normalize("NFC", plain).casefold()
+            self._numbers[same] += 1
+            found = f"{plain} ({self._numbers[same]})"
+        self._numbers[key] = 1
+        return found
 
 
 class _Written:

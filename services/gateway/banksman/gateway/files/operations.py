@@ -12,6 +12,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.storage.objects import Objects
 from banksman.contracts.calls import FileEntry
+from banksman.contracts.paths import portable_path
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
@@ -115,7 +116,7 @@ async def read_output(run_id: str, tool_call_id: str, files: Service, caller: Ca
 
 def _download(path: str) -> dict[str, str]:
     # A model may have written an HTML page: a browser must not show it in our origin.
-    name = quote(path.rpartition("/")[2])
+    name = quote(portable_path(path).rpartition("/")[2])
     return {
         "content-type": BYTES,
         "content-disposition": f"attachment; filename*=UTF-8''{name}",

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import posixpath
 import stat
 import tarfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
@@ -23,7 +22,7 @@ import zstandard
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.settings import WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
-from banksman.tool_runner.workspaces.files import ALIAS
+from banksman.tool_runner.workspaces.links import Links, link_stays
 
 LEVEL = 1
 """Workspaces contain mostly text: higher levels save a few per cent and take several times as long."""
@@ -31,8 +30,6 @@ LEVEL = 1
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODE = 0o777
 _BUFFER_BYTES = 1024 * 1024
-_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
-"""Directories that every sandbox contains; a virtual environment links to its interpreter there."""
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 MAX_PATHS_BYTES = 32 * 1024 * 1024
@@ -101,23 +98,13 @@ def is_storable(path: str, max_depth: int) -> bool:
     return len(parts) <= max_depth
 
 
-def link_stays(path: str, target: str) -> bool:
-    """Return whether a link at `path` points into the workspace or to a directory of every sandbox."""
-    if not target or "\0" in target or len(os.fsencode(target)) >= MAX_PATH_BYTES:
-        return False
-    if target.startswith("/"):
-        normal = posixpath.normpath(target)
-        return any(normal == root or normal.startswith(f"{root}/") for root in _VISIBLE)
-    normal = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return normal != ".." and not normal.startswith("../")
-
-
 @dataclass
 class _Writer:
     archive: tarfile.TarFile
     counter: _Counter
     linked: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     """The first name of each file that has several names."""
+    links: list[tarfile.TarInfo] = field(default_factory=list[tarfile.TarInfo])
 
     def add(self, name: str, entry: os.DirEntry[str], directory: int) -> None:
         status = entry.stat(follow_symlinks=False)
@@ -130,7 +117,7 @@ class _Writer:
         elif stat.S_ISLNK(status.st_mode):
             member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=directory)
             if link_stays(name, member.linkname):
-                self._append(member)
+                self.links.append(member)
         elif stat.S_ISREG(status.st_mode):
             self._add_file(member, status, entry.name, directory)
 
@@ -143,6 +130,11 @@ class _Writer:
                     raise SnapshotRefused(f"{name[:100]!r} is deeper or longer than a snapshot allows")
                 self.counter.add_path(name)
                 self.add(name, entry, directory)
+
+    def add_links(self) -> None:
+        """Add the links at the end, when all others through which one may lead are known."""
+        for member in _staying(self.links):
+            self._append(member)
 
     def _add_file(self, member: tarfile.TarInfo, status: os.stat_result, name: str, directory: int) -> None:
         if status.st_nlink > 1:
@@ -182,7 +174,14 @@ def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) ->
     ):
         writer = _Writer(archive, _Counter(limits))
         writer.add_all(top, "")
+        writer.add_links()
     return writer.counter.contents()
+
+
+def _staying(members: list[tarfile.TarInfo]) -> Iterator[tarfile.TarInfo]:
+    """Yield the links that do not leave the workspace through another one."""
+    links = Links({member.name: member.linkname for member in members})
+    return (member for member in members if links.stays(member.name))
 
 
 def _forget_members(archive: tarfile.TarFile) -> None:
@@ -262,12 +261,17 @@ class _Reader:
     counter: _Counter
     files: set[str] = field(default_factory=set[str])
     directories: dict[str, tarfile.TarInfo] = field(default_factory=dict[str, tarfile.TarInfo])
+    links: list[tarfile.TarInfo] = field(default_factory=list[tarfile.TarInfo])
 
     def restore_all(self) -> None:
         while (member := self.archive.next()) is not None:
             self.counter.add_entry()
             self._restore(member)
             _forget_members(self.archive)
+        # Last, so that no entry is written through a link. Runners of version 1.0 also stored links that
+        # leave through another one.
+        for member in _staying(self.links):
+            self._link(member)
         # Deepest first, and after all files: a read-only directory refuses new entries, and a new entry
         # changes the mtime of its directory.
         for name, member in sorted(self.directories.items(), reverse=True):
@@ -281,11 +285,14 @@ class _Reader:
         self.counter.add_path(name)
         if name in self.files or name in self.directories:
             raise SnapshotRefused(f"{name[:100]!r} occurs twice")
+        if member.issym():
+            if not link_stays(name, member.linkname):
+                raise SnapshotRefused(f"{name[:100]!r} is a link that points out of the workspace")
+            self.links.append(member)
+            return
         with self._parent(name) as (parent, last):
             if member.isdir():
                 self._directory(member, parent, last)
-            elif member.issym():
-                self._link(member, parent, last)
             elif member.islnk():
                 self._hard_link(member, parent, last)
             elif member.isreg() and not member.issparse():
@@ -299,12 +306,11 @@ class _Reader:
         with opened_directory(last, parent) as fd:
             self.identity.own(fd)
 
-    def _link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
-        if not link_stays(member.name, member.linkname):
-            raise SnapshotRefused(f"{member.name[:100]!r} is a link that points out of the workspace")
-        os.symlink(member.linkname, last, dir_fd=parent)
-        if self.identity.switches:
-            os.chown(last, self.identity.uid, self.identity.gid, dir_fd=parent, follow_symlinks=False)
+    def _link(self, member: tarfile.TarInfo) -> None:
+        with self._parent(member.name) as (parent, last):
+            os.symlink(member.linkname, last, dir_fd=parent)
+            if self.identity.switches:
+                os.chown(last, self.identity.uid, self.identity.gid, dir_fd=parent, follow_symlinks=False)
 
     def _hard_link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         if member.linkname not in self.files:
