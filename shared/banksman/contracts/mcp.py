@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, StringConstraints
 
@@ -159,7 +163,7 @@ class StdioServer(Stored):
 
     type: Literal["stdio"] = "stdio"
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
-    """The program and its arguments. It is started for each call, in the workspace, without a network."""
+    """The program and its arguments. It is started for each call, in an empty directory, without a network."""
     env: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Environment variables; their values are secrets."""
 
@@ -175,7 +179,7 @@ class StdioServer(Stored):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The secrets, which no result may contain."""
-        return tuple(self.env.values())
+        return _with_parts(self.env)
 
 
 class HttpServer(Stored):
@@ -198,8 +202,24 @@ class HttpServer(Stored):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The secrets, which no result may contain."""
-        # For "Bearer TOKEN", a server may echo the token alone.
-        return tuple(part for value in self.headers.values() for part in (value, value.partition(" ")[2]))
+        return _with_parts(self.headers)
+
+
+def _with_parts(values: dict[str, str]) -> tuple[str, ...]:
+    """Return secrets, and the parts that a server may repeat alone, such as the token of `Bearer TOKEN`."""
+    return tuple(part for value in values.values() for part in (value, *_parts(value)) if part)
+
+
+def _parts(value: str) -> Iterator[str]:
+    scheme, _, token = value.partition(" ")
+    yield token
+    if scheme.lower() == "basic":
+        with contextlib.suppress(ValueError):
+            pair = base64.b64decode(token).decode()
+            yield from (pair, pair.partition(":")[2])
+    with contextlib.suppress(ValueError):
+        password = urlsplit(value).password or ""
+        yield from (password, unquote(password))
 
 
 McpTransport = Annotated[StdioServer | HttpServer, Field(discriminator="type")]

@@ -18,6 +18,8 @@ from pydantic import BaseModel, JsonValue, SecretStr
 HIDDEN = "«hidden»"
 MIN_SECRET_CHARS = 8
 """Minimum characters of a redacted secret; a shorter one would redact parts of ordinary words."""
+MAX_RARE_CHARS = 1024
+"""Maximum characters of a secret that is redacted also in rare encodings, each of which takes memory."""
 PREFIX_CHARS = 16
 """Length of a secret's beginning that is redacted even without the rest, because an echo may be cut off."""
 
@@ -74,7 +76,10 @@ class Redaction:
     """Removes the given secrets of one tenant from texts, without adding them to this process's secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._needles = _needles_of(secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS)
+        kept = [secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS]
+        short = [secret for secret in kept if len(secret) <= MAX_RARE_CHARS]
+        rare = {form for secret in short for form in _rare_forms(secret)}
+        self._needles = sorted(rare.union(_needles_of(kept)), key=len, reverse=True)
 
     def of(self, text: str) -> str:
         return _without(text, self._needles)
@@ -156,6 +161,27 @@ def _forms(secret: str) -> Iterator[str]:
     yield from (data.hex(), data.hex().upper())
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield from _in_base64(data, encode)
+
+
+def _rare_forms(secret: str) -> Iterator[str]:
+    """Yield encodings that programs use for a part of their output, and vendors' APIs do not."""
+    data = secret.encode()
+    for separator in (" ", ":", "\n"):
+        yield from (data.hex(separator), data.hex(separator).upper())
+    for prefix in ("%", "\\x"):
+        yield from ("".join(f"{prefix}{byte:{form}}" for byte in data) for form in ("02X", "02x"))
+    for before, form, after in _CODES:
+        yield "".join(f"{before}{ord(char):{form}}{after}" for char in secret)
+    yield from (re.sub("%..", lambda code: code[0].lower(), quote(secret, safe=safe)) for safe in ("", "/"))
+    yield json.dumps(secret)[1:-1].replace("/", "\\/")
+    yield from (base64.b32encode(data).decode().rstrip("="), secret[::-1])
+    yield from _in_base64(secret.encode("utf-16-le"), base64.b64encode)
+    if len(secret) >= 2 * PREFIX_CHARS:
+        # Base64 in lines.
+        yield from _in_base64(secret[:PREFIX_CHARS].encode(), base64.b64encode)
+
+
+_CODES = (("\\u", "04x", ""), ("\\u", "04X", ""), ("&#", "d", ";"), ("&#x", "x", ";"), ("&#x", "X", ";"))
 
 
 def _in_base64(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:

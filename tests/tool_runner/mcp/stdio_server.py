@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol over standard input and output, with the standard library alone.
 
-It runs in the sandbox of tests. The variable `BEHAVIOUR`, or the file `behaviour` in its directory, selects
+It runs in the sandbox of tests. The variable `BEHAVIOUR`, or the file `behaviour` in the workspace, selects
 its faulty behaviour.
 """
 
@@ -10,6 +10,8 @@ import socket
 import sys
 import time
 
+START = os.getcwd(), os.listdir()
+os.chdir(os.environ["BANKSMAN_WORKSPACE"])
 FILE = "behaviour"
 BEHAVIOUR = open(FILE).read().strip() if os.path.exists(FILE) else os.environ.get("BEHAVIOUR", "")
 
@@ -51,6 +53,7 @@ def look() -> dict[str, object]:
         "environ": dict(os.environ),
         "commands": [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()],
         "channel": reachable(3128),
+        "start": START,
     }
     return text(json.dumps(seen))
 

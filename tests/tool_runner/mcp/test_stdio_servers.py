@@ -20,7 +20,7 @@ from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 
 SERVER = Path(__file__).with_name("stdio_server.py")
 TOKEN = "a-token-of-a-tenant"
-PROGRAM = StdioServer(command=("/usr/bin/python3", "server.py"), env={"TOKEN": TOKEN})
+PROGRAM = StdioServer(command=("/usr/bin/python3", "/workspace/server.py"), env={"TOKEN": TOKEN})
 
 pytestmark = only("bwrap", "containers of the backend docker have no channel")
 

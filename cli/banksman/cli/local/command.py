@@ -79,7 +79,7 @@ def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
     # A Ctrl-C waits until the supervisor has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     # The supervisor ignores the options; they are visible in `ps`.
-    program = ("-m", "banksman.cli.local.supervisor", *provisioner.inherited(), *sys.argv[1:])
+    program = ("-P", "-m", "banksman.cli.local.supervisor", *provisioner.inherited(), *sys.argv[1:])
     os.execv(sys.executable, (sys.executable, *program))
 
 
@@ -94,7 +94,7 @@ def detach(options: UpOptions) -> Exit:
     without = [word for name in options.without for word in ("--without", name)]
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "banksman.cli", "up", *without],
+            [sys.executable, "-P", "-m", "banksman.cli", "up", *without],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

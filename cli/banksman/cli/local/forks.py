@@ -80,7 +80,7 @@ class ServiceTemplate:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setblocking(False)
             with theirs:
-                arguments = ("-m", "banksman.cli.template", str(theirs.fileno()), *self._services)
+                arguments = ("-P", "-m", "banksman.cli.template", str(theirs.fileno()), *self._services)
                 self._process = await asyncio.create_subprocess_exec(
                     *launched((sys.executable, *arguments), os.getpid()),
                     stdin=asyncio.subprocess.DEVNULL,

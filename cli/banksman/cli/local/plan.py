@@ -191,7 +191,7 @@ def _section(service: str) -> str:
 
 
 def _banksman(service: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "banksman.cli", service)
+    return (sys.executable, "-P", "-m", "banksman.cli", service)
 
 
 def _ready_url(port: int) -> str:

@@ -12,7 +12,9 @@ MAX_RECEIVED_BYTES: Final = 4 * 1024 * 1024
 MAX_MESSAGES: Final = 10_000
 """Maximum messages of a server during one call: each takes time of the process that serves other tenants."""
 MAX_SHOWN_CHARS: Final = 500
-"""Maximum characters of a server's text in an error."""
+"""Maximum characters of the standard error of a program in an error."""
+MAX_REASON_CHARS: Final = 600
+"""Maximum characters of the reason why a server failed."""
 
 
 class ServerFailed(Exception):

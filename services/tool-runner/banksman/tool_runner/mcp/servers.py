@@ -24,7 +24,7 @@ from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import rules_of
-from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ConnectionState, ServerFailed
+from banksman.tool_runner.mcp.connection import MAX_REASON_CHARS, ConnectionState, ServerFailed
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop, run_until
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.toolbox import (
@@ -96,7 +96,7 @@ class McpClient:
         except TimeoutError:
             outcome = _timed_out(call)
         except Exception as error:
-            outcome = _failed(call, first_error(error))
+            outcome = await asyncio.to_thread(_failed, call, first_error(error))
         outcome = outcome or _stopped(call)
         return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
 
@@ -113,14 +113,14 @@ class McpClient:
             async with (
                 asyncio.timeout(LIST_S),
                 self._connected(transport, run, secrets, state) as streams,
-                session(streams) as opened,
+                session(streams, transport) as opened,
             ):
-                return await served_tools(opened)
+                return await served_tools(opened, secrets)
         except TimeoutError as error:
             raise ListingFailed(f"the server did not list its tools within {LIST_S:g} s") from error
         except Exception as error:
-            text = _reason(state, first_error(error))
-            raise ListingFailed(secrets.of(text), needs_sign_in=state.needs_sign_in) from error
+            text = await asyncio.to_thread(_shown, secrets, state, first_error(error))
+            raise ListingFailed(text, needs_sign_in=state.needs_sign_in) from error
 
     async def _perform(self, call: _Call) -> ToolOutcome:
         await import_sdk()
@@ -129,9 +129,9 @@ class McpClient:
         target, run = call.target, call.run
         async with (
             self._connected(target.transport, run, call.secrets, call.state) as streams,
-            protocol.session(streams) as opened,
+            protocol.session(streams, target.transport) as opened,
         ):
-            served = await protocol.served_tool(opened, target.tool)
+            served = await protocol.served_tool(opened, target.tool, call.secrets)
             if served is None:
                 raise Denied("the server no longer has this tool")
             if served.digest != target.digest:
@@ -181,15 +181,20 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
     from mcp_types import CONNECTION_CLOSED
 
     if isinstance(error, SandboxUnavailable):
-        return failure("unavailable", f"the sandbox could not be started: {error}")
+        return failure("unavailable", f"the sandbox could not be started: {call.secrets.of(str(error))}")
     refused = isinstance(error, Denied | WorkspaceLocked) or call.state.refused
     broken = call.state.problem is not None
-    text = call.secrets.of(_reason(call.state, error))
+    text = _shown(call.secrets, call.state, error)
     if not call.sent:
         return failure("denied" if refused else "unavailable", text)
     if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED and not broken:
         return failure("tool_error", text)
     return _unknown(text)
+
+
+def _shown(secrets: Redaction, state: ConnectionState, error: BaseException) -> str:
+    """Return why a server failed. A cut before the redaction would leave parts of secrets."""
+    return secrets.of(_reason(state, error))[:MAX_REASON_CHARS]
 
 
 def _reason(state: ConnectionState, error: BaseException) -> str:
@@ -204,7 +209,7 @@ def _reason(state: ConnectionState, error: BaseException) -> str:
         case Denied() | WorkspaceLocked() | ServerFailed():
             return str(error)
         case MCPError():
-            return f"the server responded with an error: {error.error.message[:MAX_SHOWN_CHARS]}"
+            return f"the server responded with an error: {error.error.message}"
         case _:
             logger.warning("a server of the Model Context Protocol failed: %s", type(error).__name__)
             return f"the server did not follow the protocol: {type(error).__name__}"

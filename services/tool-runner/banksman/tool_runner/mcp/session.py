@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncGenerator
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from pydantic import ValidationError
+from pydantic import FileUrl, JsonValue, ValidationError
 
 from banksman.contracts.ids import digest
-from banksman.contracts.mcp import MAX_TOOLS, ServedTool
+from banksman.contracts.mcp import MAX_TOOLS, McpTransport, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
+from banksman.tool_runner.mcp.connection import ServerFailed
+from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -34,9 +35,10 @@ _US = types.Implementation(name="banksman", version="1")
 
 
 @contextlib.asynccontextmanager
-async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
+async def session(streams: Streams, transport: McpTransport) -> AsyncGenerator[ClientSession]:
     """Open a session with the handshake `initialize`; without it if the server refuses the handshake."""
-    async with ClientSession(*streams, client_info=_US) as opened:
+    roots = _workspace_root if isinstance(transport, StdioServer) else None
+    async with ClientSession(*streams, client_info=_US, list_roots_callback=roots) as opened:
         try:
             await opened.initialize()
         except MCPError:
@@ -49,12 +51,17 @@ async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
         yield opened
 
 
-async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
+async def _workspace_root(context: object) -> types.ListRootsResult:
+    return types.ListRootsResult(roots=[types.Root(uri=FileUrl(f"file://{WORKSPACE}"), name="workspace")])
+
+
+async def served_tools(session: ClientSession, secrets: Redaction) -> tuple[ServedTool, ...]:
     """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more."""
     found: list[ServedTool] = []
     size = 0
     async for tool in _listed(session):
-        one = _served(tool)
+        if (one := _served(tool, secrets)) is None:
+            continue
         size += len(one.model_dump_json())
         if len(found) == MAX_TOOLS or size > MAX_LISTED_BYTES:
             break
@@ -62,10 +69,10 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
     return tuple(found)
 
 
-async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
+async def served_tool(session: ClientSession, name: str, secrets: Redaction) -> ServedTool | None:
     async for tool in _listed(session):
         if tool.name == name:
-            return _served(tool)
+            return _served(tool, secrets)
     return None
 
 
@@ -92,24 +99,35 @@ async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:
             return
 
 
-def _served(tool: types.Tool) -> ServedTool:
-    """Return a tool with the digest of all texts that models and administrators read."""
-    description = tool.description or tool.title or tool.name
+def _served(tool: types.Tool, secrets: Redaction) -> ServedTool | None:
+    """Return a tool with the digest of all texts that models and administrators read.
+
+    None if its name contains a secret: a tool cannot be called by another name.
+    """
+    description, schema = tool.description or tool.title or tool.name, tool.input_schema
     read_only = bool(tool.annotations and tool.annotations.read_only_hint)
-    parts = [tool.name, description, tool.input_schema, read_only]
-    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    canonical = _canonical(tool.name, description, schema, read_only)
+    if secrets.of(canonical) != canonical:
+        if secrets.of(tool.name) != tool.name:
+            return None
+        description = secrets.of(description)
+        schema = cast(JsonObject, secrets.of_content(schema))
+        canonical = _canonical(tool.name, description, schema, read_only)
     return ServedTool(
         name=tool.name[:256],
         description=description[:8_000],
-        input_schema=tool.input_schema,
+        input_schema=schema,
         read_only=read_only,
         digest=digest(canonical.encode("utf-8", "surrogatepass")),
     )
 
 
+def _canonical(*parts: JsonValue) -> str:
+    return json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def _shown(error: Exception) -> str:
-    text = error.error.message if isinstance(error, MCPError) else type(error).__name__
-    return text[:MAX_SHOWN_CHARS]
+    return error.error.message if isinstance(error, MCPError) else type(error).__name__
 
 
 def outcome_of(
@@ -149,9 +167,7 @@ def _block(block: types.ContentBlock) -> str:
         case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
             return text
         case types.ImageContent() | types.AudioContent():
-            return (
-                f"[{block.type} {block.mime_type[:100]}, {len(block.data)} characters of base64, not shown]"
-            )
+            return f"[{block.type} {block.mime_type}, {len(block.data)} characters of base64, not shown]"
         case types.ResourceLink():
             return f"[resource {block.uri}]"
         case _:

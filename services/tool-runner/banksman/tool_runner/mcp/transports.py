@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 import re
 import shlex
 import socket
@@ -38,7 +39,15 @@ from banksman.tool_runner.mcp.connection import (
     ServerFailed,
 )
 from banksman.tool_runner.mcp.session import Streams
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop, cancel
+from banksman.tool_runner.sandbox.base import (
+    EMPTY,
+    WORKSPACE,
+    Sandbox,
+    SandboxCommand,
+    SandboxOutcome,
+    Stop,
+    cancel,
+)
 from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.tools.toolbox import ToolRun
 
@@ -49,6 +58,25 @@ EXIT_S = 0.2
 """Seconds for a program to end after its input has ended. Many programs do not end, and each call waits."""
 NOT_STARTED = "the program could not be started in the sandbox"
 _BUFFERED = 16
+_PROGRAMS = ("/usr/", "/bin/", "/sbin/")
+_SAFE = {
+    # A program that a server starts in the workspace does not import from there: Python finds neither
+    # modules of its current directory nor of its home.
+    "PYTHONSAFEPATH": "1",
+    "PYTHONNOUSERSITE": "1",
+    # Git runs no hook and no monitor of a repository.
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "core.hooksPath",
+    "GIT_CONFIG_VALUE_0": "/dev/null",
+    "GIT_CONFIG_KEY_1": "core.fsmonitor",
+    "GIT_CONFIG_VALUE_1": "false",
+    "BANKSMAN_WORKSPACE": WORKSPACE,
+}
+"""Variables of all programs; those of a server replace them."""
+_WITH_SECRETS = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "true"}
+"""With this variable Git treats repositories as those of another user, and refuses them unless the variables
+of the server allow them: their configuration may name further programs, such as filters.
+https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory"""
 _SCRIPT = f"""
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
 exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT} || exit 125
@@ -172,9 +200,11 @@ async def started(
     The sandbox must be of kind `bwrap`. After `run.timeout_s` seconds the program is killed. No error
     contains a text of `secrets`.
     """
+    if "/" in server.command[0] and not posixpath.normpath(server.command[0]).startswith(_PROGRAMS):
+        raise ServerFailed(f"the program {server.command[0][:100]!r} is not installed below /usr")
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     script = _SCRIPT.format(command=shlex.join(server.command))
-    command = SandboxCommand(script, run.workspace.directory, run.timeout_s, listening.set_result)
+    command = SandboxCommand(script, run.workspace.directory, run.timeout_s, listening.set_result, EMPTY)
     stop, connected = Stop(), False
     program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop, secrets)
     try:
@@ -238,7 +268,8 @@ async def _accepted(
 
 def _environment(server: StdioServer) -> bytes:
     """Return the variables for the script: each ends with NUL, and an empty variable ends the list."""
-    return b"".join(f"{name}={value}\0".encode() for name, value in server.env.items()) + b"\0"
+    variables = {**_SAFE, **(_WITH_SECRETS if server.env else {}), **server.env}
+    return b"".join(f"{name}={value}\0".encode() for name, value in variables.items()) + b"\0"
 
 
 def _pumped(

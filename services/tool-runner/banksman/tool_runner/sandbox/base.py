@@ -22,7 +22,9 @@ HEAD_SHARE = 0.6
 _SPOOL_IN_MEMORY_BYTES = 64 * 1024
 
 WORKSPACE = "/workspace"
-"""Path of the workspace for a command, and its current directory."""
+"""Path of the workspace for a command, and its current directory unless it names another."""
+EMPTY = "/var/empty"
+"""An empty directory that nobody can write to."""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": "/home",
@@ -62,10 +64,12 @@ class SandboxCommand:
     script: str
     """Argument of `bash -c`, without NUL."""
     workspace: Path
-    """The directory that is mounted as `/workspace`, the current directory of the command."""
+    """The directory that is mounted as `/workspace`."""
     timeout_s: float
     on_listener: OnListener | None = None
     """Receives the listening socket of the command's proxy, if the backend supports one. None: no network."""
+    directory: str = WORKSPACE
+    """The current directory: `WORKSPACE`, or `EMPTY` with the backend bwrap."""
 
 
 @dataclass(frozen=True, slots=True)

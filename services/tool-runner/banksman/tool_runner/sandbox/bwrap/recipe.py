@@ -3,9 +3,8 @@ from __future__ import annotations
 import functools
 import math
 import os
-from pathlib import Path
 
-from banksman.tool_runner.sandbox.base import ENVIRONMENT, WORKSPACE, SandboxCommand
+from banksman.tool_runner.sandbox.base import EMPTY, ENVIRONMENT, WORKSPACE, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
 from banksman.tool_runner.settings import KIB, SandboxLimits
 
@@ -52,7 +51,7 @@ def bwrap_options(
         *_NAMESPACES,
         # With a proxy, the starter starts bwrap in a network namespace that it has created.
         *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
-        *_file_system(command.workspace, limits),
+        *_file_system(command, limits),
         "--clearenv",
         *(word for name, value in environment for word in ("--setenv", name, value)),
         "--seccomp",
@@ -81,7 +80,7 @@ _NAMESPACES = (
 )  # fmt: skip
 
 
-def _file_system(workspace: Path, limits: SandboxLimits) -> list[str]:
+def _file_system(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
     return [
         "--ro-bind", "/usr", "/usr",
         *_root_directories(),
@@ -96,8 +95,9 @@ def _file_system(workspace: Path, limits: SandboxLimits) -> list[str]:
         "--remount-ro", "/proc",
         *_tmpfs("/tmp", limits.tmp_bytes),  # noqa: S108 - inside the sandbox
         *_tmpfs("/home", limits.home_bytes),
-        "--bind", str(workspace), WORKSPACE,
-        "--chdir", WORKSPACE,
+        "--bind", str(command.workspace), WORKSPACE,
+        *(("--dir", EMPTY) if command.directory == EMPTY else ()),
+        "--chdir", command.directory,
         "--remount-ro", "/",
     ]  # fmt: skip
 
