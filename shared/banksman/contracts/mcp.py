@@ -163,7 +163,7 @@ class StdioServer(Stored):
 
     type: Literal["stdio"] = "stdio"
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
-    """The program and its arguments. It is started for each call, in an empty directory, without a network."""
+    """The program and its arguments, started for each call in an empty directory, without a network."""
     env: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Environment variables; their values are secrets."""
 

@@ -20,6 +20,8 @@ MIN_SECRET_CHARS = 8
 """Minimum characters of a redacted secret; a shorter one would redact parts of ordinary words."""
 MAX_RARE_CHARS = 1024
 """Maximum characters of a secret that is redacted also in rare encodings, each of which takes memory."""
+MIN_LINE_BYTES = 32
+"""Minimum bytes of a secret that is redacted also if its base64 is broken into lines."""
 PREFIX_CHARS = 16
 """Length of a secret's beginning that is redacted even without the rest, because an echo may be cut off."""
 
@@ -79,9 +81,14 @@ class Redaction:
         kept = [secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS]
         short = [secret for secret in kept if len(secret) <= MAX_RARE_CHARS]
         rare = {form for secret in short for form in _rare_forms(secret)}
+        long = [secret for secret in short if len(secret.encode()) >= MIN_LINE_BYTES]
+        self._in_lines = [pattern for secret in long for pattern in _in_lines(secret)]
         self._needles = sorted(rare.union(_needles_of(kept)), key=len, reverse=True)
 
     def of(self, text: str) -> str:
+        if "\n" in text:
+            for pattern in self._in_lines:
+                text = pattern.sub(HIDDEN, text)
         return _without(text, self._needles)
 
     def of_content(self, value: JsonValue) -> JsonValue:
@@ -176,9 +183,12 @@ def _rare_forms(secret: str) -> Iterator[str]:
     yield json.dumps(secret)[1:-1].replace("/", "\\/")
     yield from (base64.b32encode(data).decode().rstrip("="), secret[::-1])
     yield from _in_base64(secret.encode("utf-16-le"), base64.b64encode)
-    if len(secret) >= 2 * PREFIX_CHARS:
-        # Base64 in lines.
-        yield from _in_base64(secret[:PREFIX_CHARS].encode(), base64.b64encode)
+
+
+def _in_lines(secret: str) -> Iterator[re.Pattern[str]]:
+    """Yield patterns of base64 that programs break into lines of 64 or 76 characters."""
+    for form in _in_base64(secret.encode(), base64.b64encode):
+        yield re.compile("[\r\n]*".join(map(re.escape, form)))
 
 
 _CODES = (("\\u", "04x", ""), ("\\u", "04X", ""), ("&#", "d", ";"), ("&#x", "x", ";"), ("&#x", "X", ";"))

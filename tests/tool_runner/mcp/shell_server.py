@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 
-def respond(method: str, params: dict) -> dict:  # type: ignore[type-arg]  # JSON
+def respond(method: str, params: dict) -> dict:
     if method == "initialize":
         server = {"name": "shell", "version": "1"}
         version = params["protocolVersion"]

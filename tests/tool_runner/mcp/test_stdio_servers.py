@@ -121,12 +121,27 @@ async def test_a_program_that_breaks_the_protocol_is_reported(
     assert reason in str(outcome.value["error"])
 
 
-async def test_a_secret_is_hidden_where_an_error_is_cut(servers: McpClient, runner: Runner) -> None:
-    behave(runner, "cut secret")
+@pytest.mark.parametrize(("behaviour", "shown"), [("cut secret", "xxx"), ("cut error", "yyy")])
+async def test_a_secret_is_hidden_where_an_error_is_cut(
+    servers: McpClient, runner: Runner, behaviour: str, shown: str
+) -> None:
+    behave(runner, behaviour)
     with pytest.raises(ListingFailed) as failed:
         await servers.list_tools(PROGRAM, runner.workspace)
-    assert "xxx" in str(failed.value)
+    assert shown in str(failed.value)
     assert TOKEN[-4:] not in str(failed.value)
+    assert TOKEN[:4] not in str(failed.value)
+
+
+async def test_descriptions_and_schemas_of_tools_hide_secrets_and_such_a_tool_is_callable(
+    servers: McpClient, runner: Runner
+) -> None:
+    """A tool whose name contains a secret is left out."""
+    behave(runner, "described")
+    (described,) = await servers.list_tools(PROGRAM, runner.workspace)
+    assert described.description == "«hidden»"
+    assert described.input_schema["properties"] == {"text": {"default": ["«hidden»"]}}
+    assert (await call(servers, runner, described)).error_kind is None
 
 
 async def test_messages_of_a_program_are_not_logged(
