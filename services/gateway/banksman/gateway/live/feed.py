@@ -44,7 +44,7 @@ EARLY_OUTPUT = 4_096
 
 
 ENDED_CALLS = 256
-"""The last calls that have ended: whoever held one may no longer publish output of it."""
+"""The last calls that have ended: their holders may no longer publish output."""
 
 
 class Sink(Protocol):

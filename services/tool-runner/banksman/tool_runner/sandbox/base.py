@@ -24,7 +24,7 @@ _SPOOL_IN_MEMORY_BYTES = 64 * 1024
 WORKSPACE = "/workspace"
 """Path of the workspace for a command, and its current directory unless it names another."""
 EMPTY = "/var/empty"
-"""An empty directory that nobody can write to."""
+"""An empty, read-only directory."""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": "/home",
