@@ -6,7 +6,8 @@ import pytest
 
 from banksman.contracts.approvals import Preview
 from banksman.contracts.tools import ToolCall
-from banksman.runs.approval.policy import MAX_PREVIEW_CHARS, preview, visible
+from banksman.contracts.visible import visible
+from banksman.runs.approval.policy import MAX_PREVIEW_CHARS, preview
 
 
 def shown(name: str, **arguments: Any) -> Preview:
@@ -46,7 +47,7 @@ def test_invisible_and_bidirectional_characters_are_escaped(hidden: str, escaped
 
 
 def test_ordinary_text_is_unchanged() -> None:
-    text = "Zeile\tähm\r\n日本語 — 😀 עברית\n"
+    text = "Zeile\tähm\n日本語 — 😀 עברית\n"
 
     assert visible(text) == text
 

@@ -13,7 +13,6 @@ from urllib.request import urlopen
 import pytest
 
 from banksman.cli.client.view import TextView
-from banksman.cli.output import clean
 from tests.support.polling import scripted_pause, wait_until
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -290,10 +289,6 @@ def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(c
     assert "NAME one of name, template" in misspelt.stderr
     assert (with_sign.returncode, "path=pat=src" in with_sign.stderr) == (2, True)
     assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
-
-
-def test_terminal_control_characters_are_escaped() -> None:
-    assert clean("\x1b[2Jgone\u202e\x07 ok\n\tdone") == "\\x1b[2Jgone\\u202e\\x07 ok\n\tdone"
 
 
 @pytest.mark.parametrize(

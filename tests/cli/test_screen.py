@@ -42,13 +42,13 @@ def test_status_line_is_replaced_by_each_event_and_shown_again_below_it(
 
     assert printed_on_a_terminal(monkeypatch, NO_COLOR="1") == (
         f"{clear}waiting for nats"
-        f"{clear}  ! nats          \\x1b[2J full\r\n{clear}waiting for nats"
+        f"{clear}  ! nats          \\u001b[2J full\r\n{clear}waiting for nats"
         f"{clear}    nats          stopped\r\n"
     )
 
 
 def test_terminal_shows_colours_and_a_dumb_one_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = "  ! nats          \\x1b[2J full\r\n    nats          stopped\r\n"
+    plain = "  ! nats          \\u001b[2J full\r\n    nats          stopped\r\n"
 
     assert "  \x1b[33m!\x1b[0m nats " in printed_on_a_terminal(monkeypatch)
     assert printed_on_a_terminal(monkeypatch, TERM="dumb") == plain

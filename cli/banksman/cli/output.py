@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import termios
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -14,8 +12,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from banksman.contracts.errors import BanksmanError
-
-_CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
+from banksman.contracts.visible import visible, visible_json
 
 PROGRAM = "banksman"
 
@@ -55,18 +52,24 @@ def discard_unwritten() -> None:
 
 
 def print_line(text: str = "") -> None:
+    """Print text, which may be from outside: nothing in it can hide, or control the terminal."""
+    print_styled(visible(text))
+
+
+def print_styled(text: str) -> None:
+    """Print text with escapes for the terminal; it contains no text from outside that is not marked."""
     sys.stdout.write(f"{text}\n")
     # Without a flush, a reader of a pipe sees nothing until the command ends.
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible(text)}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    print_line(json.dumps(value, ensure_ascii=False, default=str))
+    print_styled(visible_json(value))
 
 
 def print_result(facts: Any, text: str, *, problems: Iterable[str] = (), as_json: bool) -> None:
@@ -97,16 +100,6 @@ def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
 
 def error_code(error: BanksmanError | OSError) -> str:
     return error.code if isinstance(error, BanksmanError) else "os_error"
-
-
-def clean(text: str) -> str:
-    """Return the text with characters escaped that control a terminal or change the writing direction."""
-    return "".join(
-        repr(character)[1:-1]
-        if unicodedata.category(character) in _CONTROL and character not in "\n\t"
-        else character
-        for character in text
-    )
 
 
 def exit_with(code: Exit) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from banksman.contracts.visible import visible
 from banksman.runtime.redaction import HIDDEN, KEYS, redacted, without_secrets
 from banksman.runtime.settings import LogSettings
 
@@ -33,7 +34,7 @@ def configure(settings: LogSettings, *, service: str) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    renderers: list[Any] = [hide_secrets, structlog.dev.ConsoleRenderer()]
+    renderers: list[Any] = [hide_secrets, _visible_event, structlog.dev.ConsoleRenderer()]
     if not console:
         # Secrets are hidden after the traceback is rendered, because it may contain some.
         json = structlog.processors.JSONRenderer()
@@ -75,6 +76,12 @@ def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> M
 @lru_cache(maxsize=1024)
 def _is_secret(name: str) -> bool:
     return SECRET_NAMES.search(name) is not None
+
+
+def _visible_event(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Mark characters that control a terminal in the text; the renderer shows other values as `repr`."""
+    event["event"] = visible(str(event["event"]))
+    return event
 
 
 def _without_secrets(_logger: Any, _name: str, line: str) -> str:

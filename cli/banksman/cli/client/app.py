@@ -15,7 +15,7 @@ from banksman.cli.client import approvals, mcp, schedules
 from banksman.cli.client.options import Conversation as InConversation
 from banksman.cli.client.options import Url, gateway
 from banksman.cli.options import Json, JsonLog, group
-from banksman.cli.output import Exit, clean, exit_with
+from banksman.cli.output import Exit, exit_with
 from banksman.contracts.ids import check_token
 
 app = typer.Typer(rich_markup_mode=None)
@@ -177,9 +177,9 @@ def list_workflows(url: Url = None, json: Json = False) -> None:
         categories = api.items("workflow.categories")
     for category in categories:
         if not json:
-            output.print_line(clean(str(category["title"])))
+            output.print_line(str(category["title"]))
         for workflow in category["workflows"]:
-            line = f"  {workflow['name']:<24} {clean(str(workflow['description']))}"
+            line = f"  {workflow['name']:<24} {workflow['description']}"
             output.print_result(workflow, line, as_json=json)
 
 
@@ -220,7 +220,7 @@ def list_secrets(url: Url = None, json: Json = False) -> None:
 
 def _secret_line(secret: Mapping[str, Any]) -> str:
     servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
-    return clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
+    return f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}"
 
 
 @secrets_app.command("set")

@@ -10,7 +10,7 @@ import typer
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway, parse_value
 from banksman.cli.options import Json
-from banksman.cli.output import Exit, clean, exit_with
+from banksman.cli.output import Exit, exit_with
 from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import check_token
 
@@ -83,7 +83,7 @@ def provide(
             raise NotFound("open request for a value", request)
         body = {"value": parse_value(value, requested["schema"])}
         reply = api.call("input.reply", request, body=body)
-    output.print_result(reply, f"provided by {clean(str(reply['resolved_by']))}", as_json=json)
+    output.print_result(reply, f"provided by {reply['resolved_by']}", as_json=json)
 
 
 def _decide(
@@ -122,10 +122,10 @@ def _request_lines(request: Mapping[str, Any]) -> str:
 
     lines = [f"{request['approval_id']}  expires {request['expires_at']}", *map(call_line, request["items"])]
     if first := request.get("first"):
-        lines.append(f"approved by {clean(str(first['by']))}; another user must approve the same calls")
+        lines.append(f"approved by {first['by']}; another user must approve the same calls")
     return "\n    ".join(lines)
 
 
 def _input_lines(request: Mapping[str, Any]) -> str:
-    message = clean(str(request["message"]))
+    message = str(request["message"])
     return f"{request['request_id']}  expires {request['expires_at']}\n    {message}"

@@ -11,7 +11,7 @@ from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
 from banksman.cli.client.options import read_parameters
 from banksman.cli.client.talk import Verdict, always, ask_user, chat_loop, check_message, follow
 from banksman.cli.client.view import JsonView, TextView, View
-from banksman.cli.output import Exit, clean
+from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
@@ -154,7 +154,7 @@ class _Follower:
         )
 
     def _restart(self, resync: Frame) -> None:
-        output.print_error(f"{clean(str(resync['reason']))}; showing the conversation from its start")
+        output.print_error(f"{resync['reason']}; showing the conversation from its start")
         self._seq, self._log_epoch = int(resync["oldest_seq"]) - 1, None
 
     def _is_new(self, session: FrameSession, frame: Frame) -> bool:

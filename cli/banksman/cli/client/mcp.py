@@ -12,7 +12,7 @@ import typer
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway
 from banksman.cli.options import Json, group
-from banksman.cli.output import Exit, clean, exit_with, prompt, typed
+from banksman.cli.output import Exit, exit_with, prompt, typed
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
@@ -114,7 +114,7 @@ def sign_in(
     if json:
         output.print_json({"url": page})
         return
-    output.print_line(f"Open this address in a browser, within ten minutes:\n\n{clean(page)}\n")
+    output.print_line(f"Open this address in a browser, within ten minutes:\n\n{page}\n")
     if not (ended := typed("Address to which the browser was redirected: ")):
         output.print_error(f"finish it with: banksman mcp finish {server} ADDRESS")
         exit_with(Exit.WARNING)
@@ -196,15 +196,15 @@ def _show(server: McpServer, *, as_json: bool) -> Exit:
             for tool in tools:
                 first_line = tool["description"].strip().partition("\n")[0][:100]
                 line = f"  {mark} {tool['name']}  {first_line}"
-                output.print_line(clean(line.rstrip()))
+                output.print_line(line.rstrip())
         for refused in server["refused"]:
-            output.print_line(clean(f"  ! {refused['name']}: {refused['reason']}"))
+            output.print_line(f"  ! {refused['name']}: {refused['reason']}")
     return Exit.WARNING if _needs(server) else Exit.OK
 
 
 def _line(server: McpServer) -> str:
     place = server["transport"]["url"] or " ".join(server["transport"]["command"] or ())
-    return clean(f"{server['id']:<24} {_state(server)}  {place}")
+    return f"{server['id']:<24} {_state(server)}  {place}"
 
 
 def _state(server: McpServer) -> str:

@@ -10,7 +10,7 @@ import typer
 from banksman.cli import output
 from banksman.cli.client.options import Conversation, Url, gateway, read_parameters
 from banksman.cli.options import Json, group
-from banksman.cli.output import Exit, clean, exit_with
+from banksman.cli.output import Exit, exit_with
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
@@ -126,19 +126,19 @@ def _line(schedule: Schedule) -> str:
 def _times(schedule: Schedule) -> str:
     if schedule["cron"] is None:
         return "once"
-    return clean(f"{schedule['cron']} ({schedule['timezone']})")
+    return f"{schedule['cron']} ({schedule['timezone']})"
 
 
 def _start(schedule: Schedule) -> str:
     start = schedule["start"]
     what = start["workflow"] if start["type"] == "workflow" else repr(str(start["content"])[:60])
-    return clean(str(schedule["title"] or what))
+    return str(schedule["title"] or what)
 
 
 def _run(run: Mapping[str, Any]) -> str:
     reason = f": {run['error']['message']}" if run["error"] else ""
     state = run["status"] or run["result"]
-    return clean(f"{run['at']}  {state}  {run['run_id'] or ''}".rstrip() + reason)
+    return f"{run['at']}  {state}  {run['run_id'] or ''}".rstrip() + reason
 
 
 def _failed(schedule: Schedule) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame
-from banksman.cli.output import clean
+from banksman.contracts.visible import one_line, visible, visible_json
 from banksman.contracts.workflows import INPUT_CALL
 
 _RESULT_CHARS = 2_000
@@ -113,25 +112,25 @@ class TextView:
             return  # A piece is missing; the complete message contains the rest.
         known = written[offset : offset + len(text)]
         if text.startswith(known):
-            self._write(clean(text[len(known) :]))
+            self._write(text[len(known) :])
             self._written[message_id] = written + text[len(known) :]
         elif offset == 0:
             self._end_line()
-            self._write(clean(text))
+            self._write(text)
             self._written[message_id] = text
 
     def _message(self, data: Frame) -> None:
         if data.get("role") == "user":
             self._line(f"> {_text(data.get('content'))}")
             return
-        text = _text(data.get("content"), cleaned=False)
+        text = _text(data.get("content"))
         self._last_message = text
         written = self._written.pop(str(data["message_id"]), "")
         if not text.startswith(written):
             # The model request was repeated, and the recorded reply differs from the printed one.
             self._end_line()
             written = ""
-        self._write(clean(text[len(written) :]))
+        self._write(text[len(written) :])
         self._end_line()
 
     def _request(self, data: Frame) -> None:
@@ -144,13 +143,13 @@ class TextView:
         error: Frame = data.get("error") or {}
         content = data.get("content") or ""
         if content not in ("", self._last_message, error.get("message")):
-            self._line(clean(str(content)))
+            self._line(str(content))
         if data["status"] != "completed":
-            reason = f": {clean(str(error['message']))}" if error.get("message") else ""
+            reason = f": {error['message']}" if error.get("message") else ""
             self._line(f"· run {data['status']}{reason}")
 
     def _cut(self, data: Frame) -> None:
-        since = f"events after {clean(self._last_at)}" if self._last_at else "events at this point"
+        since = f"events after {self._last_at}" if self._last_at else "events at this point"
         aside = f"; an operator set {data['set_aside']} later events aside" if data.get("set_aside") else ""
         self._line(f"! part of this conversation was lost: {since} are missing, also for the agent{aside}")
 
@@ -160,7 +159,7 @@ class TextView:
 
     def _write(self, text: str) -> None:
         if text:
-            sys.stdout.write(text)
+            sys.stdout.write(visible(text))
             sys.stdout.flush()
             self._open_line = not text.endswith("\n")
 
@@ -180,41 +179,36 @@ def _one_line(type: str, data: Frame) -> str | None:
         case "tool_call.completed":
             return f"  {_result(data)}"
         case "protocol.retry":
-            return f"· retried the model request: {clean(str(data.get('error')))}"
+            return f"· retried the model request: {data.get('error')}"
         case "approval.resolved":
-            return f"· approval {data['outcome']} by {clean(str(data.get('by')))}"
+            return f"· approval {data['outcome']} by {one_line(str(data.get('by')))}"
         case "input.requested":
-            return f"? {clean(str(data['message']))}"
+            return f"? {data['message']}"
         case "workflow.progress":
-            return f"· {data['step']}/{data['total']} {clean(str(data['message']))}"
+            return f"· {data['step']}/{data['total']} {data['message']}"
         case _:
             return None
 
 
 def _called(data: Frame) -> str:
-    return f"· {data['name']} {arguments(data.get('arguments'))}"
-
-
-def arguments(value: Any) -> str:
-    return clean(json.dumps(value, ensure_ascii=False))
+    return f"· {one_line(data['name'])} {visible_json(data.get('arguments'))}"
 
 
 def call_line(item: Mapping[str, Any]) -> str:
     """Return all that a decision on a call covers: tool, arguments, and hosts that the call may reach."""
     network: Frame = item.get("network") or {}
-    hosts = f"  hosts: {arguments(network)}" if network else ""
-    return f"{item['name']} {arguments(item['arguments'])}{hosts}"
+    hosts = f"  hosts: {visible_json(network)}" if network else ""
+    return f"{one_line(item['name'])} {visible_json(item['arguments'])}{hosts}"
 
 
-def _text(content: Any, *, cleaned: bool = True) -> str:
+def _text(content: Any) -> str:
     parts = cast(list[Frame], content) if isinstance(content, list) else [{"text": content or ""}]
-    text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
-    return clean(text) if cleaned else text
+    return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
 
 
 def _result(data: Frame) -> str:
     text = _readable(data.get("content"))
-    shown = clean(text if len(text) <= _RESULT_CHARS else f"{text[:_RESULT_CHARS]}…").rstrip()
+    shown = (text if len(text) <= _RESULT_CHARS else f"{text[:_RESULT_CHARS]}…").rstrip()
     mark = f"[{data.get('error_kind') or 'error'}] " if data.get("is_error") else ""
     return f"{mark}{shown}".replace("\n", "\n  ")
 
@@ -225,7 +219,7 @@ def _readable(content: Any) -> str:
         return str(content)
     result = cast(Frame, content)
     if "stdout" not in result:
-        return json.dumps(result, ensure_ascii=False)
+        return visible_json(result)
     wrote = f"{result['stdout']}{result.get('stderr') or ''}".rstrip()
     code = result.get("exit_code")
     # A command that was cancelled has no exit code.

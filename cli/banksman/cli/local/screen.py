@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from banksman.cli import output
+from banksman.contracts.visible import visible
 
 # https://ecma-international.org/publications-and-standards/standards/ecma-48/
 _STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
@@ -39,7 +40,7 @@ class Screen:
                 output.print_json({"event": event, **({"process": process} if process else {}), **facts})
             else:
                 clear = _CLEAR_LINE if self._status else ""
-                output.print_line(f"{clear}{self._line(event, process or '', facts)}")
+                output.print_styled(f"{clear}{self._line(event, process or '', facts)}")
                 self._show(self._status)
 
     def waiting(self, names: Sequence[str]) -> None:
@@ -61,20 +62,20 @@ class Screen:
                 again = "again " if facts["again"] else ""
                 return f"  {self._paint('✓', 'green')} {name} ready {again}after {facts['after_s']:.1f} s"
             case "not_ready":
-                return f"  {self._paint('✗', 'red')} {name} not ready: {output.clean(facts['reason'])}"
+                return f"  {self._paint('✗', 'red')} {name} not ready: {visible(facts['reason'])}"
             case "ended":
-                how = f"{output.clean(facts['how'])}; restarts in {facts['again_in_s']:g} s"
+                how = f"{visible(facts['how'])}; restarts in {facts['again_in_s']:g} s"
                 return f"  {self._paint('✗', 'red')} {name} {how}"
             case "stopped":
                 return f"    {name} stopped"
             case "warning":
-                return f"  {self._paint('!', 'yellow')} {name} {output.clean(facts['text'])}"
+                return f"  {self._paint('!', 'yellow')} {name} {visible(facts['text'])}"
             case "up":
                 notices = "".join(f"  {notice}\n" for notice in facts["notices"])
                 url = self._paint(facts["url"], "bold")
                 return f"{notices}\n  Banksman is ready at {url}  (Ctrl-C stops it)\n"
             case _:
-                return f"  {facts['text']}"
+                return f"  {visible(facts['text'])}"
 
     def _paint(self, text: str, style: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._has_colours else text

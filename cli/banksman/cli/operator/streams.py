@@ -135,9 +135,4 @@ def _with_dead_letters(data_dir: Path | None, act: Callable[[Bus], Awaitable[T]]
 
 
 def _readable(payload: bytes) -> str:
-    """Return the payload as text, with characters escaped that could control a terminal."""
-    text = payload.decode("utf-8", "backslashreplace")
-    return "".join(
-        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
-        for character in text
-    )
+    return payload.decode("utf-8", "backslashreplace")

@@ -20,6 +20,7 @@ from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTe
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.urls import UrlRefused, parse_url
+from banksman.contracts.visible import visible
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.state import OpenApproval
 
@@ -30,12 +31,6 @@ MAX_PREVIEW_CHARS = 50_000
 
 _FILE_TOOLS = frozenset({"read_file", "write_file"})
 _SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
-# Control characters but line feed and tab, and the format characters that hide or reorder text: soft hyphen,
-# zero-width and bidirectional marks, fillers, variation selectors, tags (https://unicode.org/reports/tr36/).
-_INVISIBLE = re.compile(
-    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +202,8 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
             return Preview(kind="text", text=_shown(json.dumps(arguments, indent=2, ensure_ascii=False)))
 
 
-def visible(text: str) -> str:
-    """Return the text with an escape in place of every character that hides or reorders other characters."""
-    return _INVISIBLE.sub(_escape, text)
-
-
 def _shown(value: JsonValue) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     cut = text[:MAX_PREVIEW_CHARS]
     left_out = len(text) - len(cut)
     return visible(cut) + (f"\n[{left_out:,} more characters]" if left_out else "")
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.runs.bodies import JsonDict, status
 from banksman.gateway.webhooks.models import Webhook
-from banksman.runs.approval.policy import visible
 
 MAX_SHOWN_CHARS = 1_500
 """Maximum characters of each call in a message; the page shows the complete call."""
@@ -67,12 +67,15 @@ def push_body(kind: str, data: dict[str, Any]) -> dict[str, JsonValue]:
     """Return what a device shows of an event about an approval request; the page adds the other text."""
     items: list[dict[str, Any]] = data.get("items", [])
     # Push services limit the size of a message; this bound keeps the text below the limit.
-    lines = [visible(f"{item['name']}: {_subject(item)}")[:MAX_PUSHED_CHARS] for item in items[:MAX_CALLS]]
+    lines = [
+        f"{one_line(item['name'])}: {visible(_subject(item))}"[:MAX_PUSHED_CHARS]
+        for item in items[:MAX_CALLS]
+    ]
     return {
         "type": kind,
         "approval_id": data["approval_id"],
         "calls": len(items),
-        "tool": items[0]["name"] if items else "",
+        "tool": one_line(items[0]["name"]) if items else "",
         "text": "\n".join(lines)[:MAX_PUSHED_CHARS],
     }
 
@@ -118,7 +121,7 @@ def _call(item: dict[str, Any]) -> str:
 
 
 def _plain_call(item: dict[str, Any]) -> str:
-    return f"\n{item['name']}\n{visible(_subject(item))}".rstrip()
+    return f"\n{one_line(item['name'])}\n{visible(_subject(item))}".rstrip()
 
 
 def _subject(item: dict[str, Any]) -> str:
@@ -132,5 +135,5 @@ def _address(page_url: str, path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text with its markup escaped: `<!channel>` would notify all members of a channel."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Return visible text with its markup escaped: `<!channel>` would notify all members of a channel."""
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

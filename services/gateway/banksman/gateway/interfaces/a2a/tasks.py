@@ -14,6 +14,7 @@ from typing import Any
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, RunQueued, RunStarted
 from banksman.contracts.messages import Content, text_of
+from banksman.contracts.visible import one_line
 from banksman.gateway.conversations.view import ConversationView, RunView
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 from banksman.gateway.runs.bodies import JsonDict, Run, status
@@ -111,7 +112,7 @@ def _history(events: Iterable[Event], run_id: str, conversation_id: str) -> list
 
 
 def _described(name: str, command: str | None) -> str:
-    return name if command is None else f"{name}: {command}"
+    return one_line(name) if command is None else f"{one_line(name)}: {command}"
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import is_token
+from banksman.contracts.visible import one_line
 from banksman.contracts.wire import parse
 from banksman.gateway.interfaces.agui.messages import CallAnswer, ResumeEntry
 
@@ -84,7 +85,8 @@ def _decision(call: str, entry: ResumeEntry) -> ItemDecision:
 def _call_message(item: dict[str, Any]) -> str:
     preview = item["preview"]
     subject = next((preview[name] for name in ("command", "url", "path", "text") if preview.get(name)), None)
-    return f"Allow {item['name']}?" if subject is None else f"Allow {item['name']}: {subject}"
+    name = one_line(item["name"])
+    return f"Allow {name}?" if subject is None else f"Allow {name}: {subject}"
 
 
 def _answer_schema(*, editable: bool) -> dict[str, Any]:

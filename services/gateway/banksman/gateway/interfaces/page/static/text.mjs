@@ -2,8 +2,18 @@
 
 import { locale, t } from './strings.mjs';
 
-/** Format, control and blank characters, which can make text look different from what it is. */
-const HIDDEN = /[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u2800]|[^\S \n\t]/gu;
+/** The characters that do not show. `contracts/visible.py` has the same ranges and explains them; a test compares both. */
+const HIDDEN = new RegExp(
+  '[\\x00-\\x08\\x0b-\\x1f\\x7f-\\xa0' +
+    '\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000' +
+    '\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164' +
+    '\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}' +
+    '\\ufff9-\\ufffb\\u{13430}-\\u{1343f}' +
+    '\\u2800\\u{1d159}\\u{16fe4}' +
+    '\\ud800-\\udfff\\ue000-\\uf8ff\\ufdd0-\\ufdef\\ufffe\\uffff\\u{1fffe}\\u{1ffff}\\u{2fffe}\\u{2ffff}' +
+    '\\u{3fffe}-\\u{10ffff}]',
+  'gu',
+);
 
 const NAMES = new Map([
   ['\u00A0', 'NBSP'],
@@ -38,7 +48,6 @@ export function reveal(text) {
   const pieces = [];
   let from = 0;
   for (const match of text.matchAll(HIDDEN)) {
-    if (match[0] === '\n' || match[0] === '\t') continue;
     if (match.index > from) pieces.push({ text: text.slice(from, match.index), hidden: false });
     pieces.push({ text: nameOf(match[0]), hidden: true });
     from = match.index + match[0].length;

@@ -32,9 +32,9 @@ function Resolved({ approval }) {
 function Trace({ item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
   return html`<li class=${decision?.decision ?? ''}>
-    <span class="tool-name">${item.name}</span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${' '}
+    <span class="tool-name"><${Exact} text=${item.name} /></span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${' '}
     ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
-    ${decision?.reason && html`<q>${decision.reason}</q>`}
+    ${decision?.reason && html`<q><${Exact} text=${decision.reason} /></q>`}
   </li>`;
 }
 
@@ -87,7 +87,7 @@ function Pending({ approval }) {
   >
     <header class="approval-head">
       <${Icon} name="shield" size=${18} />
-      <h2>${titleOf(items)}</h2>
+      <h2><${Exact} text=${titleOf(items)} /></h2>
       <${Expiry} at=${approval.expiresAt} />
     </header>
     <ol class="approval-items">

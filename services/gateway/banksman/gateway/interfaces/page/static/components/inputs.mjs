@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { explain, known, t } from '../strings.mjs';
-import { html, useStore } from './ui.mjs';
+import { Exact, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
 import { SchemaForm } from './workflows.mjs';
 
@@ -13,10 +13,10 @@ const APPROVAL = 'approval';
 export function InputCard({ request }) {
   const store = useStore();
   const { message, schema, resolved } = request;
-  if (resolved) return html`<section class="input-card resolved"><p>${message}</p><${Submitted} schema=${schema} resolved=${resolved} /></section>`;
+  if (resolved) return html`<section class="input-card resolved"><p><${Exact} text=${message} /></p><${Submitted} schema=${schema} resolved=${resolved} /></section>`;
   const submit = (value) => store.replyToInput(request.id, value);
   return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
-    <h2>${message}</h2>
+    <h2><${Exact} text=${message} /></h2>
     ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} />`}
   </section>`;
 }

@@ -25,7 +25,7 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
   return html`<section class=${`tool ${status}`} role="group" aria-label=${t('tool.label', { name: call.name })}>
     <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${toolIcon(call.name)} size=${16} />
-      <span class="tool-name">${call.name}</span>
+      <span class="tool-name"><${Exact} text=${call.name} /></span>
       <code class="tool-summary"><${Exact} text=${summaryOf(call)} /></code>
       <${Timing} call=${call} />
       <span class=${`status ${status}`}>${t(`tool.status.${status}`)}</span>

@@ -13,7 +13,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
   return html`<li class=${`approval-item ${choice ?? ''}`} data-call=${id}>
     <div class="approval-item-head">
       <${Icon} name=${toolIcon(item.name)} size=${16} />
-      <span class="tool-name">${item.name}</span>
+      <span class="tool-name"><${Exact} text=${item.name} /></span>
       ${edit?.changed && html`<span class="badge">${t('approval.edited')}</span>`}
       ${!single &&
       html`<span class="choice" role="group" aria-label=${t('approval.decide', { tool: item.name })}>

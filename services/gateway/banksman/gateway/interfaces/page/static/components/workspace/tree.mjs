@@ -3,7 +3,7 @@
 import { t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
 import { treeOf } from '../../workspace.mjs';
-import { Icon, Menu, html } from '../ui.mjs';
+import { Exact, Icon, Menu, html } from '../ui.mjs';
 
 /** Folders with more files than this are collapsed initially. */
 const OPEN_FILES = 30;
@@ -17,7 +17,7 @@ function Folder({ folder, onOpen, menuOf }) {
   return html`<ul class="files">
     ${folder.folders.map(
       (child) => html`<li key=${child.path} class="folder"><details open=${child.files.length <= OPEN_FILES}>
-        <summary><${Icon} name="folder" size=${16} /><span>${child.name}</span></summary>
+        <summary><${Icon} name="folder" size=${16} /><span><${Exact} text=${child.name} /></span></summary>
         <${Folder} folder=${child} onOpen=${onOpen} menuOf=${menuOf} />
       </details></li>`,
     )}
@@ -25,7 +25,7 @@ function Folder({ folder, onOpen, menuOf }) {
       (file) => html`<li key=${file.path}>
         <button type="button" class="file" onClick=${() => onOpen(file)}>
           <${Icon} name="file" size=${16} />
-          <span class="file-path">${file.path.split('/').at(-1)}</span>
+          <span class="file-path"><${Exact} text=${file.path.split('/').at(-1)} /></span>
           <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
         </button>
         <${Menu} label=${t('files.actions', { path: file.path })} items=${menuOf(file)} />
