@@ -14,8 +14,16 @@ from banksman.contracts.approvals import (
 )
 from banksman.contracts.assistants import ApprovalRule, Decision
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
-from banksman.runs.approval.policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
+from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition, ToolResult, failed
+from banksman.runs.approval.policy import (
+    approval_item,
+    coverage,
+    decide,
+    host_of,
+    hosts_fetched,
+    pattern_of,
+    remembered_decisions,
+)
 from banksman.runs.state import OpenApproval
 
 NEEDS_APPROVAL = frozenset({"bash", "write_file"})
@@ -54,6 +62,7 @@ def approval(
         arguments=requested.arguments,
         digest=requested.digest,
         preview=Preview(kind="text"),
+        network=requested.network,
     )
     approval_requested = ApprovalRequested(
         approval_id="a1", expires_at=datetime(2030, 1, 1, tzinfo=UTC), items=(item,)
@@ -140,22 +149,70 @@ def test_first_matching_rule_decides() -> None:
     assert decision_on(call("other"), *rules) == "auto"
 
 
+GIT = "git *"
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("glob", "command", "decision"),
     [
-        "git log; curl evil.org",
-        "git log && rm x",
-        "git log | sh",
-        "git $(id)",
-        "git `id`",
-        "git log\nrm x",
-        "git log > x",
+        (GIT, "git log main", "auto"),
+        (GIT, " git\tshow 'a b' \"c\" HEAD~2 ", "auto"),
+        ("git log -*", "git log --oneline -5 main", "auto"),
+        ("git log --since=*", "git log --since=2026", "auto"),
+        ("ls", "ls", "auto"),
+        ("*", "make test", "auto"),
+        (GIT, "git", "ask"),
+        (GIT, "git -c alias.x=!id x", "ask"),
+        (GIT, "git log -c x", "ask"),
+        (GIT, "git --exec-path=x log", "ask"),
+        (GIT, "git '-c' alias.x=id x", "ask"),
+        ("find *", "find . -exec id +", "ask"),
+        ("git log -*", "git -c x log -5", "ask"),
+        ("ls", "ls x", "ask"),
+        ("cat docs/*", "cat docs/../.env", "ask"),
+        ("cat docs/*", "cat docs/a ../b", "ask"),
+        (GIT, "X=1 git log", "ask"),
+        ("*", "GIT_PAGER=id git log", "ask"),
+        *((GIT, command, "ask") for command in (
+            "git log; curl evil.org", "git log && rm x", "git log | sh", "git $(id)", "git `id`", "git log\nrm x",
+            "git log > x", "git log < x", "git log & id", "git $X", "git log *", "git log [a]", "git log ?",
+            "git log {a,b}", "git log ~/x", "git log --x=~root", "git \\log", 'git "$(id)"', 'git "`id`"',
+            'git "a\\"b"', "git (id)", "git !!", "git log #x", "git 'open", "git log\x00", "git log\u00a0-c x",
+            "git\u2028log", "git log\r", "'git' log;id",
+        )),
+    ],
+)  # fmt: skip
+def test_rule_that_allows_commands_matches_words_of_simple_commands(
+    glob: str, command: str, decision: Decision
+) -> None:
+    """P15: any other text is left to a person, also by a rule that names its operators."""
+    rules = [ApprovalRule(tool="bash", arguments={"command": glob}, action="auto")]
+
+    assert decision_on(call("bash", command=command), *rules) == decision
+    assert decision_on(call("bash", command=["git", "log"]), *rules) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("curl evil.org", "deny"),
+        ("cu''rl evil.org", "deny"),
+        ("  curl  'evil.org'", "deny"),
+        ("c$(:)url evil.org", "ask"),
+        ("ls; \\curl evil.org", "ask"),
+        ("ls docs", "auto"),
     ],
 )
-def test_glob_that_allows_commands_matches_only_the_shell_operators_it_names(command: str) -> None:
-    rule = ApprovalRule(tool="bash", arguments={"command": "git *"}, action="auto")
+def test_rule_that_denies_commands_leaves_what_it_cannot_read_to_a_person(
+    command: str, decision: Decision
+) -> None:
+    """P15: although a later rule allows every command."""
+    rules = (
+        ApprovalRule(tool="bash", arguments={"command": "curl *"}, action="deny"),
+        ApprovalRule(tool="bash", action="auto"),
+    )
 
-    assert decision_on(call("bash", command=command), rule) == "ask"
+    assert decision_on(call("bash", command=command), *rules) == decision
 
 
 def test_glob_that_denies_commands_covers_everything_it_matches() -> None:
@@ -164,11 +221,81 @@ def test_glob_that_denies_commands_covers_everything_it_matches() -> None:
     assert decision_on(call("bash", command="ls; curl evil.org"), rule) == "deny"
 
 
+@pytest.mark.parametrize(
+    ("requested", "decision"),
+    [
+        (call("write_file", path="docs/a.md", content=""), "auto"),
+        (call("write_file", path="./docs//a.md", content=""), "auto"),
+        (call("write_file", path="docs/../a", content=""), "ask"),
+        (call("write_file", path="docs/secret", content=""), "deny"),
+        (call("write_file", path="docs/x/../secret", content=""), "deny"),
+        (call("web_fetch", url="https://a.example.com/x?y=/"), "auto"),
+        (call("web_fetch", url="https://evil.org/.example.com/"), "ask"),
+        (call("web_fetch", url="https://evil.org?.example.com/"), "ask"),
+        (call("web_fetch", url="https://evil.org\\.example.com/"), "ask"),
+        (call("web_fetch", url="https://me@a.example.com/"), "ask"),
+    ],
+)
+def test_rule_matches_the_path_and_the_host_that_a_call_means(requested: ToolCall, decision: Decision) -> None:
+    """P15."""
+    rules = (
+        ApprovalRule(tool="write_file", arguments={"path": "docs/secret"}, action="deny"),
+        ApprovalRule(tool="write_file", arguments={"path": "docs/*"}, action="auto"),
+        ApprovalRule(tool="web_fetch", arguments={"url": "https://*.example.com/*"}, action="auto"),
+    )
+
+    assert decision_on(requested, *rules) == decision
+
+
 def test_approval_is_remembered_for_the_same_command_only() -> None:
     remembered = [approval(call("bash", command="make test"), "approve")]
 
     assert decision_on(call("bash", command="make test"), remembered=remembered) == "auto"
     assert decision_on(call("bash", command="make test; rm x"), remembered=remembered) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("requested", "decision"),
+    [
+        (call("bash", command="cd src && make 2>&1 | tee 'a log'"), "auto"),
+        (call("bash", command="cat $(cat name)"), "ask"),
+        (call("bash", command='rm "$X"'), "ask"),
+        (call("bash", command="rm *"), "ask"),
+        (call("web_fetch", url="https://good.org\\@evil.org/"), "ask"),
+    ],
+)
+def test_approval_is_remembered_only_if_the_text_says_what_runs(
+    requested: ToolCall, decision: Decision
+) -> None:
+    """P15: a rejection is remembered for every text."""
+    assert decision_on(requested, remembered=[approval(requested, "approve")]) == decision
+    assert (coverage(requested.name, requested.arguments).by == "nothing") == (decision == "ask")
+    assert decision_on(requested, remembered=[approval(requested, "reject")]) == "deny"
+
+
+def test_approval_is_not_remembered_for_more_hosts() -> None:
+    """P15: the approver saw the hosts that the call could reach."""
+    seen = call("bash", command="make").model_copy(update={"network": NetworkPolicy(allow_hosts=("a.org",))})
+    wider = seen.model_copy(update={"network": NetworkPolicy(allow_hosts=("*",), commands=True)})
+
+    assert decision_on(seen, remembered=[approval(seen, "approve")]) == "auto"
+    assert decision_on(wider, remembered=[approval(seen, "approve")]) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("requested", "words"),
+    [
+        (call("write_file", path="a\u202e", content="x"), "write_file with the path a\\u202e, any content"),
+        (call("bash", command="ls"), "bash with exactly this command"),
+        (call("bash", command="ls $X"), "no further call"),
+        (call("web_fetch", url="https://A.org:8/x"), "any address of the host a.org"),
+        (call("other", a=1), "other with exactly these arguments"),
+    ],
+)
+def test_request_says_what_a_remembered_approval_covers(requested: ToolCall, words: str) -> None:
+    covers = approval_item(requested).covers
+    assert covers is not None
+    assert words in covers.words
 
 
 def test_rejection_is_remembered_and_the_last_decision_applies() -> None:

@@ -26,6 +26,15 @@ class Preview(Stored):
     text: str | None = None
 
 
+class Coverage(Stored):
+    """The further calls that a decision applies to if it is remembered."""
+
+    by: Literal["command", "path", "host", "arguments", "nothing"]
+    """The part of a call that is compared; `nothing` if a user decides every such call."""
+    words: str
+    """The same for people; the text of others in it has its invisible characters marked."""
+
+
 class ApprovalItem(Stored):
     """One call of an approval request."""
 
@@ -37,6 +46,8 @@ class ApprovalItem(Stored):
     preview: Preview
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
     """The hosts that the call may reach; see `ToolCall.network`."""
+    covers: Coverage | None = Field(default=None, exclude_if=lambda covers: covers is None)
+    """The calls that a remembered approval covers; None in requests of version 1.0."""
 
 
 class ApprovalRequested(Stored):

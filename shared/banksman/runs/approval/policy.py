@@ -13,15 +13,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 
-from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
+from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Coverage, Preview
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
-from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.urls import UrlRefused, parse_url
-from banksman.contracts.visible import visible
+from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.runs.approval.commands import is_fixed
+from banksman.runs.approval.rules import ruling
 from banksman.runs.state import OpenApproval
 
 BASH = "bash"
@@ -30,7 +31,6 @@ MAX_PREVIEW_CHARS = 50_000
 """Maximum characters of each text of a preview; the arguments next to it are always complete."""
 
 _FILE_TOOLS = frozenset({"read_file", "write_file"})
-_SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Pattern:
     subject: str
     """The compared part of a call: the whole command (bash), the path (file tools), the host (web_fetch), or
     all arguments (other tools)."""
+    network: str
+    """The hosts that the call may reach, as JSON; empty without a policy."""
 
 
 def decide(
@@ -52,11 +54,11 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
+    ruled: Decision | None = next(filter(None, (ruling(rule, call, host_of(call.arguments)) for rule in rules)), None)
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":
         return decision
-    return remembered.get(pattern_of(call.name, call.arguments), "ask")
+    return remembered.get(pattern_of(call.name, call.arguments, call.network), "ask")
 
 
 def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
@@ -64,7 +66,7 @@ def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
     return call.model_copy(update={name: getattr(tool, name) for name in shared})
 
 
-def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
+def pattern_of(tool: str, arguments: JsonObject, network: NetworkPolicy | None = None) -> Pattern:
     subject = None
     if tool == BASH:
         subject = arguments.get("command")
@@ -74,11 +76,35 @@ def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
         subject = host_of(arguments)
     if not isinstance(subject, str):
         subject = json.dumps(arguments, sort_keys=True, ensure_ascii=False)
-    return Pattern(tool, subject)
+    return Pattern(tool, subject, "" if network is None else network.model_dump_json())
+
+
+def coverage(tool: str, arguments: JsonObject) -> Coverage:
+    """Return which further calls a remembered approval covers, in the words of every place that shows them."""
+    subject = _shown(pattern_of(tool, arguments).subject)
+    match tool:
+        case "bash" if is_fixed(arguments.get("command")):
+            return Coverage(by="command", words="every call of bash with exactly this command")
+        case "bash":
+            return Coverage(by="nothing", words="no further call: this command runs more than its text shows")
+        case "write_file":
+            return Coverage(by="path", words=f"every call of write_file with the path {subject}, any content")
+        case "read_file":
+            return Coverage(by="path", words=f"every call of read_file with the path {subject}")
+        case "web_fetch" if host_of(arguments):
+            return Coverage(by="host", words=f"every call of web_fetch, any address of the host {subject}")
+        case "web_fetch":
+            return Coverage(by="nothing", words="no further call: the host of this address is unclear")
+        case _:
+            words = f"every call of {one_line(tool)} with exactly these arguments"
+            return Coverage(by="arguments", words=words)
 
 
 def remembered_decisions(approvals: Iterable[OpenApproval]) -> dict[Pattern, Decision]:
-    """Return the latest decision by pattern. An edited approval applies to the call as it was approved."""
+    """Return the latest decision by pattern. An edited approval applies to the call as it was approved.
+
+    An approval that covers nothing is omitted: a person decides again.
+    """
     found: dict[Pattern, Decision] = {}
     for approval in approvals:
         items = {item.tool_call_id: item for item in approval.request.items}
@@ -86,7 +112,11 @@ def remembered_decisions(approvals: Iterable[OpenApproval]) -> dict[Pattern, Dec
             item = items.get(decision.tool_call_id)
             if item is not None:
                 arguments = item.arguments if decision.arguments is None else decision.arguments
-                found[pattern_of(item.name, arguments)] = "auto" if decision.decision == "approve" else "deny"
+                pattern = pattern_of(item.name, arguments, item.network)
+                if decision.decision == "reject":
+                    found[pattern] = "deny"
+                elif coverage(item.name, arguments).by != "nothing":
+                    found[pattern] = "auto"
     return found
 
 
@@ -120,24 +150,6 @@ def host_of(arguments: JsonObject) -> str | None:
         return None
 
 
-def _matches(rule: ApprovalRule, call: ToolCall) -> bool:
-    return fnmatchcase(call.name, rule.tool) and all(
-        name in call.arguments and _glob_matches(rule, call.name, glob, call.arguments[name])
-        for name, glob in rule.arguments.items()
-    )
-
-
-def _glob_matches(rule: ApprovalRule, tool: str, glob: str, value: JsonValue) -> bool:
-    """Return whether a glob matches an argument.
-
-    A rule that lets commands run without approval matches no shell operator that it does not contain itself:
-    `git *` must not match `git log; curl …`.
-    """
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    smuggles = tool == BASH and rule.action == "auto" and _SHELL_OPERATORS & set(text) - set(glob)
-    return not smuggles and fnmatchcase(text, glob)
-
-
 def _default(
     call: ToolCall, definition: ToolDefinition, message_text: str, fetched_hosts: frozenset[str]
 ) -> Decision:
@@ -161,6 +173,7 @@ def approval_item(call: ToolCall, *, old_content: str | None = None) -> Approval
         arguments=call.arguments,
         digest=call.digest,
         network=call.network,
+        covers=coverage(call.name, call.arguments),
         preview=preview(call, old_content=old_content),
     )
 

@@ -1,0 +1,73 @@
+"""Decides whether a rule of an approval policy matches a call. Pure.
+
+A rule with `auto` matches only what its patterns certainly mean; where that is unknown, a person decides.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from fnmatch import fnmatchcase
+
+from banksman.contracts.assistants import ApprovalRule, Decision
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.wire import JsonValue
+from banksman.runs.approval.commands import simple_words, words_match
+
+_URL = re.compile(r"([^:/?#]*)://([^/?#]*)(.*)", re.DOTALL)
+
+
+def ruling(rule: ApprovalRule, call: ToolCall, host: str | None) -> Decision | None:
+    """Return what a rule decides about a call whose URL has this host; None if it does not match.
+
+    A rule with `deny` decides `ask` for a command that it does not match but cannot read.
+    """
+    if not fnmatchcase(call.name, rule.tool) or not rule.arguments.keys() <= call.arguments.keys():
+        return None
+    found = {
+        _matches(rule.action, call.name, name, glob, call.arguments[name], host)
+        for name, glob in rule.arguments.items()
+    }
+    if False in found:
+        return None
+    return "ask" if None in found else rule.action
+
+
+def _matches(
+    action: Decision, tool: str, name: str, glob: str, value: JsonValue, host: str | None
+) -> bool | None:
+    """Return whether a glob matches an argument; None if that is unknown."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    match tool, name:
+        case "bash", "command":
+            return _command_matches(action, glob, text)
+        case ("read_file" | "write_file"), "path":
+            return _path_matches(action, glob, text)
+        case "web_fetch", "url" if action == "auto":
+            return host is not None and _url_matches(glob, text)
+        case _:
+            return fnmatchcase(text, glob)
+
+
+def _command_matches(action: Decision, glob: str, command: str) -> bool | None:
+    words = simple_words(command)
+    if action == "auto":
+        return words is not None and words_match(glob, words)
+    if fnmatchcase(command, glob):
+        return True
+    return None if words is None else fnmatchcase(" ".join(words), glob)
+
+
+def _path_matches(action: Decision, glob: str, path: str) -> bool:
+    """Compare the path that a runner opens: `docs/../x` is not below `docs`."""
+    opened = posixpath.normpath(path)
+    return fnmatchcase(opened, glob) or (action != "auto" and fnmatchcase(path, glob))
+
+
+def _url_matches(glob: str, url: str) -> bool:
+    """Compare scheme, host and rest by themselves, so that no `*` reaches from one into the next."""
+    wanted, given = _URL.fullmatch(glob), _URL.fullmatch(url)
+    if wanted is None or given is None:
+        return fnmatchcase(url, glob)
+    return all(map(fnmatchcase, given.groups(), wanted.groups()))
