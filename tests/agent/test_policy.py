@@ -174,10 +174,12 @@ GIT = "git *"
         (GIT, "X=1 git log", "ask"),
         ("*", "GIT_PAGER=id git log", "ask"),
         *((GIT, command, "ask") for command in (
-            "git log; curl evil.org", "git log && rm x", "git log | sh", "git $(id)", "git `id`", "git log\nrm x",
+            "git log; curl evil.org", "git log && rm x", "git log | sh", "git $(id)", "git `id`",
+            "git log\nrm x",
             "git log > x", "git log < x", "git log & id", "git $X", "git log *", "git log [a]", "git log ?",
             "git log {a,b}", "git log ~/x", "git log --x=~root", "git \\log", 'git "$(id)"', 'git "`id`"',
-            'git "a\\"b"', "git (id)", "git !!", "git log #x", "git 'open", "git log\x00", "git log\u00a0-c x",
+            'git "a\\"b"', "git (id)", "git !!", "git log #x", "git 'open", "git log\x00",
+            "git log\u00a0-c x",
             "git\u2028log", "git log\r", "'git' log;id",
         )),
     ],
@@ -236,7 +238,9 @@ def test_glob_that_denies_commands_covers_everything_it_matches() -> None:
         (call("web_fetch", url="https://me@a.example.com/"), "ask"),
     ],
 )
-def test_rule_matches_the_path_and_the_host_that_a_call_means(requested: ToolCall, decision: Decision) -> None:
+def test_rule_matches_the_path_and_the_host_that_a_call_means(
+    requested: ToolCall, decision: Decision
+) -> None:
     """P15."""
     rules = (
         ApprovalRule(tool="write_file", arguments={"path": "docs/secret"}, action="deny"),

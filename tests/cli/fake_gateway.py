@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from tests.support.polling import wait_until
@@ -32,6 +33,8 @@ class FakeGateway:
         """The client's frames in order of arrival."""
         self.replies: dict[str, list[Frame]] = {}
         """Replies to the next frames of a type, in place of an `ack`."""
+        self.approvals: list[Frame] = []
+        """The open approval requests that it lists."""
         self.url = ""
         self._on_message = on_message
         self._client: ServerConnection | None = None
@@ -52,11 +55,11 @@ class FakeGateway:
         assert self._client is not None
         self._client.close()
 
-    def received(self, type: str) -> Frame:
-        """Wait for the client's first frame of this type and return it."""
+    def received(self, type: str, number: int = 1) -> Frame:
+        """Wait for the client's frame of this type and number, counted from 1, and return it."""
         return wait_until(
-            lambda: next((frame for frame in [*self.frames] if frame["type"] == type), None),
-            failure=lambda: f"no {type} among {self.frames}",
+            lambda: next(iter([one for one in [*self.frames] if one["type"] == type][number - 1 :]), None),
+            failure=lambda: f"no {type} {number} among {self.frames}",
         )
 
     def serve(self, client: ServerConnection) -> None:
@@ -71,6 +74,14 @@ class FakeGateway:
             if frame["type"] == "chat.send":
                 self._on_message(self)
 
+    def respond(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Return the list of approval requests over HTTP; None for the websocket."""
+        if "upgrade" in request.headers:
+            return None
+        response = connection.respond(200, json.dumps({"items": self.approvals, "next": None}))
+        response.headers["content-type"] = "application/json"
+        return response
+
     def _send(self, frame: Frame) -> None:
         assert self._client is not None
         self._client.send(json.dumps(frame))
@@ -84,7 +95,7 @@ def fake_gateway(on_message: Callable[[FakeGateway], None]) -> Generator[FakeGat
         on_message: Called after a message was acknowledged; it sends the first events of the run.
     """
     gateway = FakeGateway(on_message)
-    with serve(gateway.serve, "127.0.0.1", 0) as server:
+    with serve(gateway.serve, "127.0.0.1", 0, process_request=gateway.respond) as server:
         gateway.url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

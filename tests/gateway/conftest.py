@@ -28,7 +28,7 @@ from banksman.bus.names import RUNS
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.log import AppendConflict, EventLog
 from banksman.contracts import subjects
-from banksman.contracts.approvals import ApprovalForgotten, ApprovalItem, Preview
+from banksman.contracts.approvals import ApprovalForgotten
 from banksman.contracts.events import (
     Commit,
     Event,
@@ -47,7 +47,7 @@ from banksman.gateway.app import Running, serving
 from banksman.gateway.composition import FEATURES
 from banksman.gateway.feature import Feature
 from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
-from banksman.runs.approval.policy import approval_requested
+from banksman.runs.approval.policy import approval_item, approval_requested
 from banksman.runs.approval.requests import resolution
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
@@ -265,13 +265,7 @@ class Agent:
     ) -> ApprovalRequest:
         """Log an approval request, which an agent stores afterwards."""
         call = ToolCall(id=new_id("k"), name="bash", arguments={"command": command})
-        item = ApprovalItem(
-            tool_call_id=call.id,
-            name=call.name,
-            arguments=call.arguments,
-            digest=call.digest,
-            preview=Preview(kind="command", command=command),
-        )
+        item = approval_item(call)
         now = datetime.now(UTC)
         logged = approval_requested(
             approval_id_for(start.run_id),

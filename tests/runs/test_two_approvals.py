@@ -9,6 +9,7 @@ import pytest
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.approvals.decisions import SubmittedDecision
+from banksman.gateway.conversations.sent_approvals import sent_items
 from banksman.runs.approval.requests import problem, sign
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
@@ -51,11 +52,17 @@ def test_the_second_user_approves_exactly_what_the_first_one_approved() -> None:
     (item,) = scenario.approval_request.items
     edit = ItemDecision(tool_call_id=item.tool_call_id, decision="approve", arguments={"edited": True})
     scenario.decide(SubmittedDecision(by="ann", decisions=(edit,)))
+    request = scenario.approval_request
+    current = tuple(
+        one.digest for one in sent_items(request.items, scenario.broker.firsts[request.approval_id])
+    )
     approve(scenario, "bob")
-    approve(scenario, "bob", remember="run")
-    assert (scenario.executed(), scenario.open_run.waits) == (0, True)
+    approve(scenario, "bob", digests=(item.digest,))
+    approve(scenario, "bob", remember="run", digests=current)
     scenario.decide(SubmittedDecision(by="bob", decisions=(edit,)))
     scenario.run(seconds=5)
+    assert (scenario.executed(), scenario.open_run.waits) == (0, True)
+    approve(scenario, "bob", digests=current)
     assert (scenario.executed(), scenario.outcomes()) == (1, ["completed"])
     scenario.end()
 

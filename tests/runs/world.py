@@ -34,6 +34,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, SubmittedDecision, decide
+from banksman.gateway.conversations.sent_approvals import sent_items
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.quotas.places import Shares
 from banksman.runs import handlers
@@ -572,7 +573,9 @@ class World:
         for approval_id in self.open_approval_requests:
             verdict = SubmittedDecision(by="ann", all="approve")
             if first := self.broker.firsts.get(approval_id):
-                verdict = SubmittedDecision(by="bob", decisions=first.decisions, remember=first.remember)
+                items = sent_items(self.broker.requests[approval_id].items, first)
+                digests = tuple(item.digest for item in items)
+                verdict = SubmittedDecision(by="bob", all="approve", digests=digests)
             self.client_decides(approval_id, verdict)
             return True
         return False

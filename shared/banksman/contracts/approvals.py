@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ApprovalTerms
+from banksman.contracts.ids import digest
 from banksman.contracts.tools import NetworkPolicy
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 
@@ -48,29 +49,9 @@ class ApprovalItem(Stored):
     """The hosts that the call may reach; see `ToolCall.network`."""
     covers: Coverage | None = Field(default=None, exclude_if=lambda covers: covers is None)
     """The calls that a remembered approval covers; None in requests of version 1.0."""
-
-
-class ApprovalRequested(Stored):
-    """Calls of one iteration wait for a user's decision."""
-
-    type: Literal["approval.requested"] = "approval.requested"
-    approval_id: Token
-    expires_at: Timestamp
-    items: tuple[ApprovalItem, ...]
-    terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
-    """The terms of the decision; None for one approver and no escalation."""
-    escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
-    """Time of escalation if no decision arrives before; None for no escalation."""
-
-
-class ItemDecision(Stored):
-    """The decision about one call."""
-
-    tool_call_id: Token
-    decision: Literal["approve", "reject"]
-    arguments: JsonObject | None = None
-    """Edited arguments; None keeps the requested ones."""
-    reason: str | None = Field(default=None, max_length=2000)
+    requested: JsonObject | None = Field(default=None, exclude_if=lambda requested: requested is None)
+    """The requested arguments, if the first of two approvers edited them; `arguments` are the edited ones.
+    Only in requests as they are sent to the second one."""
 
 
 ApprovalOutcome = Literal["approved", "rejected", "mixed", "expired", "cancelled", "superseded"]
@@ -84,6 +65,53 @@ superseded  the user sent another message instead
 """
 
 Remember = Literal["run", "conversation"]
+
+
+class ItemDecision(Stored):
+    """The decision about one call."""
+
+    tool_call_id: Token
+    decision: Literal["approve", "reject"]
+    arguments: JsonObject | None = None
+    """Edited arguments; None keeps the requested ones."""
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class ApprovedFirst(Stored):
+    """The first of two approvals."""
+
+    by: str
+    decided_at: Timestamp
+    decisions: tuple[ItemDecision, ...]
+    remember: Remember | None
+
+
+class ApprovalRequested(Stored):
+    """Calls of one iteration wait for a user's decision."""
+
+    type: Literal["approval.requested"] = "approval.requested"
+    approval_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+    terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
+    """The terms of the decision; None for one approver and no escalation."""
+    escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+    """Time of escalation if no decision arrives before; None for no escalation."""
+    first: ApprovedFirst | None = Field(default=None, exclude_if=lambda first: first is None)
+    """The first of two approvals: the second user approves the same calls, and for as long. Only in requests
+    as they are sent to the second one."""
+
+
+def sent_digest(call: str, decision: str = "approve", remember: Remember | None = None) -> str:
+    """Return the digest of an item as an approver is sent it, from the digest of its call.
+
+    After a first approval it covers that user's decision about the call, and for how long it is remembered.
+    """
+    return (
+        call
+        if (decision, remember) == ("approve", None)
+        else digest(f"{call}\n{decision}\n{remember}".encode())
+    )
 
 
 class ApprovalResolved(Stored):

@@ -35,11 +35,12 @@ class ApprovalRule(Stored):
     arguments: dict[str, str] = Field(default_factory=dict)
     """Glob patterns by argument name, matched against the argument's text. All must match.
 
-    For the `command` of `bash`, `auto` matches word by word, and only simple commands: no operator, redirection,
-    assignment, variable, substitution or pattern of file names. A last `*` stands for words that are not options, a
-    last `-*` for words of any kind; other wildcards match an option only if they begin with `-`. A rule does not
-    see what a program does with its words: a subcommand, an option, an alias of its settings or a script can run
-    other programs. `deny` matches the text and the words; a user decides a command that it cannot read.
+    For the `command` of `bash`, `auto` matches word by word, and only simple commands: no operator,
+    redirection, assignment, variable, substitution or pattern of file names. A last `*` stands for words that
+    are not options, a last `-*` for words of any kind; other wildcards match an option only if they begin
+    with `-`. A rule does not see what a program does with its words: a subcommand, an option, an alias of its
+    settings or a script can run other programs. `deny` matches the text and the words; a user decides a
+    command that it cannot read.
     """
     action: Decision
 

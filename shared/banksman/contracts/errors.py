@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 
 class ErrorCode(StrEnum):
@@ -74,6 +74,8 @@ class BanksmanError(Exception):
     retryable: bool = False
     retry_after_s: float | None = None
     """Seconds after which a client may retry; None if no time is known."""
+    details: dict[str, Any] | None = None
+    """Facts for clients beside the message."""
 
     @property
     def public(self) -> str:
@@ -97,6 +99,7 @@ class BadInput(CallerMistake):
         self.field = field
         self.value = value
         self.expected = expected
+        self.details = {"field": field, "expected": expected}
         rule, semicolon, advice = expected.partition("; ")
         says = f" {rule}" if rule.startswith(("must ", "is ")) else f": expected {rule}"
         got = "" if value is None or rule.startswith("is ") else f", got {_shown(value)}"

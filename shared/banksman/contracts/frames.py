@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
+from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
@@ -160,8 +160,9 @@ class ApprovalDecision(Envelope):
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
-    """Digests of the calls that the approver saw, in the order of the request. A decision whose digests
-    differ from those of the request is refused with `conflict`; empty skips the check."""
+    """Digests of the items that the approver was sent, in their order. If they are not those of the current
+    content, the decision is refused with `conflict`, and its details have that content. They may be empty
+    unless a first approval changed the content."""
     link: str | None = Field(default=None, max_length=1000)
     """The signed part of the link to the request, which allows one decision; None without a link."""
 
@@ -350,14 +351,11 @@ ServerFrame = (
 
 def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame:
     """Return the `error` frame for an exception."""
-    details: JsonObject | None = None
-    if isinstance(error, BadInput):
-        details = {"field": error.field, "expected": error.expected}
     return ErrorFrame(
         reply_to=reply_to,
         code=error.code,
         message=error.public,
         retryable=error.retryable,
         retry_after_s=error.retry_after_s,
-        details=details,
+        details=error.details,
     )

@@ -10,8 +10,8 @@ import typer
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway, parse_value
 from banksman.cli.options import Json
-from banksman.cli.output import Exit, exit_with
-from banksman.contracts.errors import NotFound
+from banksman.cli.output import PROGRAM, Exit, exit_with
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token
 
 if TYPE_CHECKING:
@@ -38,12 +38,17 @@ def approve(
         Literal["run", "conversation"] | None,
         typer.Option(help="Auto-approve matching calls for this scope."),
     ] = None,
+    seen: Annotated[str | None, typer.Option(help="Digest of the content that you saw.")] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Approve all calls of an approval request."""
+    """Approve all calls of an approval request.
+
+    If a first user changed it, `--seen` names the content that `banksman approvals` shows.
+    """
     with gateway(url) as api:
-        _decide(api, approval, "approve", {"all": "approve", "remember": remember}, as_json=json)
+        decision = {"all": "approve", "remember": remember, "digests": _seen(api, approval, seen)}
+        _decide(api, approval, "approve", decision, as_json=json)
 
 
 @app.command()
@@ -94,8 +99,17 @@ def _decide(
     *,
     as_json: bool,
 ) -> None:
+    from banksman.bus.errors import RemoteError
+    from banksman.cli.client.talk import changed_content
+
     with api.session() as session:
-        reply = session.request("approval.reply", approval_id=approval_id, **decision)
+        try:
+            reply = session.request("approval.reply", approval_id=approval_id, **decision)
+        except RemoteError as refused:
+            if (current := changed_content(refused)) is None:
+                raise
+            output.print_result({"approval": current}, _request_lines(current), as_json=as_json)
+            raise Conflict("another user changed what will run") from refused
     late = bool(reply.get("already_resolved"))
     if reply.get("outcome") == "awaiting_second":
         text = "approved by you; another user must approve the same calls"
@@ -106,24 +120,39 @@ def _decide(
     exit_with(Exit.WARNING if late else Exit.OK)
 
 
+def _seen(api: GatewayClient, approval_id: str, seen: str | None) -> list[str]:
+    """Return the digests of the content that the user saw; empty without `seen`, which may be refused."""
+    from banksman.cli.client.view import seen_digest
+
+    if seen is None:
+        return []
+    request = _open(api, approval_id)
+    if seen_digest(request) != seen:
+        raise Conflict(f"the content has changed: read it with `{PROGRAM} approvals`")
+    return [item["digest"] for item in request["items"]]
+
+
 def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[str, str]]:
     """Return a rejection of each call; raise `NotFound` if no open approval request has this id."""
-    for request in api.items("approval.list"):
-        if request["approval_id"] == approval_id:
-            return [
-                {"tool_call_id": item["tool_call_id"], "decision": "reject", "reason": reason}
-                for item in request["items"]
-            ]
-    raise NotFound("open approval", approval_id)
+    return [
+        {"tool_call_id": item["tool_call_id"], "decision": "reject", "reason": reason}
+        for item in _open(api, approval_id)["items"]
+    ]
 
 
-def _request_lines(request: Mapping[str, Any]) -> str:
-    from banksman.cli.client.view import call_line
+def _open(api: GatewayClient, approval_id: str) -> dict[str, Any]:
+    """Return an open approval request as it is sent now; raise `NotFound` if none has this id."""
+    found = (one for one in api.items("approval.list") if one["approval_id"] == approval_id)
+    if (request := next(found, None)) is None:
+        raise NotFound("open approval", approval_id)
+    return request
 
-    lines = [f"{request['approval_id']}  expires {request['expires_at']}", *map(call_line, request["items"])]
-    if first := request.get("first"):
-        lines.append(f"approved by {first['by']}; another user must approve the same calls")
-    return "\n    ".join(lines)
+
+def _request_lines(request: dict[str, Any]) -> str:
+    from banksman.cli.client.view import request_lines
+
+    head = f"{request['approval_id']}  expires {request['expires_at']}"
+    return "\n".join([head, *request_lines(request)])
 
 
 def _input_lines(request: Mapping[str, Any]) -> str:

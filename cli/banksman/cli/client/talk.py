@@ -6,16 +6,15 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 from banksman.bus.errors import RemoteError
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession
 from banksman.cli.client.options import parse_value
-from banksman.cli.client.view import View
+from banksman.cli.client.view import View, shown_digests
 from banksman.cli.output import Exit, prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
-from banksman.contracts.tools import NetworkPolicy, call_digest
 from banksman.contracts.wire import has_lone_surrogate
 
 Verdict = Literal["approve", "reject"]
@@ -65,7 +64,7 @@ def _follow(session: FrameSession, run_id: str, followed: set[str], view: View, 
             continue
         data: Frame = frame.get("data") or {}
         match frame["type"]:
-            case "approval.requested" if not _decided(session, data, decide):
+            case "approval.requested" if not _decided(session, data, view, decide):
                 return Exit.WARNING
             case "input.requested" if not _provided(session, data):
                 return Exit.WARNING
@@ -79,14 +78,26 @@ def _follow(session: FrameSession, run_id: str, followed: set[str], view: View, 
     raise AssertionError("frames() ends only with an exception")
 
 
-def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:
+def _decided(session: FrameSession, request: Frame, view: View, decide: Decide) -> bool:
     verdict = decide(request)
     if verdict is None:
         output.print_error(f"waiting for you: banksman approve {request['approval_id']}")
         return False
-    digests = [_shown_digest(item) for item in request["items"]]
-    session.request("approval.reply", approval_id=request["approval_id"], all=verdict, digests=digests)
+    digests = shown_digests(request)
+    try:
+        session.request("approval.reply", approval_id=request["approval_id"], all=verdict, digests=digests)
+    except RemoteError as refused:
+        if (current := changed_content(refused)) is None:
+            raise
+        # Another user approved it otherwise since: this user sees that before the decision.
+        view.show({"type": "approval.requested", "data": current})
+        return _decided(session, current, view, decide)
     return True
+
+
+def changed_content(refused: RemoteError) -> Frame | None:
+    """Return the current content of an approval request, if that is why a decision was refused."""
+    return cast(Frame | None, (refused.frame.details or {}).get("approval"))
 
 
 def _provided(session: FrameSession, request: Frame) -> bool:
@@ -101,13 +112,6 @@ def _provided(session: FrameSession, request: Frame) -> bool:
             output.print_error(str(refused))
     output.print_error(f"waiting for you: banksman provide {request['request_id']} VALUE")
     return False
-
-
-def _shown_digest(item: Frame) -> str:
-    """Return the digest of the call as it was shown, so that a decision on any other call is refused."""
-    network = item.get("network")
-    policy = None if network is None else NetworkPolicy.model_validate(network)
-    return call_digest(item["name"], item["arguments"], policy)
 
 
 def check_message(text: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any, cast
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame
+from banksman.contracts.approvals import sent_digest
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import NetworkPolicy, call_digest
 from banksman.contracts.visible import one_line, visible, visible_json
 from banksman.contracts.workflows import INPUT_CALL
 
@@ -134,9 +136,8 @@ class TextView:
         self._end_line()
 
     def _request(self, data: Frame) -> None:
-        self._line(f"? approval {data['approval_id']}")
-        for item in data["items"]:
-            self._line(f"    {call_line(item)}")
+        for line in (f"? approval {data['approval_id']}", *request_lines(data)):
+            self._line(line)
 
     def _finished(self, data: Frame) -> None:
         self._end_line()
@@ -194,11 +195,52 @@ def _called(data: Frame) -> str:
     return f"· {one_line(data['name'])} {visible_json(data.get('arguments'))}"
 
 
-def call_line(item: Mapping[str, Any]) -> str:
-    """Return all that a decision on a call covers: tool, arguments, and hosts that the call may reach."""
+def request_lines(request: Frame) -> list[str]:
+    """Return all that a decision covers: the calls as they run, and what a first user approved."""
+    lines = [f"    {line}" for item in request["items"] for line in _call_lines(item)]
+    first: Frame | None = request.get("first")
+    if first is None:
+        return lines
+    lines += [f"    approved by {one_line(first['by'])}; another user must approve the same calls"]
+    if first.get("remember"):
+        lines += [f"    and remember it for this {first['remember']}"]
+    refused = [one["tool_call_id"] for one in first["decisions"] if one["decision"] == "reject"]
+    lines += [
+        f"    rejected: {one_line(one['name'])}" for one in request["items"] if one["tool_call_id"] in refused
+    ]
+    return [*lines, f"    banksman approve {request['approval_id']} --seen {seen_digest(request)}"]
+
+
+def seen_digest(request: Frame) -> str:
+    """Return the digest of the content of a request, for a user to name it."""
+    return digest("\n".join(shown_digests(request)).encode())[:16]
+
+
+def shown_digests(request: Frame) -> list[str]:
+    """Return the digests of the items as they are shown: a decision on other content is refused."""
+    first: Frame = request.get("first") or {}
+    decided = {one["tool_call_id"]: one["decision"] for one in first.get("decisions", ())}
+    return [
+        sent_digest(_call_digest(item), decided.get(item["tool_call_id"], "approve"), first.get("remember"))
+        for item in request["items"]
+    ]
+
+
+def _call_digest(item: Frame) -> str:
+    network = item.get("network")
+    policy = None if network is None else NetworkPolicy.model_validate(network)
+    return call_digest(item["name"], item["arguments"], policy)
+
+
+def _call_lines(item: Frame) -> list[str]:
     network: Frame = item.get("network") or {}
     hosts = f"  hosts: {visible_json(network)}" if network else ""
-    return f"{one_line(item['name'])} {visible_json(item['arguments'])}{hosts}"
+    lines = [f"{one_line(item['name'])} {visible_json(item['arguments'])}{hosts}"]
+    if "requested" in item:
+        lines += [f"  requested: {visible_json(item['requested'])}"]
+    if covers := item.get("covers"):
+        lines += [f"  if remembered, it applies to {one_line(covers['words'])}"]
+    return lines
 
 
 def _text(content: Any) -> str:

@@ -35,8 +35,8 @@ def simple_words(command: str) -> list[str] | None:
 def words_match(glob: str, words: list[str]) -> bool:
     """Return whether each word of a simple command matches the pattern at its place.
 
-    A last `*` stands for one or more words that are not options, a last `-*` for one or more words of any kind.
-    A pattern with a wildcard matches an option only if it begins with `-`, and no path with `..`.
+    A last `*` stands for one or more words that are not options, a last `-*` for one or more of any kind. A
+    pattern with a wildcard matches an option only if it begins with `-`, and no path with `..`.
     """
     try:
         patterns = shlex.split(glob)

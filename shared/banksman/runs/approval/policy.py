@@ -54,7 +54,9 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    ruled: Decision | None = next(filter(None, (ruling(rule, call, host_of(call.arguments)) for rule in rules)), None)
+    ruled: Decision | None = next(
+        filter(None, (ruling(rule, call, host_of(call.arguments)) for rule in rules)), None
+    )
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":
         return decision
@@ -80,7 +82,7 @@ def pattern_of(tool: str, arguments: JsonObject, network: NetworkPolicy | None =
 
 
 def coverage(tool: str, arguments: JsonObject) -> Coverage:
-    """Return which further calls a remembered approval covers, in the words of every place that shows them."""
+    """Return which further calls a remembered approval covers, in the words that every place shows."""
     subject = _shown(pattern_of(tool, arguments).subject)
     match tool:
         case "bash" if is_fixed(arguments.get("command")):

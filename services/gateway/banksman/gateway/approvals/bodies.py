@@ -22,8 +22,9 @@ class DecisionBody(RequestBody):
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
-    """Digests of the calls that the approver saw, in the order of the request. A decision whose digests
-    differ from those of the request is refused with `conflict`; empty skips the check."""
+    """Digests of the items that the approver was sent, in their order. If they are not those of the current
+    content, the decision is refused with `conflict`, and its details have that content. They may be empty
+    unless a first approval changed the content."""
     link: str | None = Field(default=None, max_length=1000)
     """The signed part of the link to the request, which allows one decision; null without a link."""
 
@@ -32,15 +33,6 @@ class InputBody(RequestBody):
     """The value that a workflow requested."""
 
     value: JsonValue
-
-
-class ApprovedFirst(Stored):
-    """The first of two approvals."""
-
-    by: str
-    decided_at: Timestamp
-    decisions: tuple[ItemDecision, ...]
-    remember: Remember | None
 
 
 class PendingApproval(ConversationApproval):
@@ -54,8 +46,6 @@ class PendingApproval(ConversationApproval):
     """The user who created the conversation; empty if unknown."""
     terms: ApprovalTerms | None = None
     """The terms of the decision; null for one approver and no escalation."""
-    first: ApprovedFirst | None = None
-    """The first of two approvals, which another user must repeat; null for none."""
     escalates_at: Timestamp | None = None
     """Time of its escalation; null for no escalation."""
     escalated: bool = False

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeVar
 
-from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
+from banksman.contracts.approvals import (
+    ApprovalItem,
+    ApprovalOutcome,
+    ApprovalRequested,
+    ItemDecision,
+    Remember,
+)
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady
 from banksman.contracts.frames import Ack, ApprovalDecision
 from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import ApprovalReply, FirstApproval, LinkUse
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
 from banksman.gateway.approvals.links import use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.stored_replies import (
     ReplySlots,
     confirming,
-    first_approval,
+    read_first,
     readable,
+    store_first,
     stored_reply,
     valid_reply,
 )
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.sent_approvals import approved_first, sent_items
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.ports import Clock
@@ -35,6 +44,7 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""
 RETRY_S = 0.1
+SHOW_AGAIN = "show the approver the current one, and send the digests of its items"
 AWAITING_SECOND: Final = "awaiting_second"
 """The outcome of the first of two approvals."""
 DECISION_FIELDS = ("decisions", "all", "remember", "digests", "link")
@@ -54,11 +64,18 @@ class SubmittedDecision:
     """`approve` or `reject`, for every item."""
     remember: Remember | None = None
     digests: tuple[str, ...] = ()
-    """Digests of the calls that the user saw, in the order of the request; empty if the client sent none."""
+    """Digests of the items that the user was sent, in their order; empty if the client sent none."""
     link: str | None = None
     """The link that led the user to the request; None for a decision without one."""
     decision_id: str = field(default_factory=lambda: new_id("answer-"))
     """Identifies the request; its repeats have the same id."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether it rejects every call."""
+        return self.all == "reject" or (
+            bool(self.decisions) and all(one.decision == "reject" for one in self.decisions)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,35 @@ class Decisions:
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
 
 
+class ContentChanged(Conflict):
+    """The approver was sent another content than the request has now, which `details` contains."""
+
+    def __init__(self, current: ApprovalRequested) -> None:
+        text = f"approval {current.approval_id!r} has another content than was shown: {SHOW_AGAIN}"
+        super().__init__(text)
+        self.details = {"approval": current.model_dump(mode="json", exclude={"type"})}
+
+
+def _check_content(
+    request: ApprovalRequest, first: FirstApproval | None, submitted: SubmittedDecision
+) -> None:
+    """Raise `ContentChanged` unless the digests of a decision are of the content that is sent now.
+
+    They may be missing from a rejection, and as long as the content is that of the request.
+    """
+    sent = ApprovalRequested(
+        approval_id=request.approval_id,
+        expires_at=request.expires_at,
+        items=sent_items(request.items, first),
+        terms=request.terms,
+        first=first and approved_first(first),
+    )
+    before, now = (tuple(item.digest for item in one.items) for one in (request, sent))
+    if submitted.digests != now and (submitted.digests, before) != ((), now):
+        if not (submitted.rejects and submitted.digests in ((), before)):
+            raise ContentChanged(sent)
+
+
 async def decide(
     slots: ReplySlots,
     clock: Clock,
@@ -155,8 +201,8 @@ async def decide(
 
     Raises:
         NotReady: An invalid stored reply is about to be removed.
-        Conflict: The request has expired, lists other calls than the user saw, or was approved by the same
-            user or otherwise before.
+        Conflict: The request has expired, was approved by the same user or otherwise before, or has another
+            content than the user saw.
     """
     request, stored = await readable(slots, tenant, approval_id)
     if request is not None and request.input is not None:
@@ -168,10 +214,13 @@ async def decide(
     now = clock.now()
     if now > request.expires_at:
         raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
-    digests = tuple(item.digest for item in request.items)
-    if submitted.digests not in ((), digests):
-        raise Conflict(f"approval {approval_id!r} lists other calls than the ones that were shown")
-    decisions = tuple([await _item_decision(item, submitted, check) for item in request.items])
+    first = None
+    with suppress(Conflict) if submitted.rejects else nullcontext():
+        first = await read_first(slots, request, key)
+    if first is not None and first.answer_id == submitted.decision_id:
+        return DecisionResult(first, won=True)
+    _check_content(request, first, submitted)
+    decisions = tuple([await _item_decision(item, submitted, check, first) for item in request.items])
     known = {item.tool_call_id for item in request.items}
     for decision in submitted.decisions:
         if decision.tool_call_id not in known:
@@ -184,8 +233,8 @@ async def decide(
         outcome=_outcome(decisions),
         by=submitted.by,
         decisions=decisions,
-        remember=submitted.remember,
-        digests=digests,
+        remember=submitted.remember or (first and first.remember),
+        digests=tuple(item.digest for item in request.items),
         decided_at=now,
         answer_id=submitted.decision_id,
     )
@@ -193,9 +242,11 @@ async def decide(
         use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
         await use_link(slots, submitted.link, request, use, now, key)
     if request.approvers > 1 and reply.outcome != "rejected":
-        first = await first_approval(slots, reply, key)
-        if first.answer_id == reply.answer_id:
-            return DecisionResult(first, won=True)
+        if first is None:
+            first = await store_first(slots, reply, key)
+            if first.answer_id == reply.answer_id:
+                return DecisionResult(first, won=True)
+            _check_content(request, first, submitted)
         reply = confirming(reply, first)
     return _result(await stored_reply(slots, request, reply, key), submitted)
 
@@ -206,10 +257,14 @@ def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResul
 
 
 async def _item_decision(
-    item: ApprovalItem, submitted: SubmittedDecision, check: CheckArguments
+    item: ApprovalItem, submitted: SubmittedDecision, check: CheckArguments, first: FirstApproval | None
 ) -> ItemDecision:
-    if submitted.all in ("approve", "reject"):
-        return ItemDecision(tool_call_id=item.tool_call_id, decision=submitted.all)
+    """Return the decision about a call; without arguments, the call is as the approver was sent it."""
+    before = {one.tool_call_id: one for one in first.decisions}.get(item.tool_call_id) if first else None
+    if submitted.all == "approve":
+        return before or ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
+    if submitted.all == "reject":
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject")
     given = [decision for decision in submitted.decisions if decision.tool_call_id == item.tool_call_id]
     if len(given) != 1:
         raise BadInput("decisions", item.tool_call_id, "exactly one decision for every item of the approval")
@@ -221,6 +276,8 @@ async def _item_decision(
         # Unchanged arguments are not an edit, so the model is not notified of one.
         if call_digest(item.name, decision.arguments, item.network) == item.digest:
             return decision.model_copy(update={"arguments": None})
+    if before is not None and decision.arguments is None and decision.decision == before.decision:
+        return before
     return decision
 
 

@@ -21,6 +21,7 @@ from banksman.contracts.work import ApprovalRequest, EscalateApproval, FirstAppr
 from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.stored_replies import readable
 from banksman.gateway.conversations.conversations import Conversations, read_all
+from banksman.gateway.conversations.sent_approvals import approved_first, sent_items
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.ports import Clock
@@ -80,7 +81,7 @@ class PendingApprovals:
                 requested_at=datetime.fromisoformat(one.stored_at),
                 title=title,
                 requested_by=creator,
-                **dict(one.request),
+                **{name: value for name, value in one.request if name != "items"},
                 **_noted(one.request, notes.get(one.request.approval_id, {}), user, now),
             )
             for one in pending
@@ -174,7 +175,8 @@ def _noted(
     # Users named by the escalation see the request after it; others see it unless they set it aside.
     named = escalation is not None and user in escalation.users
     return {
-        "first": None if first is None else bodies.ApprovedFirst(**dict(first)),
+        "items": sent_items(request.items, first),
+        "first": first and approved_first(first),
         "escalated": escalated,
         "set_aside_by": by,
         "for_you": escalated if named else user not in by,

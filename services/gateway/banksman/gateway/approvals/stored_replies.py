@@ -61,24 +61,36 @@ def open_again(approval_id: str) -> NotReady:
     return NotReady(message, retry_after_s=0.5)
 
 
-async def first_approval(slots: ReplySlots, reply: ApprovalReply, key: bytes) -> FirstApproval:
-    """Return the stored first approval of a request; without one, store this reply as the first approval."""
+async def read_first(slots: ReplySlots, request: ApprovalRequest, key: bytes) -> FirstApproval | None:
+    """Return the first of two approvals of a request, if any; raise `Conflict` if it is invalid."""
+    if request.approvers == 1:
+        return None
     try:
-        first = await slots.first(reply.tenant, reply.approval_id)
-        if first is None:
-            fields = set(FirstApproval.model_fields) - {"signature"}
-            mine = FirstApproval(**{name: getattr(reply, name) for name in fields})
-            # Two users may approve at once: the slot decides which of them is the first.
-            first = await slots.store_first(sign(mine, key))
+        first = await slots.first(request.tenant, request.approval_id)
     except Poison as poison:
-        raise _invalid(reply) from poison
+        raise _invalid(request.approval_id) from poison
+    return first and _signed(first, key)
+
+
+async def store_first(slots: ReplySlots, reply: ApprovalReply, key: bytes) -> FirstApproval:
+    """Store a reply as the first of two approvals; return the stored one, which may be another user's."""
+    fields = set(FirstApproval.model_fields) - {"signature"}
+    mine = FirstApproval(**{name: getattr(reply, name) for name in fields})
+    try:
+        # Two users may approve at once: the slot decides which of them is the first.
+        return _signed(await slots.store_first(sign(mine, key)), key)
+    except Poison as poison:
+        raise _invalid(reply.approval_id) from poison
+
+
+def _signed(first: FirstApproval, key: bytes) -> FirstApproval:
     if not is_signed(first, key):
-        raise _invalid(reply)
+        raise _invalid(first.approval_id)
     return first
 
 
-def _invalid(reply: ApprovalReply) -> Conflict:
-    return Conflict(f"the stored first approval of {reply.approval_id!r} is invalid: reject the request")
+def _invalid(approval_id: str) -> Conflict:
+    return Conflict(f"the stored first approval of {approval_id!r} is invalid: reject the request")
 
 
 def confirming(reply: ApprovalReply, first: FirstApproval) -> ApprovalReply:

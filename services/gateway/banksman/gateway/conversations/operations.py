@@ -118,7 +118,7 @@ async def read_conversation(
 ) -> bodies.Conversation:
     """Read a conversation, its open run and its open approval requests."""
     record = await index.current(caller.tenant, conversation_id)
-    view = await views.read(caller.tenant, conversation_id)
+    view = await views.as_sent(caller.tenant, conversation_id)
     head = subscribed(conversation_id, view).model_dump(exclude={"type", "reply_to"})
     return bodies.Conversation.model_validate({**head, **record.model_dump()})
 

@@ -14,6 +14,7 @@ from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import Event
+from banksman.gateway.conversations.sent_approvals import as_sent
 from banksman.gateway.conversations.view import ConversationView
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.fold import apply_commit
@@ -68,6 +69,10 @@ class Views:
             for stored in commits:
                 cached.view.apply(stored)
             return cached.view
+
+    async def as_sent(self, tenant: str, conversation_id: str) -> ConversationView:
+        """Return what `read` returns, with its open approval requests as an approver is sent them now."""
+        return await as_sent(self.log.bus, tenant, await self.read(tenant, conversation_id))
 
     async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
         """Return the events after `after_seq` up to the head of the log when this is called, in order."""

@@ -51,7 +51,7 @@ class Feeds:
         """
         tenant = caller.tenant
         await self.conversations.get(tenant, conversation_id)
-        view = await self.views.read(tenant, conversation_id)
+        view = await self.views.as_sent(tenant, conversation_id)
         if reason := _problem(view, after_seq, log_epoch):
             raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
         return ConversationFeed(

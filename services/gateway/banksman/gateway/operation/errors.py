@@ -44,6 +44,8 @@ class ErrorDetail(Stored):
     code: str
     field: str | None = None
     """The field of the request that is wrong; absent for other errors."""
+    details: JsonObject | None = None
+    """Further facts, such as the current content of an approval request; absent for most errors."""
     type: str | None = None
     """On paths under `/v1`: OpenAI's type of the error."""
     param: str | None = None
@@ -138,14 +140,20 @@ PATHS_WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses
 
 
 def error_body(
-    path: str, status: int, code: str, message: str, *, field: str | None = None
+    path: str,
+    status: int,
+    code: str,
+    message: str,
+    *,
+    field: str | None = None,
+    details: JsonObject | None = None,
 ) -> dict[str, Any]:
     if path.startswith(PATHS_WITHOUT_PREFIX):
         path = f"/v1{path}"
     if path.startswith(ANTHROPIC_PATHS):
         kind = ANTHROPIC_TYPES.get(status, "api_error")
-        details = {"details": THREADS_UNSUPPORTED} if field == THREAD else {}
-        return {"type": "error", "error": {"type": kind, "message": message} | details}
+        unsupported = {"details": THREADS_UNSUPPORTED} if field == THREAD else {}
+        return {"type": "error", "error": {"type": kind, "message": message} | unsupported}
     kind = "server_error" if status >= 500 else "invalid_request_error"
     if path.startswith(OPENAI_PATHS):
         known = OPENAI_CODES.get(status, code)
@@ -153,6 +161,8 @@ def error_body(
     body: dict[str, Any] = {"message": message, "code": code}
     if field is not None:
         body["field"] = field
+    elif details is not None:
+        body["details"] = details
     if path.startswith("/v1/"):
         body = {"type": kind, "param": field, **body}
     return {"error": body}
@@ -171,7 +181,12 @@ def error_response(path: str, error: BanksmanError) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(frame.retry_after_s)))
     field = getattr(error, "field", None)
     body = error_body(
-        path, status, frame.code, frame.message, field=field if isinstance(field, str) else None
+        path,
+        status,
+        frame.code,
+        frame.message,
+        field=field if isinstance(field, str) else None,
+        details=frame.details,
     )
     return JSONResponse(body, status, headers)
 

@@ -61,7 +61,7 @@ class Runs:
 
     async def get(self, tenant: str, run_id: str) -> FoundRun:
         known, conversation_id = await self.find(tenant, run_id), conversation_of(run_id)
-        view = await self.views.read(tenant, conversation_id)
+        view = await self.views.as_sent(tenant, conversation_id)
         # A snapshot, because other readers may update the view while the outcome is read.
         run = replace(view.runs.get(run_id, known))
         open_ = tuple(one.requested for one in view.approvals.values() if one.run_id == run_id)

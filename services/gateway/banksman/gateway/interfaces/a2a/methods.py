@@ -184,7 +184,7 @@ class Methods:
 
     async def _read(self, run_id: str, wait_s: float = 0) -> tuple[Run, ConversationView]:
         found: Run = await self.dispatcher.request("run.read", self.caller, run_id=run_id, wait_s=wait_s)
-        return found, await self.followed.views.read(self.caller.tenant, found.conversation_id)
+        return found, await self.followed.views.as_sent(self.caller.tenant, found.conversation_id)
 
     async def _task(self, found: Run, view: ConversationView, history_length: int | None = None) -> JsonDict:
         run, events = view.runs.get(found.run_id), tuple[Event, ...]()

@@ -191,7 +191,7 @@ class Threads:
         return found
 
     async def _view(self, conversation_id: str) -> ConversationView:
-        view = await self.followed.views.read(self.caller.tenant, conversation_id)
+        view = await self.followed.views.as_sent(self.caller.tenant, conversation_id)
         if view.deleted:
             raise NotFound("thread", self.given.thread_id)
         return view
