@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, expect
 
 from tests.e2e import scenes
 from tests.e2e.stage import Stage
@@ -65,25 +65,83 @@ async def test_an_administrator_adds_a_rule_and_withdraws_a_remembered_decision(
     }
 
 
-async def test_the_second_user_approves_exactly_what_the_first_one_did(stage: Stage) -> None:
-    """R13: edited arguments are shown, and are what the second decision contains."""
+def changed() -> dict[str, Any]:
+    """Return a request whose first approver edited path and content of a file, and remembers the decision."""
     request = scenes.pending(1)
-    decision = {"tool_call_id": "k1", "decision": "approve", "arguments": {"command": "echo edited"}}
+    item = scenes.write("b.md", "", "one\nfour\n")
+    requested = {"path": "a.md", "content": "one\nthree\n"}
+    covers = {"by": "path", "words": "every call of write_file with the path b.md, any content"}
+    request["items"] = [{**item, "requested": requested, "digest": "digest-of-edit", "covers": covers}]
     request["terms"] = {"approvers": 2, "escalation": None}
-    request["first"] = {"by": "grace", "decisions": [decision], "remember": None}
+    decision = {"tool_call_id": "w1", "decision": "approve", "arguments": item["arguments"]}
+    request["first"] = {"by": "grace", "decisions": [decision], "remember": "conversation"}
+    return request
+
+
+async def shows_everything(card: Locator) -> None:
+    """Wait for what will run, the difference to what was requested, for how long it counts, and for what."""
+    await expect(card.get_by_text("grace approved this.")).to_be_visible()
+    await expect(card.locator(".preview, .approval-item > .diff").get_by_text("four")).to_be_visible()
+    changes = card.locator(".approval-changes")
+    await expect(changes.locator(".row.removed").get_by_text("three")).to_be_visible()
+    await expect(changes.locator(".row.removed").get_by_text("a.md")).to_be_visible()
+    await expect(card.get_by_text("In this conversation, until someone withdraws it")).to_be_visible()
+    await expect(card.get_by_text("with the path b.md, any content")).to_be_visible()
+    await expect(card.get_by_role("button", name="Edit")).to_have_count(0)
+    await expect(card.get_by_label("Require approval")).to_have_count(0)
+
+
+async def replies(stage: Stage, count: int) -> list[dict[str, Any]]:
+    def found() -> list[dict[str, Any]] | None:
+        sent = [frame for frame in stage.received if frame["type"] == "approval.reply"]
+        return sent if len(sent) == count else None
+
+    return await eventually(found, WAIT_TIMEOUT_S)
+
+
+async def test_the_second_user_sees_what_will_run_and_for_how_long(stage: Stage) -> None:
+    """R13, P15: the decision names exactly this content."""
+    stage.resources["context/approvals"] = {"items": [changed()], "next": None}
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Approvals").click()
+        card = page.locator("[data-request=p1]")
+        await shows_everything(card)
+        await card.get_by_role("button", name="Approve").click()
+        (reply,) = await replies(stage, 1)
+    assert (reply["all"], reply["digests"], reply.get("remember")) == ("approve", ["digest-of-edit"], None)
+
+
+async def test_a_refused_decision_shows_the_content_that_changed(stage: Stage) -> None:
+    """R13, P15: the page had the request as it was before the first approval."""
+    stage.resources["context/approvals"] = {"items": [scenes.pending(1)], "next": None}
+    conflict = {"code": "conflict", "message": "another content", "details": {"approval": changed()}}
+    stage.refused["approval.reply"] = conflict
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Approvals").click()
+        card = page.locator("[data-request=p1]")
+        await card.get_by_role("button", name="Approve").click()
+        await expect(card.get_by_role("alert")).to_contain_text("Another person changed what will run.")
+        await shows_everything(card)
+        del stage.refused["approval.reply"]
+        await card.get_by_role("button", name="Approve").click()
+        sent = await replies(stage, 2)
+    assert [one["digests"] for one in sent] == [["digest-of-k1"], ["digest-of-edit"]]
+
+
+async def test_a_remembered_decision_says_what_it_covers(stage: Stage) -> None:
+    """P15: before the decision, also after an edit of the path."""
+    request = scenes.pending(1)
+    covers = {"by": "path", "words": "every call of write_file with the path a.md, any content"}
+    request["items"] = [{**scenes.write("a.md", "", "one\n"), "covers": covers}]
     stage.resources["context/approvals"] = {"items": [request], "next": None}
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Approvals").click()
         card = page.locator("[data-request=p1]")
-        await expect(card.get_by_text("grace approved this.")).to_be_visible()
-        await expect(card.get_by_text("echo edited")).to_be_visible()
-        await card.get_by_role("button", name="Approve").click()
-
-        def replied() -> dict[str, Any] | None:
-            return next((one for one in stage.received if one["type"] == "approval.reply"), None)
-
-        reply = await eventually(replied, WAIT_TIMEOUT_S)
-    assert (reply["decisions"], reply["digests"]) == ([decision], ["digest-of-k1"])
+        await card.get_by_label("Require approval").select_option("run")
+        await expect(card.get_by_text("with the path a.md, any content")).to_be_visible()
+        await card.get_by_role("button", name="Edit").click()
+        await card.get_by_label("path").fill("b.md")
+        await expect(card.get_by_text("with the path b.md, any content")).to_be_visible()
 
 
 @pytest.mark.parametrize(

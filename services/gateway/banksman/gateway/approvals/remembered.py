@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import POLICIES
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.approvals import Remember
+from banksman.contracts.approvals import Coverage, Remember
 from banksman.contracts.errors import Conflict, NotFound, NotReady
 from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -27,6 +27,7 @@ from banksman.gateway.operation.caller import APPROVE, Caller
 from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.quotas.backlog import Backlog
+from banksman.runs.approval.policy import coverage
 
 MAX_REMEMBERED = 500
 """Maximum remembered decisions of one tenant."""
@@ -44,8 +45,9 @@ class RememberedCall(Stored):
 
     tool: str
     arguments: JsonObject
-    """The arguments with the approver's edits. The decision applies to calls with the same `command` (bash),
-    `path` (file tools), host (`web_fetch`), or arguments (other tools)."""
+    """The arguments with the approver's edits."""
+    covers: Coverage
+    """The calls to which an approval applies; a rejection applies to the same call in any case."""
     decision: Literal["approve", "reject"]
 
 
@@ -143,14 +145,14 @@ def _key(tenant: str, *approval_id: str) -> str:
 def _calls(decision: RememberedDecision) -> tuple[RememberedCall, ...]:
     decided = {one.tool_call_id: one for one in decision.resolved.decisions}
     return tuple(
-        RememberedCall(
-            tool=item.name,
-            arguments=item.arguments if one.arguments is None else one.arguments,
-            decision=one.decision,
-        )
+        _call(item.name, item.arguments if one.arguments is None else one.arguments, one.decision)
         for item in decision.requested.items
         if (one := decided.get(item.tool_call_id)) is not None
     )
+
+
+def _call(tool: str, arguments: JsonObject, decision: Literal["approve", "reject"]) -> RememberedCall:
+    return RememberedCall(tool=tool, arguments=arguments, covers=coverage(tool, arguments), decision=decision)
 
 
 Service = Annotated[RememberedDecisions, provided(RememberedDecisions)]

@@ -20,7 +20,7 @@ from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import FirstApproval
 from banksman.gateway.conversations.view import ConversationView
-from banksman.runs.approval.policy import approval_item
+from banksman.runs.approval.policy import approval_item, coverage
 
 
 def sent_items(items: Iterable[ApprovalItem], first: FirstApproval | None) -> tuple[ApprovalItem, ...]:
@@ -61,6 +61,8 @@ async def _requested(slots: ApprovalSlots, tenant: str, requested: ApprovalReque
 
 
 def _sent(item: ApprovalItem, decided: ItemDecision | None, remember: Remember | None) -> ApprovalItem:
+    if item.covers is None:
+        item = item.model_copy(update={"covers": coverage(item.name, item.arguments)})
     if decided is None:
         return item
     sent = item if decided.arguments is None else _edited(item, decided.arguments)

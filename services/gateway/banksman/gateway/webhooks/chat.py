@@ -117,11 +117,20 @@ def _content(
 def _call(item: dict[str, Any]) -> str:
     # A model wrote this text, which must not end the code block.
     block = _escaped(_subject(item)).replace("```", "` ` `")
-    return f"*{_escaped(item['name'])}*" + (f"\n```{block}```" if block else "")
+    return (
+        f"*{_escaped(one_line(item['name']))}*"
+        + (f"\n```{block}```" if block else "")
+        + _covers(item, _escaped)
+    )
 
 
 def _plain_call(item: dict[str, Any]) -> str:
-    return f"\n{one_line(item['name'])}\n{visible(_subject(item))}".rstrip()
+    return f"\n{one_line(item['name'])}\n{visible(_subject(item))}".rstrip() + _covers(item, visible)
+
+
+def _covers(item: dict[str, Any], shown: Callable[[str], str]) -> str:
+    words = (item.get("covers") or {}).get("words", "")
+    return f"\nIf remembered, it applies to {shown(words[:MAX_SHOWN_CHARS])}" if words else ""
 
 
 def _subject(item: dict[str, Any]) -> str:

@@ -35,12 +35,6 @@ export function replyFor(items, decisionOf, { edits, reason, remember }) {
 
 export { AWAITING_SECOND } from './events.mjs';
 
-/** The reply that approves the same arguments as the first of two users. */
-export function confirmed(items, first) {
-  const digests = items.map((item) => item.digest);
-  return { decisions: first.decisions, ...(first.remember ? { remember: first.remember } : {}), digests };
-}
-
 function decisionFor(item, decision, edit, reason) {
   const base = { tool_call_id: item.tool_call_id, decision };
   if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;

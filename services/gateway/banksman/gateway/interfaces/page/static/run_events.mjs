@@ -232,6 +232,8 @@ export function addApproval(run, data, iteration, ts) {
   const entry = {
     kind: 'approval',
     id: data.approval_id,
+    first: data.first ?? null,
+    terms: data.terms ?? null,
     items: data.items ?? [],
     expiresAt: data.expires_at ?? null,
     requestedAt: ts ?? null,

@@ -2,12 +2,13 @@
 
 import { useRef, useState } from 'preact/hooks';
 
-import { AWAITING_SECOND, confirmed, readEdit, replyFor, toggled } from '../decisions.mjs';
+import { AWAITING_SECOND, readEdit, replyFor, toggled } from '../decisions.mjs';
 import { withoutPattern } from '../pattern_words.mjs';
 import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { Call } from './approval/call.mjs';
 import { trapFocus, useCardKeys } from './approval/keys.mjs';
+import { Covered, First } from './approval/scope.mjs';
 import { Exact, Icon, html, memo, useStore } from './ui.mjs';
 
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
@@ -47,8 +48,10 @@ function Pending({ approval }) {
   const [reason, setReason] = useState(null);
   const [sending, setSending] = useState(false);
   const [error, setError] = useState(null);
-  const items = approval.items;
-  const { first, terms } = store.inbox.state.value.items.find((one) => one.id === approval.id) ?? {};
+  const [refused, setRefused] = useState(null);
+  // The request as it is now: the first of two users may have changed what will run.
+  const sent = refused ?? store.inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
+  const { items, first, terms } = sent;
   const waitsForOthers = first?.by === store.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
   const count = (decision) => items.filter((item) => choices[item.tool_call_id] === decision).length;
@@ -56,20 +59,22 @@ function Pending({ approval }) {
 
   const submit = async (decisionOf) => {
     if (sending || invalid) return;
-    const reply = first && items.every((item) => decisionOf(item) === 'approve') ? confirmed(items, first) : replyFor(items, decisionOf, { edits, reason, remember });
+    const reply = replyFor(items, decisionOf, first ? { edits: {}, reason, remember: '' } : { edits, reason, remember });
     setSending(true);
     setError(null);
     try {
       const ack = await store.inbox.decide(approval.id, reply);
       if (ack.outcome === AWAITING_SECOND) setSending(false);
     } catch (failure) {
-      setError(withoutPattern(explain(failure)));
+      const current = failure.details?.approval;
+      if (current) setRefused(current);
+      setError(current ? t('approval.contentChanged') : withoutPattern(explain(failure)));
       setSending(false);
     }
   };
   const approveAll = () => waitsForOthers || submit(() => 'approve');
   const rejectAll = () => submit(() => 'reject');
-  const toggleEdit = (item) => setEdits(toggled(edits, item));
+  const toggleEdit = (item) => first || setEdits(toggled(edits, item));
   const editFocused = () => {
     const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
     toggleEdit(items.find((item) => item.tool_call_id === id && item.editable !== false) ?? items.find((item) => item.editable !== false) ?? items[0]);
@@ -94,11 +99,11 @@ function Pending({ approval }) {
       ${items.map(
         (item) => html`<${Call}
           key=${item.tool_call_id}
-          item=${item}
+          item=${first ? { ...item, editable: false } : item}
           single=${items.length === 1}
           choice=${choices[item.tool_call_id]}
           onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
-          edit=${edits[item.tool_call_id]}
+          edit=${first ? undefined : edits[item.tool_call_id]}
           onToggleEdit=${() => toggleEdit(item)}
           onEdit=${(draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
         />`,
@@ -128,26 +133,20 @@ function Pending({ approval }) {
               ${t(items.length > 1 ? 'approval.rejectAll' : 'approval.reject')} <kbd>R</kbd>
             </button>`}
       ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
-      <label class="approval-remember">
+      ${!first && html`<label class="approval-remember">
         <span>${t('approval.remember')}</span>
         <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
           <option value="">${t('approval.rememberNot')}</option>
           <option value="run">${t('approval.rememberRun')}</option>
           <option value="conversation">${t('approval.rememberConversation')}</option>
         </select>
-      </label>
+      </label>`}
     </footer>
+    ${!first && remember && html`<${Covered} calls=${items.map((item) => asEdited(item, edits[item.tool_call_id]))} scope=${remember} />`}
   </section>`;
 }
 
-/** The arguments that the first of two users approved. The second user must approve exactly the same. */
-function First({ first, items }) {
-  const byCall = new Map(first.decisions.map((decision) => [decision.tool_call_id, decision]));
-  return html`<div class="approval-first" role="note">
-    <p>${t('approval.first', { user: first.by })}</p>
-    <ul class="approval-trace">${items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}</ul>
-  </div>`;
-}
+const asEdited = (item, edit) => (edit?.changed ? { ...item, arguments: edit.value ?? {}, edited: true } : item);
 
 function titleOf(items) {
   return items.length === 1 ? t('approval.titleOne', { tool: items[0].name }) : t('approval.title', { count: items.length });

@@ -3,6 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { Policy } from '../components/assistants/policy.mjs';
+import { coverageWords } from '../components/approval/scope.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
 import { Exact, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
@@ -88,7 +89,8 @@ function RememberedItem({ one, onWithdraw }) {
   const about = { user: one.by, when: formatWhen(one.at), conversation: html`<a class="inline" href=${`#/c/${one.conversation_id}`}>${title}</a>` };
   return html`<li class="remembered">
     <div>
-      ${one.calls.map((call) => html`<p><span class="badge">${t(`rules.${call.decision}`)}</span> <span class="tool-name"><${Exact} text=${call.tool} /></span> <code><${Exact} text=${textOf(call.arguments)} /></code></p>`)}
+      ${one.calls.map((call) => html`<p><span class="badge">${t(`rules.${call.decision}`)}</span> <span class="tool-name"><${Exact} text=${call.tool} /></span> <code><${Exact} text=${textOf(call.arguments)} /></code></p>
+      <p class="muted"><${Exact} text=${coverageWords({ ...call, name: call.tool })} /></p>`)}
       <p class="muted">${parts(`rules.by.${one.scope}`, about)}</p>
     </div>
     <button type="button" class="button small" aria-label=${t('rules.withdrawOf', { call: textOf(one.calls[0]?.arguments ?? {}) })} onClick=${onWithdraw}><${Icon} name="trash" size=${14} />${t('rules.withdraw')}</button>

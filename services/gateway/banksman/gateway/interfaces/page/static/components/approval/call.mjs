@@ -6,6 +6,7 @@ import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { toolIcon } from '../icons.mjs';
 import { Exact, Icon, html } from '../ui.mjs';
+import { Changes } from './scope.mjs';
 
 export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
@@ -25,6 +26,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
         ${t(edit ? 'approval.undoEdit' : 'approval.edit')} ${!edit && html`<kbd>E</kbd>`}
       </button>`}
     </div>
+    ${item.requested && html`<${Changes} item=${item} />`}
     <${Preview} item=${item} shown=${shown} />
     ${edit ? html`<${Editor} id=${id} edit=${edit} onEdit=${onEdit} />` : html`<${ExactArguments} item=${item} />`}
   </li>`;
