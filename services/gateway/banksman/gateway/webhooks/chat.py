@@ -129,7 +129,8 @@ def _plain_call(item: dict[str, Any]) -> str:
 
 
 def _covers(item: dict[str, Any], shown: Callable[[str], str]) -> str:
-    words = (item.get("covers") or {}).get("words", "")
+    covers: dict[str, str] = item.get("covers") or {}
+    words = covers.get("words", "")
     return f"\nIf remembered, it applies to {shown(words[:MAX_SHOWN_CHARS])}" if words else ""
 
 

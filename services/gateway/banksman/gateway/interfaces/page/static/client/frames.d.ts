@@ -22,7 +22,7 @@ export type ApprovalDecision = {
   decisions?: Array<ItemDecision>;
   all?: "approve" | "reject" | null;
   remember?: "run" | "conversation" | null;
-  /** Digests of the calls that the approver saw, in the order of the request. A decision whose digests differ from those of the request is refused with `conflict`; empty skips the check. */
+  /** Digests of the items that the approver was sent, in their order. If they are not those of the current content, the decision is refused with `conflict`, and its details have that content. They may be empty unless a first approval changed the content. */
   digests?: Array<string>;
   /** The signed part of the link to the request, which allows one decision; None without a link. */
   link?: string | null;
@@ -54,6 +54,10 @@ export type ApprovalItem = {
   preview: Preview;
   /** The hosts that the call may reach; see `ToolCall.network`. */
   network?: NetworkPolicy | null;
+  /** The calls that a remembered approval covers; None in requests of version 1.0. */
+  covers?: Coverage | null;
+  /** The requested arguments, if the first of two approvers edited them; `arguments` are the edited ones. Only in requests as they are sent to the second one. */
+  requested?: Record<string, JsonValue> | null;
 };
 
 /** Calls of one iteration wait for a user's decision. */
@@ -65,6 +69,8 @@ export type ApprovalRequested = {
   terms?: ApprovalTerms | null;
   /** Time of escalation if no decision arrives before; None for no escalation. */
   escalates_at?: string | null;
+  /** The first of two approvals: the second user approves the same calls, and for as long. Only in requests as they are sent to the second one. */
+  first?: ApprovedFirst | null;
 };
 
 /** The decision about an approval request, as stored in the stream APPROVALS. */
@@ -98,6 +104,14 @@ export type ApprovalsSubscribe = {
   conversation_id?: string | null;
   type: "approvals.subscribe";
   id: string;
+};
+
+/** The first of two approvals. */
+export type ApprovedFirst = {
+  by: string;
+  decided_at: string;
+  decisions: Array<ItemDecision>;
+  remember: "run" | "conversation" | null;
 };
 
 /** Replace the token of an open connection. */
@@ -184,6 +198,14 @@ export type ConversationSettings = {
 export type ConversationUpdated = {
   title?: string | null;
   status?: string | null;
+};
+
+/** The further calls that a decision applies to if it is remembered. */
+export type Coverage = {
+  /** The part of a call that is compared; `nothing` if a user decides every such call. */
+  by: "command" | "path" | "host" | "arguments" | "nothing";
+  /** The same for people; the text of others in it has its invisible characters marked. */
+  words: string;
 };
 
 /** The server shuts down; reconnect after `reconnect_after_s` seconds. */
