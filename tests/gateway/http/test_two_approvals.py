@@ -177,6 +177,33 @@ async def test_every_interface_sends_the_second_user_what_will_run_and_for_how_l
     assert digest in json.dumps(task)
 
 
+async def test_the_second_user_approves_over_agui_what_it_was_sent(two: TwoUsers, tenant: str) -> None:
+    """R13, P4: the id of the interrupt names the content; an id from before the edit is refused."""
+    request = await two.parked()
+    thread, call = request.conversation_id, request.items[0].tool_call_id
+    await two.decide("alice", request.approval_id, decisions=[edit_of(request)], remember="run")
+    (pending,) = await two.pending()
+    old = f"{request.approval_id}/{call}"
+    current = f"{old}/{pending['items'][0]['digest']}"
+    async with two.http("bob") as http:
+        body = {"threadId": thread, "runId": "r1", "messages": []}
+        loaded = await http.post("/agui", json=body)
+        stale = await http.post("/agui", json={**body, "runId": "r2", "resume": [approved(old)]})
+        # The run has no agent that would end the stream.
+        resumed = {**body, "runId": "r3", "resume": [approved(current)]}
+        async with http.stream("POST", "/agui", json=resumed) as stream:
+            assert stream.status_code == 200
+    _, reply = await two.slots.read(tenant, request.approval_id)
+    assert current in loaded.text
+    assert (stale.status_code, "another content" in stale.text) == (409, True)
+    assert reply is not None
+    assert (reply.by, reply.decisions[0].arguments) == ("bob", {"command": EDITED})
+
+
+def approved(interrupt: str) -> dict[str, Any]:
+    return {"interruptId": interrupt, "status": "resolved", "payload": {"approved": True}}
+
+
 @pytest.mark.parametrize("remember", [None, "run"])
 async def test_a_decision_on_content_that_was_not_sent_gets_the_current_content(
     two: TwoUsers, remember: str | None, bus: Bus, tenant: str

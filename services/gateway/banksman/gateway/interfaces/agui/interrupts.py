@@ -14,6 +14,7 @@ from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import is_token
 from banksman.contracts.visible import one_line
 from banksman.contracts.wire import parse
+from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.agui.messages import CallAnswer, ResumeEntry
 
 ABANDONED = "The user abandoned the request."
@@ -24,7 +25,7 @@ def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
     approval_id = data["approval_id"]
     return [
         {
-            "id": f"{approval_id}/{item['tool_call_id']}",
+            "id": "/".join((approval_id, item["tool_call_id"], *([item["digest"]] if data.get("first") else []))),
             "reason": "tool_call",
             "message": _call_message(item),
             "toolCallId": item["tool_call_id"],
@@ -48,29 +49,41 @@ def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
     return interrupt if expires is None else {**interrupt, "expiresAt": expires}
 
 
-def answer(entries: Iterable[ResumeEntry], request_id: str) -> ApprovalDecision | InputReply:
+def answer(
+    entries: Iterable[ResumeEntry], request_id: str, view: ConversationView
+) -> ApprovalDecision | InputReply:
     """Return the frame that responds to the interrupts of one request, of which there is at least one."""
     answers = [(*_ids_in(entry.interrupt_id), entry) for entry in entries]
-    asked, first_call, entry = answers[0]
-    if any(id != asked for id, _, _ in answers):
+    asked, first_call, _, entry = answers[0]
+    if any(id != asked for id, _, _, _ in answers):
         raise BadInput("resume", len(answers), "answers to the interrupts of one run")
     if not first_call:
         if entry.status == "cancelled":
             raise BadInput("resume.status", entry.status, "a value, or the cancellation of the run")
         return InputReply(type="input.reply", id=request_id, request_id=asked, value=entry.payload)
-    decisions = tuple(_decision(call, entry) for _, call, entry in answers)
-    return ApprovalDecision(type="approval.reply", id=request_id, approval_id=asked, decisions=decisions)
+    open_ = view.approvals.get(asked)
+    calls = [item.tool_call_id for item in open_.requested.items] if open_ else []
+    digests = {call: digest for _, call, digest, _ in answers if digest}
+    return ApprovalDecision(
+        type="approval.reply",
+        id=request_id,
+        approval_id=asked,
+        decisions=tuple(_decision(call, entry) for _, call, _, entry in answers),
+        digests=tuple(digests[call] for call in calls if call in digests),
+    )
 
 
-def _ids_in(interrupt_id: str) -> tuple[str, str]:
-    """Return the ids of request and call; raise `BadInput` if the text is not the id of an interrupt.
+def _ids_in(interrupt_id: str) -> tuple[str, str, str]:
+    """Return the ids of request and call, and a digest; raise `BadInput` for another text.
 
-    A requested value has no call: its id is that of the request, and the second text is empty.
+    A requested value has no call. Only after the first of two approvals there is a digest, so that the response
+    names what was sent. A missing part is empty.
     """
-    request_id, slash, call = interrupt_id.partition("/")
-    if not is_token(request_id) or (slash and not is_token(call)):
+    parts = interrupt_id.split("/")
+    if len(parts) > 3 or not all(map(is_token, parts)):
         raise BadInput("resume.interruptId", interrupt_id, "the id of an interrupt of this thread")
-    return request_id, call
+    request_id, call, digest = (*parts, "", "")[:3]
+    return request_id, call, digest
 
 
 def _decision(call: str, entry: ResumeEntry) -> ItemDecision:

@@ -143,7 +143,7 @@ class Threads:
     async def _resumed(self, conversation_id: str) -> AguiRun:
         view = await self._view(conversation_id)
         request_id = f"agui-{digest(self.given.run_id.encode())[:32]}"
-        frame = answer(self.given.resume or (), request_id).model_copy(
+        frame = answer(self.given.resume or (), request_id, view).model_copy(
             update={"conversation_id": conversation_id}
         )
         asked = _asked(frame)
