@@ -25,7 +25,9 @@ def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
     approval_id = data["approval_id"]
     return [
         {
-            "id": "/".join((approval_id, item["tool_call_id"], *([item["digest"]] if data.get("first") else []))),
+            "id": "/".join(
+                (approval_id, item["tool_call_id"], *([item["digest"]] if data.get("first") else []))
+            ),
             "reason": "tool_call",
             "message": _call_message(item),
             "toolCallId": item["tool_call_id"],
@@ -76,8 +78,8 @@ def answer(
 def _ids_in(interrupt_id: str) -> tuple[str, str, str]:
     """Return the ids of request and call, and a digest; raise `BadInput` for another text.
 
-    A requested value has no call. Only after the first of two approvals there is a digest, so that the response
-    names what was sent. A missing part is empty.
+    A requested value has no call. Only after the first of two approvals there is a digest, so that the
+    response names what was sent. A missing part is empty.
     """
     parts = interrupt_id.split("/")
     if len(parts) > 3 or not all(map(is_token, parts)):
