@@ -26,8 +26,9 @@ from banksman.contracts.events import (
     ToolCallRequested,
     TrackedCall,
 )
+from banksman.contracts.json_text import MAX_DEPTH
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.contracts.wire import MAX_DEPTH, JsonObject, JsonValue, strict_json
+from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,9 +6,10 @@ import pytest
 
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import ProtocolRetry, RunFinished
+from banksman.contracts.json_text import MAX_DEPTH
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.wire import MAX_DEPTH, JsonObject
+from banksman.contracts.wire import JsonObject
 from banksman.quotas.places import Shares
 from banksman.runs.outcome import storable
 from tests.runs.plans import CallPlan, Plan, Reply, calls

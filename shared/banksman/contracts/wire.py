@@ -25,14 +25,11 @@ from pydantic_core import CoreSchema, to_json
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import TOKEN_PATTERN
+from banksman.contracts.json_text import LONE_SURROGATE, check_values, parsed
 from banksman.contracts.validation_errors import bad_input, check_fields
 
 WIRE_VERSION = 1
 """Version of the stored and transmitted messages. Readers refuse a higher version."""
-
-MAX_DEPTH = 128
-"""Maximum nesting depth of accepted JSON. The log nests accepted JSON a few levels deeper, and pydantic's
-parser, which reads the log, fails at 200."""
 
 JsonObject = dict[str, JsonValue]
 """A JSON object, such as the arguments or the result of a tool call."""
@@ -96,23 +93,13 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
-    """Parse JSON; raise `BadInput` for duplicate keys, NaN, lone surrogates and deep nesting."""
+    """Parse JSON; raise `BadInput` for a violated rule or limit of `json_text`."""
     try:
-        text = data.decode("utf-8") if isinstance(data, bytes) else data
-        text.encode("utf-8")
-        value = cast(JsonValue, json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant))
-        # The text is valid UTF-8, so only a JSON escape can contain a lone surrogate.
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeError as error:
-        raise BadInput(what, None, "valid UTF-8 without lone surrogates") from error
-    except RecursionError as error:
-        raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep") from error
-    except ValueError as error:
-        raise BadInput(what, None, f"valid JSON; {json_fault(error)}") from error
-    if depth_of(value) > MAX_DEPTH:
-        raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep")
-    return value
+        text = data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:
+        raise BadInput(what, None, LONE_SURROGATE) from error
+    check_values(text, what=what)
+    return cast(JsonValue, parsed(text, what=what))
 
 
 def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") -> M:
@@ -149,37 +136,6 @@ def _validated(
         return validate(data, strict=True)
     except ValidationError as error:
         raise bad_input(error, what, value, annotation) from error
-
-
-def json_fault(error: Exception) -> str:
-    """Return the fault of a JSON text: the position of a syntax error, or the violated rule."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is broken at line {error.lineno}, column {error.colno}"
-    return str(error)
-
-
-def _unique(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    found: JsonObject = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"duplicate key {key!r}")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> JsonValue:
-    raise ValueError(f"{name} is not JSON")
-
-
-def depth_of(value: JsonValue) -> int:
-    """Return the nesting depth of a value; 1 for a scalar."""
-    deepest, stack = 0, [(value, 1)]
-    while stack:
-        node, level = stack.pop()
-        deepest = max(deepest, level)
-        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        stack.extend((child, level + 1) for child in children)
-    return deepest
 
 
 def json_bytes(value: object) -> int:

@@ -37,14 +37,14 @@ class TokenBucket:
     def __post_init__(self) -> None:
         self._level = self.burst
 
-    def take(self) -> bool:
-        """Take one token; return False if the bucket is empty."""
+    def take(self, tokens: float = 1) -> bool:
+        """Take tokens, also some that are not there yet; return False if the bucket is empty."""
         now = time.monotonic()
         self._level = min(self.burst, self._level + (now - self._at) * self.rate)
         self._at = now
         if self._level < 1:
             return False
-        self._level -= 1
+        self._level -= tokens
         return True
 
     @property
@@ -65,12 +65,12 @@ class Rates:
         self._burst = (rate or 0.0) * BURST_S if burst is None else burst
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def check(self, client: str) -> None:
+    def check(self, client: str, tokens: float = 1) -> None:
         """Count a request; raise `TooManyRequests` if the client exceeds its rate."""
-        if wait_s := self.take(client):
+        if wait_s := self.take(client, tokens):
             raise TooManyRequests(wait_s)
 
-    def take(self, client: str) -> float:
+    def take(self, client: str, tokens: float = 1) -> float:
         """Count a request; return 0, or the seconds until the client's next request is accepted."""
         if self._rate is None:
             return 0.0
@@ -80,4 +80,4 @@ class Rates:
             if len(self._buckets) > MAX_BUCKETS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(client)
-        return 0.0 if bucket.take() else bucket.wait_s
+        return 0.0 if bucket.take(tokens) else bucket.wait_s

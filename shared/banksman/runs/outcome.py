@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from pydantic_core import to_json
+
 from banksman.contracts.assistants import RunSettings
-from banksman.contracts.errors import ErrorCode
+from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.events import (
     EventBody,
     Outcome,
@@ -19,9 +21,10 @@ from banksman.contracts.events import (
     WorkspaceChanged,
     WorkspaceRestored,
 )
+from banksman.contracts.json_text import check_values, parsed
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
-from banksman.contracts.wire import MAX_DEPTH, JsonObject, JsonValue, depth_of, first_fitting, json_bytes
+from banksman.contracts.wire import JsonObject, JsonValue, first_fitting, json_bytes
 from banksman.contracts.workspaces import WorkspaceLoss
 from banksman.runs.state import Conversation, Run
 
@@ -158,11 +161,19 @@ def _value(value: JsonValue, chars: int) -> JsonValue:
 
 def storable(result: ToolResult) -> ToolResult:
     """Return the result, or a failure in its place: tool servers of tenants choose its size and depth."""
-    if depth_of(result.content) > MAX_DEPTH:
-        return _replaced(
-            result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not stored."
-        )
+    if problem := _unstorable(result.content):
+        return _replaced(result, f"The result is not stored: {problem}.")
     return first_fitting(_shorter(result), RESULT_BYTES)
+
+
+def _unstorable(content: JsonObject) -> str | None:
+    try:
+        text = to_json(content, inf_nan_mode="null")
+        check_values(text, what="content")
+        parsed(text, what="content")
+    except BadInput as error:
+        return str(error)
+    return None
 
 
 def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:

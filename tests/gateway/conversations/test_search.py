@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import Any
 
 import httpx
 from tests.gateway.conftest import TOKENS, Agent, Served
+
+from banksman.bus.connection import Bus
+from banksman.bus.names import EVENTS
+from banksman.contracts import subjects
+from banksman.gateway.conversations.listing import WINDOW_BYTES, windows
+from banksman.gateway.conversations.search import WAITING
 
 
 async def _exchange(http: httpx.AsyncClient, agent: Agent, text: str, reply: str) -> str:
@@ -44,6 +52,30 @@ async def test_messages_are_found_by_their_text_newest_first(gateway: Served, ag
     assert len(reply["items"][0]["snippet"]) < 210
     assert [one["conversation_id"] for one in (*page["items"], *rest["items"])] == [second, first]
     assert (nothing["items"], nothing["next"], short.status_code) == ([], None, 400)
+
+
+async def test_logs_are_read_in_windows_of_bounded_bytes(gateway: Served, agent: Agent, bus: Bus) -> None:
+    """R27: neither the hits nor the messages without hits of a long log are held in memory together."""
+    text = "long " * 50_000
+    async with gateway.http as http:
+        ids = [await _exchange(http, agent, text, text) for _ in range(WINDOW_BYTES // len(text))]
+        found: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await _find(http, "LONG", cursor=cursor, limit=10)
+            found += [hit["conversation_id"] for hit in page["items"]]
+            cursor = page["next"]
+        searches = [http.get("/context/search", params={"q": "missing"}) for _ in range(20)]
+        statuses = Counter(one.status_code for one in await asyncio.gather(*searches))
+    assert found == [one for one in reversed(ids) for _ in range(2)]
+    assert set(statuses) == {200, 429} and statuses[200] >= WAITING
+
+    subject = subjects.conversation(agent.tenant, subjects.ANY)
+    read = [window async for window in windows(bus, EVENTS, subject, None)]
+    sizes = [sum(len(message.data) for message in window.messages) for window in read]
+    assert sum(sizes) > WINDOW_BYTES > max(sizes) - len(text) and len(sizes) > 1
+    sequences = [message.stream_seq for window in read for message in window.messages]
+    assert sequences == sorted(set(sequences), reverse=True)
 
 
 async def test_another_tenant_finds_nothing(guarded: Served, agent: Agent) -> None:

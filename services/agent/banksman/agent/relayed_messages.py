@@ -30,6 +30,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import BadInput, Forbidden
 from banksman.contracts.ids import check_token
+from banksman.contracts.json_text import check_values
 from banksman.contracts.tools import StoredSecret
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
@@ -162,6 +163,7 @@ def _message_id(message: Message, subject: str) -> str:
 def _decoded(model: type[M], message: Message, most_bytes: int) -> M:
     if len(message.data) > most_bytes:
         raise MessageTooLarge(message.subject, len(message.data), most_bytes)
+    check_values(message.data)
     try:
         return model.model_validate_json(message.data)
     except ValidationError as error:

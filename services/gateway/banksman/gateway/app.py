@@ -30,6 +30,7 @@ from banksman.gateway.interfaces.nats.replays import Replays
 from banksman.gateway.interfaces.websocket.connection import ConnectionContext, Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
 from banksman.gateway.live.feeds import Feeds
+from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
@@ -116,6 +117,7 @@ def _connection_context(base: Foundation) -> ConnectionContext:
         feeds=services[Feeds],
         pending=services[PendingApprovals],
         sockets=CallerSockets(settings.gateway.max_sockets_per_user),
+        intake=services[JsonIntake],
         version=VERSION,
         notices=_notices(settings),
     )

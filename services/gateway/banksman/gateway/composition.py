@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from banksman.gateway.approvals.operations import FEATURE as APPROVALS
 from banksman.gateway.assistants.operations import FEATURE as ASSISTANTS
@@ -28,7 +28,7 @@ from banksman.gateway.interfaces.passthrough.routes import FEATURE as PASSTHROUG
 from banksman.gateway.live.feeds import FEATURE as LIVE
 from banksman.gateway.mcp_servers.operations import FEATURE as MCP_SERVERS
 from banksman.gateway.oidc.operations import FEATURE as OIDC
-from banksman.gateway.operation.declaration import Operation
+from banksman.gateway.operation.declaration import BodyLimit, Operation
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.operations import FEATURE as OPERATOR
 from banksman.gateway.quotas.backlog import FEATURE as QUOTAS
@@ -83,6 +83,17 @@ def routes_of(features: tuple[Feature, ...]) -> tuple[BaseRoute, ...]:
     """Return the routes of the features, in the order in which a path is looked up."""
     others = (route for feature in features for route in feature.routes)
     return *operation_routes(operations_of(features)), *others
+
+
+def body_limits(features: Iterable[Feature]) -> Iterator[tuple[str, str, BodyLimit]]:
+    """Yield method, path and limit of the requests whose body may be larger than `SMALL`."""
+    for feature in features:
+        for one in feature.operations:
+            if one.path and one.body is not BodyLimit.SMALL:
+                yield one.method, one.path, one.body
+        for route in feature.routes if feature.forwards else ():
+            if isinstance(route, Route):
+                yield from ((method, route.path, BodyLimit.FORWARDED) for method in route.methods or ())
 
 
 # FastAPI builds validators for each route. `make up` forks gateways from a process that has imported this

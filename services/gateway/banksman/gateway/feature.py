@@ -70,3 +70,5 @@ class Feature:
     """Builds the services that requests use before NATS is connected."""
     routes: tuple[BaseRoute, ...] = ()
     """Routes that are no operations of Banksman: files of the page, and requests that are forwarded."""
+    forwards: bool = False
+    """Whether the bodies of requests to `routes` are forwarded instead of parsed."""

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
-from banksman.gateway.composition import FEATURES, operations_of, routes_of
+from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
@@ -26,6 +26,7 @@ from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES, Connec
 from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT
 from banksman.gateway.operation import errors
 from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import NOT_CONNECTED, ServiceMap
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
@@ -113,7 +114,8 @@ async def listening_front(
             Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
         services = ServiceMap()
-        services.add(keys, upstreams)
+        intake = await stack.enter_async_context(JsonIntake(settings.gateway.json_bytes_per_s))
+        services.add(keys, upstreams, intake)
         dispatcher = Dispatcher(operations_of(features), services)
         groundwork = Groundwork(
             settings=settings, keys=keys, background=health.background, dispatcher=dispatcher, stack=stack
@@ -123,7 +125,7 @@ async def listening_front(
         app = application(health, dispatcher, routes_of(features))
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
-        perimeter = Perimeter(with_websocket(app), settings.gateway, keys, dispatcher.operations)
+        perimeter = Perimeter(with_websocket(app), settings.gateway, keys, intake, body_limits(features))
         port = await http.enter_async_context(
             listening(_http_config(with_cors(perimeter, settings.gateway), settings))
         )

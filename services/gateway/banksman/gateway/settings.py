@@ -260,7 +260,11 @@ class GatewaySettings(HealthSettings):
     min_schedule_interval_s: int = Field(default=60, ge=60)
     """Minimum seconds between two times of a schedule."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
-    """A larger body is refused with 413."""
+    """A larger body is refused with 413; operations that declare no more accept 1 MiB."""
+    json_bytes_per_s: int = Field(default=4 * 1024 * 1024, ge=1)
+    """Bytes of JSON per second that one tenant may send, with bursts of four times as many; further ones are
+    refused with 429 or `rate_limited`. Each value in the JSON counts as 128 bytes, and a body of passthrough
+    as a fourth of its bytes."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)
     """A larger file is refused with 413."""
     upstream_timeout_s: float = Field(default=600.0, gt=0)

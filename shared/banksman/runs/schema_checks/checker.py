@@ -10,21 +10,18 @@ a limited number of steps, so that no schema and no value of a tenant takes long
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import operator
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.runtime.limited_processes import LimitedProcesses, LimitExceeded, ProcessLimits
 
 if TYPE_CHECKING:
     from banksman.runs.schema_checks.process import CheckReply, CheckRequest
@@ -47,16 +44,7 @@ class ArgumentProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaLimits:
-    cpu_s: float = 0.5
-    """Processor time of one check, in seconds."""
-    timeout_s: float = 10.0
-    """Elapsed seconds that one check may take; more than `cpu_s`, because the machine may be busy."""
-    memory_bytes: int = 256 * 1024 * 1024
-    processes: int = 2
-    """Number of checks at a time; one tenant has at most one."""
-    idle_s: float = 10.0
-    """Seconds after which an idle process ends, to free its 20 MiB."""
+class SchemaLimits(ProcessLimits):
     refused_s: float = 60.0
     """Seconds for which calls of a tenant are refused at once after their schema exceeded a limit."""
 
@@ -83,10 +71,7 @@ class SchemaChecker:
 
     def __init__(self, limits: SchemaLimits | None = None) -> None:
         self._limits = limits or SchemaLimits()
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._end_idle_later: asyncio.TimerHandle | None = None
-        self._slots = asyncio.Semaphore(self._limits.processes)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._processes = LimitedProcesses("banksman.runs.schema_checks.process", self._limits)
         self._expensive: dict[str, float] = {}
         """The times until which calls are refused, by tenant and schema."""
         self._valid: dict[str, None] = {}
@@ -125,70 +110,20 @@ class SchemaChecker:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._end_idle_later is not None:
-            self._end_idle_later.cancel()
-        while self._idle:
-            await _end(self._idle.pop())
+    async def __aexit__(self, *error: Any) -> None:
+        await self._processes.__aexit__(*error)
 
     async def _checked(self, tenant: str, request: CheckRequest) -> CheckReply:
         known_as = f"{tenant}.{digest(request['schema'].encode())}"
-        turn = self._turns.setdefault(tenant, asyncio.Lock())
-        async with turn, self._slots:
+        async with self._processes.turn(tenant):
             now = asyncio.get_running_loop().time()
             if self._expensive.get(known_as, 0.0) > now:
                 return {"unusable": "it needs too much time or memory"}
-            process = await self._process()
-            reply = None
             try:
-                async with asyncio.timeout(self._limits.timeout_s):
-                    reply = await _exchange(process, request)
-            except TimeoutError:
-                pass
-            finally:
-                # Also if the caller is cancelled: the next request must not read the reply of this one.
-                if reply is None:
-                    await asyncio.shield(_end(process))
-                else:
-                    self._release(process)
-            if reply is None:
+                return json.loads(await self._processes.exchange(json.dumps(request).encode()))
+            except LimitExceeded as limit:
                 self._remember(known_as, now)
-                return {"unusable": f"it needs too much time or memory ({_ending(process)})"}
-        return reply
-
-    async def _process(self) -> asyncio.subprocess.Process:
-        while self._idle:
-            if (process := self._idle.pop()).returncode is None:
-                return process
-        try:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-m",
-                "banksman.runs.schema_checks.process",
-                str(self._limits.cpu_s),
-                str(self._limits.memory_bytes),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise Unavailable(f"the check of arguments does not start: {error.strerror}") from error
-
-    def _release(self, process: asyncio.subprocess.Process) -> None:
-        self._idle.append(process)
-        if self._end_idle_later is not None:
-            self._end_idle_later.cancel()
-        loop = asyncio.get_running_loop()
-        self._end_idle_later = loop.call_later(self._limits.idle_s, self._end_idle)
-
-    def _end_idle(self) -> None:
-        while self._idle:
-            with contextlib.suppress(ProcessLookupError):
-                self._idle.pop().kill()
+                return {"unusable": f"it needs too much time or memory ({limit})"}
 
     def _remember(self, known_as: str, now: float) -> None:
         self._expensive.pop(known_as, None)
@@ -199,32 +134,6 @@ class SchemaChecker:
 def _forget_first(remembered: dict[str, Any]) -> None:
     if len(remembered) > MAX_REMEMBERED:
         del remembered[next(iter(remembered))]
-
-
-async def _exchange(process: asyncio.subprocess.Process, request: CheckRequest) -> CheckReply | None:
-    """Send one request; return its reply, or None if the process ended instead."""
-    assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        await process.stdin.drain()
-        line = await process.stdout.readline()
-        if line.endswith(b"\n"):
-            reply: CheckReply = json.loads(line)
-            return reply
-    # The process has ended. `kill` would hide its exit status: `Popen.kill` reaps it before asyncio does.
-    await process.wait()
-    return None
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
-
-
-def _ending(process: asyncio.subprocess.Process) -> str:
-    status = process.returncode or 0
-    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
 
 
 def _problem(reply: CheckReply, arguments: JsonObject) -> ArgumentProblem | None:

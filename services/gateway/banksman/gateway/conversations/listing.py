@@ -6,7 +6,10 @@ backwards from their end, and the cursor of a page is a stream sequence.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
@@ -19,6 +22,12 @@ from banksman.quotas.stored import SharedBucket
 FIRST_WINDOW = 1_000
 """Stream sequences that the first read covers. Later reads cover more while they find few messages."""
 FEW, MANY = 500, 5_000
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Maximum bytes of the messages of one read; one that finds more is repeated for fewer sequences."""
+PAGE_S, PAGE_BYTES = 1.0, 64 * 1024 * 1024
+"""Seconds and bytes after which a page ends, full or not, with the cursor to continue from."""
+PAUSE_BYTES = 128 * 1024
+"""Bytes after which other requests get their turn."""
 MAX_DIGITS = len(str(2**63))
 
 
@@ -31,25 +40,61 @@ def position(cursor: str | None, source: str) -> int | None:
     return int(cursor)
 
 
-async def newest_first(
-    bus: Bus, stream: str, subject: str, before: int | None
-) -> AsyncIterator[StoredMessage]:
-    """Yield the messages before a stream sequence, None for the newest. Each read stays small."""
+class Budget:
+    """What one page may read."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + PAGE_S
+        self._bytes = self._pause_at = 0
+
+    @property
+    def spent(self) -> bool:
+        return self._bytes > PAGE_BYTES or time.monotonic() > self._until
+
+    async def count(self, message: StoredMessage) -> None:
+        self._bytes += len(message.data)
+        if self._bytes > self._pause_at:
+            self._pause_at = self._bytes + PAUSE_BYTES
+            await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    messages: tuple[StoredMessage, ...]
+    """The messages after a stream sequence, newest first."""
+    after: int
+
+
+async def windows(bus: Bus, stream: str, subject: str, before: int | None) -> AsyncIterator[Window]:
+    """Yield the messages before a stream sequence, None for the newest, in windows of bounded bytes."""
     if before is None:
         last = await jetstream.last_message(bus, stream, subject)
         before = last.stream_seq + 1 if last else 0
-    window = FIRST_WINDOW
+    width = FIRST_WINDOW
     while before > 1:
-        start = max(0, before - 1 - window)
-        messages: list[StoredMessage] = []
-        async for message in jetstream.read(bus, stream, subject, after=start):
-            if message.stream_seq >= before:
-                break
-            messages.append(message)
-        for message in reversed(messages):
-            yield message
-        before = start + 1
-        window = window * 4 if len(messages) < FEW else window // 2 if len(messages) > MANY else window
+        after = max(0, before - 1 - width)
+        messages, size = await _between(bus, stream, subject, after, before)
+        if size > WINDOW_BYTES and width > 1:
+            width = max(1, width // 8)
+            continue
+        yield Window(tuple(reversed(messages)), after)
+        before = after + 1
+        few = len(messages) < FEW and size < WINDOW_BYTES // 8
+        width = width * 4 if few else max(1, width // 2) if len(messages) > MANY else width
+
+
+async def _between(
+    bus: Bus, stream: str, subject: str, after: int, before: int
+) -> tuple[list[StoredMessage], int]:
+    """Return messages between two sequences, and their bytes; the first ones if they have too many."""
+    messages: list[StoredMessage] = []
+    size = 0
+    async for message in jetstream.read(bus, stream, subject, after=after):
+        if message.stream_seq >= before or size > WINDOW_BYTES:
+            break
+        messages.append(message)
+        size += len(message.data)
+    return messages, size
 
 
 async def newest(
@@ -61,17 +106,28 @@ async def newest(
 ) -> tuple[list[Entry[ConversationRecord]], str | None]:
     """Return at most `limit` entries that match, newest first, and the cursor of the next ones."""
     found: list[Entry[ConversationRecord]] = []
-    async for message in newest_first(bucket.bus, bucket.stream, bucket.subject(tenant) + ".*", before):
-        if is_marker(message):
-            continue
-        try:
-            entry = bucket.entry(message)
-        except Poison as poison:
-            await bucket.unreadable.report(message, poison.reason)
-            continue
-        if not matches(entry.value):
-            continue
-        if len(found) == limit:
-            return found, str(found[-1].revision)
-        found.append(entry)
+    budget = Budget()
+    async for window in windows(bucket.bus, bucket.stream, bucket.subject(tenant) + ".*", before):
+        for message in window.messages:
+            await budget.count(message)
+            entry = await _readable(bucket, message)
+            if entry is None or not matches(entry.value):
+                continue
+            if len(found) == limit:
+                return found, str(found[-1].revision)
+            found.append(entry)
+        if budget.spent and window.after:
+            return found, str(window.after + 1)
     return found, None
+
+
+async def _readable(
+    bucket: SharedBucket[ConversationRecord], message: StoredMessage
+) -> Entry[ConversationRecord] | None:
+    if is_marker(message):
+        return None
+    try:
+        return bucket.entry(message)
+    except Poison as poison:
+        await bucket.unreadable.report(message, poison.reason)
+        return None

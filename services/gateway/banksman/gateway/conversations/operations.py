@@ -26,7 +26,7 @@ from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -78,6 +78,7 @@ async def create_conversation(
 @operations.add(
     "conversation.import",
     "POST /context/conversations/import",
+    body=BodyLimit.LARGE,
     status=201,
     errors=(CONFLICT,),
     audit=Audit("conversation.imported"),

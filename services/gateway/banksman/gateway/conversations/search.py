@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -21,16 +21,17 @@ from banksman.contracts.events import Event, MessageCompleted, RunStarted
 from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.conversations.listing import newest_first, position
+from banksman.gateway.conversations.listing import PAGE_S, Budget, position, windows
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.quotas.rates import TooManyRequests
 from banksman.runtime.tracing import trace_id_of
 
-BUDGET_S = 2.0
-"""Seconds after which a search returns its hits so far, and the position to continue from."""
 AT_ONCE = 2
-"""Concurrent searches of a process; further ones wait."""
+"""Concurrent searches of a process, one of each tenant; further ones wait."""
+WAITING = 4
+"""Searches of a tenant that may wait or run at a time; further ones are refused."""
 BEFORE_CHARS, AROUND_CHARS = 60, 200
 """Maximum characters of a snippet before the match, and in total."""
 
@@ -59,26 +60,41 @@ class HitPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Searches logs without an index. Each page has a time budget, because logs must be read."""
+    """Searches logs without an index. Each page has a budget of time and bytes, because logs must be read."""
 
     bus: Bus
     conversations: Conversations
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _tenants: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
+    _waiting: Counter[str] = field(default_factory=Counter[str])
 
     async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> HitPage:
-        wanted, subject = text.casefold(), subjects.conversation(caller.tenant, subjects.ANY)
+        """Return a page; raise `TooManyRequests` if too many searches of the tenant wait."""
+        before, tenant = position(cursor, "search"), caller.tenant
+        if self._waiting[tenant] >= WAITING:
+            raise TooManyRequests(PAGE_S)
+        self._waiting[tenant] += 1
+        try:
+            async with self._tenants.setdefault(tenant, asyncio.Lock()), self._turns:
+                return await self._page(tenant, text.casefold(), before, limit)
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant], self._tenants[tenant]
+
+    async def _page(self, tenant: str, wanted: str, before: int | None, limit: int) -> HitPage:
         hits: list[Hit] = []
-        reached: int | None = None
-        async with self._turns:
-            until = time.monotonic() + BUDGET_S
-            before = position(cursor, "search")
-            async for message in newest_first(self.bus, EVENTS, subject, before):
+        budget = Budget()
+        async for window in windows(self.bus, EVENTS, subjects.conversation(tenant, subjects.ANY), before):
+            for message in window.messages:
                 # All hits of a commit are in one page, so a page may have some more than `limit`.
-                if len(hits) >= limit or time.monotonic() > until:
-                    reached = message.stream_seq + 1
-                    break
-                hits += await self._hits(caller.tenant, message, wanted)
-        return HitPage(items=tuple(hits), next=None if reached is None else str(reached))
+                if len(hits) >= limit or budget.spent:
+                    return HitPage(items=tuple(hits), next=str(message.stream_seq + 1))
+                await budget.count(message)
+                hits += await self._hits(tenant, message, wanted)
+            if budget.spent and window.after:
+                return HitPage(items=tuple(hits), next=str(window.after + 1))
+        return HitPage(items=tuple(hits), next=None)
 
     async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
         escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
@@ -145,6 +161,6 @@ async def search(
 ) -> HitPage:
     """Find messages of the tenant's conversations that contain a text, ignoring case.
 
-    The logs are read from the newest one on, for at most 2 s per page.
+    The logs are read from the newest one on, at most 64 MiB in 1 s per page.
     """
     return await searching.find(caller, q, cursor, limit)

@@ -18,7 +18,7 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
 from banksman.gateway.files.slice_operations import operations as slice_operations
-from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.declaration import MISSING, BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.runs import Runs
@@ -78,7 +78,7 @@ async def download_file(
     "PUT /context/conversations/{conversation_id}/files/{path:path}",
     status=201,
     not_over_nats=IN_SLICES,
-    uploads=True,
+    body=BodyLimit.FILE,
     openapi_extra={"requestBody": {"required": True, "content": BINARY}},
 )
 async def upload_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -19,6 +20,19 @@ FORBIDDEN = ErrorCode.FORBIDDEN
 """The errors that operations declare besides those that every request may get."""
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+
+
+class BodyLimit(StrEnum):
+    """How many bytes the body of a request may have over HTTP, and what becomes of them."""
+
+    SMALL = "small"
+    """JSON of at most 1 MiB."""
+    LARGE = "large"
+    """JSON of at most `max_body_bytes`, which like any JSON has at most 20,000 values."""
+    FORWARDED = "forwarded"
+    """At most `max_body_bytes`, which are forwarded without being parsed in the gateway's process."""
+    FILE = "file"
+    """A file of at most `max_upload_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +72,7 @@ class Operation:
     """Why an interface does not have the operation; empty if it has."""
     confidential: bool = False
     """Whether the request may contain a secret, which reports of its failure must omit."""
-    uploads: bool = False
-    """Whether the body is a file, of at most `max_upload_bytes` instead of `max_body_bytes`."""
+    body: BodyLimit = BodyLimit.SMALL
 
     def check(self, caller: Caller) -> None:
         """Raise `Forbidden` if a caller may not request the operation."""
@@ -119,7 +132,7 @@ class Operations:
         audit: Audit | None = None,
         not_over_nats: str = "",
         confidential: bool = False,
-        uploads: bool = False,
+        body: BodyLimit = BodyLimit.SMALL,
         **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over HTTP and NATS.
@@ -136,7 +149,7 @@ class Operations:
             audit: The entry in the audit trail; None for an operation that is not recorded there.
             not_over_nats: Why NATS has no such operation; empty if it has.
             confidential: True if the request may contain a secret.
-            uploads: True if the body is a file.
+            body: How many bytes the body may have; the default suffices for all but texts and files.
             options: Further arguments of the FastAPI route.
         """
         method, _, path = http.partition(" ")
@@ -153,7 +166,7 @@ class Operations:
             named=next(iter(_PARAMETER.findall(path)), None),
             not_over_nats=not_over_nats,
             confidential=confidential,
-            uploads=uploads,
+            body=body,
         )
 
     def over_nats(

@@ -31,6 +31,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
+CHECKED: Final = "banksman.checked"
+"""Key of a request's body in its scope, after the number of its values was checked."""
 MAX_POSITION: Final = 2**63 - 2
 """Maximum position in a stream after which a page may begin."""
 UNREPEATED: Final = new_id("own-")

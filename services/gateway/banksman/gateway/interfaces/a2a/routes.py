@@ -20,7 +20,7 @@ from banksman.gateway.interfaces.a2a.models import RpcError
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation import streaming
 from banksman.gateway.operation.caller import READ
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, provided
 
@@ -93,6 +93,7 @@ def _agent_card(base_url: str, *, keyless: bool, push: bool) -> dict[str, Any]:
     "a2a.call",
     "POST /a2a",
     not_over_nats="A2A is a protocol over HTTP",
+    body=BodyLimit.LARGE,
     response_class=Response,
     responses=REPLIES,
     openapi_extra=RPC,

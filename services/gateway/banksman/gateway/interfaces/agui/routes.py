@@ -18,7 +18,7 @@ from banksman.gateway.interfaces.agui.messages import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
 from banksman.gateway.live.followed_runs import FollowedRuns, run_headers
 from banksman.gateway.operation.caller import READ
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive, sse_event
 
@@ -37,6 +37,7 @@ operations = Operations("agui", right=READ)
     "agui.run",
     "POST /agui",
     not_over_nats="AG-UI is a protocol over HTTP",
+    body=BodyLimit.LARGE,
     response_class=Response,
     responses=STREAM,
 )

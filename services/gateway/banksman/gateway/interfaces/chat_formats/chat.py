@@ -28,7 +28,7 @@ from banksman.gateway.interfaces.chat_formats.requests import (
 )
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, run_headers
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
@@ -63,7 +63,7 @@ Follow = Annotated[FollowedRuns, provided(FollowedRuns)]
 operations = Operations("chat")
 
 
-@operations.add("chat.openai", "POST /context/chat/completions", **OF_OPENAI)
+@operations.add("chat.openai", "POST /context/chat/completions", body=BodyLimit.LARGE, **OF_OPENAI)
 async def agent_chat_completions(
     body: StrictBody[ChatCompletionRequest],
     request: Request,
@@ -82,9 +82,13 @@ async def agent_chat_completions(
 
 
 @operations.add(
-    "chat.anthropic_sdk", "POST /context/chat/v1/messages", include_in_schema=False, **OF_ANTHROPIC
+    "chat.anthropic_sdk",
+    "POST /context/chat/v1/messages",
+    include_in_schema=False,
+    body=BodyLimit.LARGE,
+    **OF_ANTHROPIC,
 )
-@operations.add("chat.anthropic", "POST /context/chat/messages", **OF_ANTHROPIC)
+@operations.add("chat.anthropic", "POST /context/chat/messages", body=BodyLimit.LARGE, **OF_ANTHROPIC)
 async def agent_messages(
     body: StrictBody[MessagesRequest],
     request: Request,

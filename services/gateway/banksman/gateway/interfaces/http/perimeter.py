@@ -5,7 +5,8 @@ The checks concern host, origin, rate and size; the headers include those of COR
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,8 +18,10 @@ from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, F
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import key_of
-from banksman.gateway.operation.declaration import Operation
+from banksman.gateway.operation.declaration import BodyLimit
 from banksman.gateway.operation.errors import error_response
+from banksman.gateway.operation.intake import JsonIntake
+from banksman.gateway.operation.parameters import CHECKED
 from banksman.gateway.settings import GatewaySettings
 from banksman.quotas.rates import Rates
 from banksman.runtime.tracing import HEADER, traced
@@ -35,6 +38,7 @@ UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 READABLE_HEADERS = ("location", "request-id", "retry-after", "x-request-id")
 """Response headers that pages of allowed origins may read, in addition to CORS-safelisted headers."""
+SMALL_BYTES = 1024 * 1024
 PREFLIGHT_CACHE_S = 600
 """Seconds for which a browser caches the response to a preflight request."""
 
@@ -48,15 +52,22 @@ class BodyTooLarge(CallerMistake):
 
 class Perimeter:
     def __init__(
-        self, app: ASGIApp, settings: GatewaySettings, keys: Keys, operations: Iterable[Operation]
+        self,
+        app: ASGIApp,
+        settings: GatewaySettings,
+        keys: Keys,
+        intake: JsonIntake,
+        limits: Iterable[tuple[str, str, BodyLimit]],
     ) -> None:
+        """Wrap an application. `limits` are those of methods and paths, `SMALL` for any other."""
         self._app = app
         self._settings = settings
         self._keys = keys
         self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
         self._origins = settings.origins
         self._rates = Rates(settings.rate)
-        self._uploads = [(one.method, compile_path(one.path)[0]) for one in operations if one.uploads]
+        self._intake = intake
+        self._limits = [(method, compile_path(path)[0], limit) for method, path, limit in limits]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -77,12 +88,13 @@ class Perimeter:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
-        limited = _LimitedBody(receive, self._limit(scope))
+        limited = self._body(scope, headers, receive)
         with_headers = _with_headers(send, _request_id(headers))
         try:
             limited.check_length(headers)
             await self._app(scope, limited.receive, with_headers)
-        except BodyTooLarge as error:
+        except BanksmanError as error:
+            # The body was refused: the application handles its own errors.
             await error_response(scope["path"], error)(scope, receive, with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
@@ -108,19 +120,47 @@ class Perimeter:
         known = token is not None and self._keys.known(token)
         self._rates.check(digest(token.encode()) if token and known else _address(scope))
 
-    def _limit(self, scope: Scope) -> int:
-        upload = any(
-            scope["method"] == method and path.match(scope["path"]) for method, path in self._uploads
+    def _limit(self, scope: Scope) -> BodyLimit:
+        limits = (
+            limit
+            for method, path, limit in self._limits
+            if scope["method"] == method and path.match(scope["path"])
         )
-        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+        return next(limits, BodyLimit.SMALL)
+
+    def _body(self, scope: Scope, headers: Headers, receive: Receive) -> _LimitedBody:
+        own, limit = self._settings, self._limit(scope)
+        match limit:
+            case BodyLimit.SMALL | BodyLimit.LARGE:
+                most = own.max_body_bytes
+                most = min(SMALL_BYTES, most) if limit is BodyLimit.SMALL else most
+                return _LimitedBody(receive, most, partial(self._admit, scope, headers))
+            case BodyLimit.FORWARDED:
+                return _LimitedBody(receive, own.max_body_bytes)
+            case BodyLimit.FILE:
+                return _LimitedBody(receive, own.max_upload_bytes)
+
+    async def _admit(self, scope: Scope, headers: Headers, body: bytes) -> bytes:
+        scope[CHECKED] = await self._intake.admit(self._payer(scope, headers), body)
+        return body
+
+    def _payer(self, scope: Scope, headers: Headers) -> str:
+        try:
+            return self._keys.caller(key_of(headers)).tenant
+        except BanksmanError:
+            return _address(scope)
 
 
 class _LimitedBody:
     """A request's body, of at most `limit` bytes."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
+    def __init__(
+        self, receive: Receive, limit: int, admit: Callable[[bytes], Awaitable[bytes]] | None = None
+    ) -> None:
+        """Pass the body on in pieces; in one piece, if `admit` must admit it."""
         self._receive = receive
         self._limit = limit
+        self._admit = admit
         self._read = 0
 
     def check_length(self, headers: Headers) -> None:
@@ -129,6 +169,19 @@ class _LimitedBody:
             raise BodyTooLarge(self._limit)
 
     async def receive(self) -> Message:
+        message = await self._piece()
+        if self._admit is None or message["type"] != "http.request":
+            return message
+        pieces = [message.get("body", b"")]
+        while message.get("more_body"):
+            message = await self._piece()
+            if message["type"] != "http.request":
+                return message
+            pieces.append(message.get("body", b""))
+        admit, self._admit = self._admit, None
+        return {"type": "http.request", "body": await admit(b"".join(pieces)), "more_body": False}
+
+    async def _piece(self) -> Message:
         message = await self._receive()
         self._read += len(message.get("body", b""))
         if self._read > self._limit:

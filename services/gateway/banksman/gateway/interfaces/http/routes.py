@@ -27,7 +27,7 @@ from banksman.gateway.operation.caller import PUBLIC, Caller, key_of
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.operation.parameters import BEARER, NOT_CONNECTED, parameters_of
+from banksman.gateway.operation.parameters import BEARER, CHECKED, NOT_CONNECTED, parameters_of
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -47,7 +47,8 @@ class _RawRequest(Request):
     """A request whose body FastAPI does not parse; an empty one counts as `{}`."""
 
     async def body(self) -> bytes:
-        return await super().body() or b"{}"
+        body = await super().body()
+        return self.scope.get(CHECKED, body) if body else b"{}"
 
     async def json(self) -> JsonValue:
         return cast(JsonValue, await self.body())
@@ -82,6 +83,8 @@ def operation_routes(operations: Iterable[Operation]) -> list[BaseRoute]:
 
 def _add(router: APIRouter, operation: Operation) -> None:
     options = dict(operation.options)
+    if operation.method not in ("GET", "DELETE"):
+        options["openapi_extra"] = {"x-body-limit": operation.body, **options.get("openapi_extra", {})}
     if operation.status == 204:
         # FastAPI sends a content type even without content, unless the class of the response has none.
         options["response_class"] = Response

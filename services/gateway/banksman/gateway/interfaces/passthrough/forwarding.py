@@ -13,8 +13,8 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.json_text import check_values
 from banksman.contracts.messages import Usage
-from banksman.contracts.wire import json_fault
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
@@ -34,6 +34,7 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
 )
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
+from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import ServiceMap
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 UPSTREAM_ERROR = "upstream_error"
 PROMPT_ID = "prompt_id"
+MAX_CHANGED_BYTES = 1024 * 1024
 
 
 async def forward(
@@ -60,13 +62,13 @@ async def forward(
     services: ServiceMap = request.app.state.services
     usage = services.find(PassthroughUsage)
     body = await request.body()
-    given = _parsed(body)
+    given = await services[JsonIntake].forwarded_fields(caller.tenant, body)
     model, streams = _model_of(given), given.get("stream") is True
     if usage is not None:
         await usage.check(caller.tenant)
     if PROMPT_ID in given:
         prompt = await services.connected(Prompts).get(caller, str(given[PROMPT_ID]))
-        body = with_prompt(given, prompt.content, dialect)
+        body = with_prompt(_parsed(body), prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
         if usage is not None:
@@ -193,11 +195,11 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadInput("body", None, f"valid JSON; {json_fault(error)}") from error
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    """Parse a body that is changed before it is forwarded, which is done in this process."""
+    if len(body) > MAX_CHANGED_BYTES:
+        raise BadInput(PROMPT_ID, None, f"a body of at most {MAX_CHANGED_BYTES} bytes")
+    check_values(body)
+    return json.loads(body)
 
 
 def _model_of(given: dict[str, Any]) -> str:

@@ -182,4 +182,4 @@ async def list_usable_models(
     return ModelViews(items=tuple(await catalog.describe(await upstreams.lists.names())))
 
 
-FEATURE = Feature(operations, routes=tuple(routes.routes))
+FEATURE = Feature(operations, routes=tuple(routes.routes), forwards=True)

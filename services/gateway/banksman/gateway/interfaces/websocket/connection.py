@@ -24,8 +24,9 @@ from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import error_response
+from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.settings import GatewaySettings
-from banksman.quotas.rates import TokenBucket
+from banksman.quotas.rates import TokenBucket, TooManyRequests
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class ConnectionContext:
     feeds: Feeds
     pending: PendingApprovals
     sockets: CallerSockets
+    intake: JsonIntake
     version: str
     """The server's version, for `welcome`."""
     notices: tuple[str, ...]
@@ -61,6 +63,7 @@ class WebsocketConnection:
         self._context = context
         self._settings = context.settings
         self.transport = transport.SocketTransport(websocket)
+        self._address = websocket.client.host if websocket.client else ""
         self.session = CallerSession(context.keys, context.sockets, caller, self.transport.end)
         self._subscriptions = SocketSubscriptions(
             context.feeds, context.pending, self.transport.outbox, self.transport.send, self._spawn
@@ -108,24 +111,35 @@ class WebsocketConnection:
         while (text := await self.transport.receive()) is not None:
             if self.session.has_expired():
                 continue
+            data = text.encode()
             if not self._rate.take():
-                self._refuse_rate(text)
-            else:
-                try:
-                    frame = transport.parse_frame(text)
-                    if isinstance(frame, frames.Hello | frames.AuthRefresh):
-                        await self._context.keys.prepare(frame.token)
-                    self._accept(frame)
-                except transport.FrameRefused as refused:
-                    self.transport.send(refused.frame)
+                self._refuse_rate(
+                    data, f"more than {self._settings.frames_per_s} frames a second", self._rate.wait_s
+                )
+                continue
+            try:
+                frame = transport.parse_frame(await self._admitted(data))
+                if isinstance(frame, frames.Hello | frames.AuthRefresh):
+                    await self._context.keys.prepare(frame.token)
+                self._accept(frame)
+            except TooManyRequests as error:
+                self._refuse_rate(data, "too much JSON", error.retry_after_s or 1.0)
+            except transport.FrameRefused as refused:
+                self.transport.send(refused.frame)
 
-    def _refuse_rate(self, text: str) -> None:
+    async def _admitted(self, data: bytes) -> bytes:
+        payer = self.session.caller.tenant if self.session.caller else self._address
+        try:
+            return await self._context.intake.admit(payer, data, what="frame")
+        except BadInput as error:
+            raise transport.FrameRefused(frames.error_frame(error, transport.id_in(data))) from error
+
+    def _refuse_rate(self, data: bytes, message: str, wait_s: float) -> None:
         if not self._warnings.take():
             self.transport.end(transport.RATE_LIMITED, "too many frames")
             return
-        reply_to = transport.id_in(text) if len(text) <= transport.SHORT_CHARS else None
-        message = f"more than {self._settings.frames_per_s} frames a second"
-        self._refuse(reply_to, ErrorCode.RATE_LIMITED, message, retry_after_s=round(self._rate.wait_s, 3))
+        reply_to = transport.id_in(data)
+        self._refuse(reply_to, ErrorCode.RATE_LIMITED, message, retry_after_s=round(wait_s, 3))
 
     def _refuse(self, reply_to: str | None, code: ErrorCode, message: str, *, retry_after_s: float) -> None:
         error = frames.ErrorFrame(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from functools import partial
 from typing import Any, cast, get_args
 
@@ -28,8 +29,11 @@ UNSUPPORTED_PROTOCOL, RATE_LIMITED, SLOW_CONSUMER = 4426, 4429, 4508
 CloseFrame = tuple[int, str]
 """Code and reason."""
 MAX_ID_CHARS = 128
-SHORT_CHARS = 16 * 1024
-"""Maximum characters of a rate-limited frame whose id is read."""
+SHORT_BYTES = 16 * 1024
+"""Maximum bytes of a refused frame that is parsed for its id."""
+_LEADING_ID = re.compile(
+    rb'\s*\{\s*(?:"type"\s*:\s*"[\w.]{1,64}"\s*,\s*)?"id"\s*:\s*"([\w.:-]{1,128})"', re.ASCII
+)
 KNOWN_TYPES = frozenset(
     kind
     for frame in get_args(get_args(ClientFrame)[0])
@@ -103,29 +107,40 @@ class FrameRefused(Exception):
         super().__init__(frame.message)
 
 
-def parse_frame(text: str) -> ClientFrame:
+def parse_frame(data: bytes) -> ClientFrame:
     """Parse a client's frame; raise `FrameRefused` with the error frame if it is invalid."""
-    reply_to: str | None = None
     try:
-        value = strict_json(text, what="frame")
-        if not isinstance(value, dict):
-            raise BadInput("frame", None, "a JSON object")
-        reply_to = _id_of(value)
-        kind = value.get("type")
-        if not isinstance(kind, str):
-            raise BadInput("type", None, "the frame's type, a string")
-        if kind not in KNOWN_TYPES:
-            message = f"unknown frame type {kind[:80]!r}"
-            raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
-        return parse_as(CLIENT_FRAME, text, what="frame", request=ClientFrame)
+        return parse_as(CLIENT_FRAME, data, what="frame", request=ClientFrame)
     except BadInput as error:
-        raise FrameRefused(error_frame(error, reply_to or id_in(text))) from error
+        raise FrameRefused(_refusal(data, error)) from error
 
 
-def id_in(text: str | bytes) -> str | None:
-    """Return the id of a refused frame, whose JSON may violate a rule of `strict_json`; None without one."""
+def _refusal(data: bytes, error: BadInput) -> ErrorFrame:
     try:
-        value: Any = json.loads(text)
+        value = strict_json(data, what="frame")
+    except BadInput:
+        return error_frame(error, id_in(data))
+    if not isinstance(value, dict):
+        return error_frame(BadInput("frame", None, "a JSON object"), None)
+    reply_to, kind = _id_of(value), value.get("type")
+    if not isinstance(kind, str):
+        return error_frame(BadInput("type", None, "the frame's type, a string"), reply_to)
+    if kind not in KNOWN_TYPES:
+        message = f"unknown frame type {kind[:80]!r}"
+        return ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message)
+    return error_frame(error, reply_to)
+
+
+def id_in(data: bytes) -> str | None:
+    """Return the id of a refused frame, whose JSON may violate a rule of `strict_json`; None without one.
+
+    In a frame that is too large to be parsed, the id is found if it is the first field, or follows `type`.
+    """
+    if len(data) > SHORT_BYTES:
+        found = _LEADING_ID.match(data)
+        return found[1].decode() if found else None
+    try:
+        value: Any = json.loads(data)
     except (ValueError, RecursionError):
         return None
     return _id_of(cast(dict[str, JsonValue], value)) if isinstance(value, dict) else None

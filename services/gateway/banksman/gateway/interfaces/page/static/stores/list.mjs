@@ -7,6 +7,8 @@ import { explain } from '../strings.mjs';
 const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
 const MIN_SEARCH_CHARACTERS = 2;
+const MAX_HITS = 20;
+const MAX_SEARCH_PAGES = 20;
 
 export class ConversationList {
   /** @param {{api: import('../client/api.mjs').Api}} options */
@@ -84,7 +86,16 @@ export class ConversationList {
   async #readHits(query) {
     if (query === this.searched) return;
     this.searched = query;
-    const found = query.length < MIN_SEARCH_CHARACTERS ? { items: [] } : await this.api.search(query).catch(() => ({ items: [] }));
-    if (query === this.state.value.query) this.state.value = { ...this.state.value, hits: found.items };
+    const none = { items: [], next: null };
+    const hits = [];
+    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : '' };
+    // A page without hits has a cursor too: the server reads for a limited time.
+    for (let pages = 0; page.next !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES; pages += 1) {
+      page = await this.api.search(query, { cursor: page.next || null }).catch(() => none);
+      hits.push(...page.items);
+      if (query !== this.state.value.query) return;
+      this.state.value = { ...this.state.value, hits: [...hits] };
+    }
+    if (!hits.length && query === this.state.value.query) this.state.value = { ...this.state.value, hits };
   }
 }
