@@ -17,7 +17,7 @@ from banksman.gateway.conversations.search import WAITING
 
 
 async def _exchange(http: httpx.AsyncClient, agent: Agent, text: str, reply: str) -> str:
-    created = (await http.post("/v1/chat", json={"content": text, "title": f"About {text}"})).json()
+    created = (await http.post("/v1/chat", json={"content": text, "title": f"About {text}"[:100]})).json()
     start = await agent.started(created["conversation_id"])
     await agent.begin(start)
     await agent.finish(start, reply)
@@ -65,8 +65,10 @@ async def test_logs_are_read_in_windows_of_bounded_bytes(gateway: Served, agent:
             page = await _find(http, "LONG", cursor=cursor, limit=10)
             found += [hit["conversation_id"] for hit in page["items"]]
             cursor = page["next"]
-        searches = [http.get("/context/search", params={"q": "missing"}) for _ in range(20)]
-        statuses = Counter(one.status_code for one in await asyncio.gather(*searches))
+        async with asyncio.TaskGroup() as searches:
+            missing = {"q": "missing"}
+            tasks = [searches.create_task(http.get("/context/search", params=missing)) for _ in range(20)]
+    statuses = Counter(task.result().status_code for task in tasks)
     assert found == [one for one in reversed(ids) for _ in range(2)]
     assert set(statuses) == {200, 429} and statuses[200] >= WAITING
 

@@ -213,3 +213,29 @@ async def test_models_have_the_format_of_the_callers_api(through: Passing) -> No
         "1970-01-01T00:00:00Z",
     )
     assert (missing.status_code, missing.json()["type"]) == (404, "error")
+
+
+async def test_a_body_is_not_parsed_where_it_delays_others(start_passing: StartPassing) -> None:
+    """R42: a large body is forwarded unchanged; one that is costly to parse is refused."""
+    received: list[bytes] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        received.append(await request.read())
+        return web.json_response({"choices": []})
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/{path:.*}", handle)
+    text = b'{"messages": [{"role": "user", "content": "%s"}], "model": "m"}' % (b'[{\\"a\\",' * 800_000)
+    wide = b'{"model": "m", "messages": [%s0]}' % (b"[]," * 600_000)
+    deep = b'{"model": "m", "messages": %s}' % (b"[" * 300 + b"]" * 300)
+    async with web_server(app) as port:
+        upstream = Upstream(name="a", base_url=f"http://127.0.0.1:{port}/v1")
+        async with start_passing(upstream) as passing, passing.http as http:
+            whole = await http.post(CHAT, content=text)
+            refused = [await http.post(CHAT, content=body) for body in (wide, deep, text[:-1])]
+            changed = await http.post(CHAT, content=text[:-1] + b', "prompt_id": "p"}')
+    assert (whole.status_code, received) == (200, [text])
+    messages = [one.json()["error"]["message"] for one in refused]
+    assert [one.status_code for one in (*refused, changed)] == [400, 400, 400, 503]
+    assert "at most 500000 values" in messages[0] and "nested at most" in messages[1]
+    assert "it is broken at line 1" in messages[2]

@@ -44,6 +44,8 @@ class JsonIntake:
             TooManyRequests: The tenant has exceeded its rate.
             BadInput: The JSON has too many values, or is invalid.
         """
+        # Refuses a flood before its bytes are scanned.
+        self._rates.check(payer, 0)
         values = most_values(data)
         self._rates.check(payer, len(data) + VALUE_BYTES * min(values, MAX_VALUES))
         if values > MAX_VALUES:

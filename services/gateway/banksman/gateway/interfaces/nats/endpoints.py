@@ -33,6 +33,7 @@ from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import (
+    ServiceMap,
     arguments_of,
     parameters_of,
     path_value,
@@ -110,10 +111,8 @@ class ApiEndpoints:
         failures = RequestFailures(
             self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
         )
-        intake = self.dispatcher.services[JsonIntake]
-        self.router = NatsRouter(
-            middlewares=(partial(_Replies, bus=self.bus, failures=failures, intake=intake),)
-        )
+        replies = partial(_Replies, bus=self.bus, failures=failures, services=self.dispatcher.services)
+        self.router = NatsRouter(middlewares=(replies,))
         for operation in self.dispatcher.operations:
             if not operation.not_over_nats:
                 self._serve(operation)
@@ -172,19 +171,19 @@ class _Replies(BaseMiddleware[Any, Any]):
     """Encodes replies, and reports the failure of a request without a reply subject."""
 
     def __init__(
-        self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: RequestFailures, intake: JsonIntake
+        self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: RequestFailures, services: ServiceMap
     ) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
         self._failures = failures
-        self._intake = intake
+        self._services = services
 
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> bytes | None:
         raw = msg.raw_message
         try:
-            raw.data = await self._intake.admit(raw.subject.split(".")[1], raw.data)
+            raw.data = await self._services[JsonIntake].admit(raw.subject.split(".")[1], raw.data)
             with traced(msg.headers.get(HEADER)):
                 reply: BaseModel | None = await call_next(msg)
         except BanksmanError as error:

@@ -35,6 +35,8 @@ INFLIGHT = 64
 """Maximum number of queued requests."""
 WARNINGS = 100
 """Frames above the rate after which the connection is closed. Their count decreases by one each second."""
+WARNING_BYTES = 4096
+"""Bytes of a refused frame that count as one further frame: a flood of large ones ends after a few."""
 DRAIN_S = 5.0
 """Seconds that websockets may take to close: two for the queued frames, two for the close frame."""
 
@@ -135,7 +137,7 @@ class WebsocketConnection:
             raise transport.FrameRefused(frames.error_frame(error, transport.id_in(data))) from error
 
     def _refuse_rate(self, data: bytes, message: str, wait_s: float) -> None:
-        if not self._warnings.take():
+        if not self._warnings.take(1 + len(data) // WARNING_BYTES):
             self.transport.end(transport.RATE_LIMITED, "too many frames")
             return
         reply_to = transport.id_in(data)
