@@ -2,9 +2,10 @@
 
 uvicorn limits the size of a message, but neither the time that a client takes to send it, nor the bytes of
 the unfinished messages of all clients. This module overrides methods of `WebSocketsSansIOProtocol` of uvicorn
-0.54 (`data_received`, `handle_cont`, `send_receive_event_to_app`, `connection_lost`, `keepalive_timeout`,
-`send`). It reads `frames`, `conn`, `transport`, `loop`, `close_sent` and `writable` of the protocol, and
-`reader.buffer` of the parser of websockets 17.
+0.54 (`connection_made`, `data_received`, `handle_cont`, `send_receive_event_to_app`, `connection_lost`,
+`keepalive_timeout`, `send`). It reads `frames`, `conn`, `transport`, `client`, `loop`, `close_sent`,
+`handshake_complete` and `writable` of the protocol, and `reader.buffer` of the parser of websockets 17.
+It replaces `app_state`, which the application receives as `scope["state"]`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import ClassVar, cast
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
+
+from banksman.library_internals.uvicorn_connections import ADMISSION, Admission, OpenConnections
 
 ABORT_S = 15.0
 """Seconds after the close frame until the connection to a client that reads nothing is aborted."""
@@ -55,8 +58,24 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """
 
     unfinished: ClassVar[UnfinishedMessages]
+    connections_of_listener: ClassVar[OpenConnections]
+    _admission: Admission | None = None
     _deadline: asyncio.TimerHandle | None = None
     """Closes the websocket if the current message is not finished in time."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the place that the HTTP protocol of the connection has just left."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        self._admission = self.connections_of_listener.enter(self, address)
+        self.app_state = {**self.app_state, ADMISSION: self._admission}
+
+    def refuse(self, status: bytes) -> None:
+        """End the connection."""
+        if self.handshake_complete:
+            self.fail(self.unfinished.crowded_code, "too many connections of unknown clients")
+        else:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and bound the message that they leave unfinished."""
@@ -91,6 +110,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """End the connection."""
         self._end_deadline()
         self.unfinished.set(self, 0)
+        if self._admission is not None:
+            self.connections_of_listener.leave(self._admission)
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
@@ -122,6 +143,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._deadline = None
 
 
-def socket_protocol(unfinished: UnfinishedMessages) -> type[SocketProtocol]:
-    """Return the protocol of the websockets that share `unfinished`."""
-    return type("BoundedSocketProtocol", (SocketProtocol,), {"unfinished": unfinished})
+def socket_protocol(unfinished: UnfinishedMessages, connections: OpenConnections) -> type[SocketProtocol]:
+    """Return the protocol of the websockets of a listener."""
+    shared = {"unfinished": unfinished, "connections_of_listener": connections}
+    return type("BoundedSocketProtocol", (SocketProtocol,), shared)

@@ -19,6 +19,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from banksman.contracts.administration import CheckName
+from banksman.library_internals.uvicorn_connections import (
+    ConnectionLimits,
+    OpenConnections,
+    http_protocol,
+)
 from banksman.library_internals.uvicorn_server import QuietServer
 from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings
@@ -33,6 +38,7 @@ Measure = Callable[[], Awaitable[None]]
 
 CHECK_TIMEOUT_S = 2.0
 """Maximum seconds of one check or one update of metrics."""
+_LIMITS = ConnectionLimits(total=64, unknown=64, unknown_per_address=32, header_s=5.0, body_s=5.0)
 
 
 @dataclass
@@ -147,7 +153,15 @@ async def health_server(health: Health, settings: HealthSettings) -> AsyncGenera
     app = Starlette(routes=health.routes())
     host, port = settings.health_host, settings.health_port
     config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, lifespan="off", date_header=False
+        app,
+        host=host,
+        port=port,
+        http=http_protocol(OpenConnections(_LIMITS)),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        date_header=False,
     )
     async with listening(config) as port:
         yield port

@@ -8,6 +8,11 @@ from typing import Any
 import uvicorn
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+from banksman.library_internals.uvicorn_connections import (
+    ConnectionLimits,
+    OpenConnections,
+    http_protocol,
+)
 from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import listening
 
@@ -69,12 +74,14 @@ async def echo(
 @asynccontextmanager
 async def connected() -> AsyncIterator[Client]:
     """Connect to a server that pings every `PING_EVERY_S` seconds."""
+    connections = OpenConnections(ConnectionLimits(8, 4, 4, header_s=10, body_s=10))
     unfinished = UnfinishedMessages(WAIT_TIMEOUT_S, 1024, timed_out_code=4408, crowded_code=4429)
     config = uvicorn.Config(
         echo,
         host="127.0.0.1",
         port=0,
-        ws=socket_protocol(unfinished),
+        http=http_protocol(connections),
+        ws=socket_protocol(unfinished, connections),
         ws_ping_interval=PING_EVERY_S,
         ws_ping_timeout=PING_EVERY_S,
         ws_per_message_deflate=False,

@@ -24,6 +24,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import VERSION, Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.identity.auth import Tickets
+from banksman.gateway.interfaces.http.connections import raise_file_limit
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, api_body
 from banksman.gateway.interfaces.nats.replays import Replays
@@ -207,4 +208,5 @@ async def _serve(front: Front, process: ServiceProcess) -> None:
 
 
 def run() -> int:
+    raise_file_limit()
     return run_service("gateway", GatewayServiceSettings, main)

@@ -20,6 +20,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.http.connections import connection_limits
 from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES, Connections
@@ -29,6 +30,7 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import NOT_CONNECTED, ServiceMap
 from banksman.gateway.settings import GatewayServiceSettings
+from banksman.library_internals.uvicorn_connections import OpenConnections, http_protocol
 from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
@@ -150,11 +152,14 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         crowded_code=RATE_LIMITED,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
+    connections = OpenConnections(connection_limits(gateway))
     return uvicorn.Config(
         app,
         host=gateway.host,
         port=gateway.port,
-        ws=socket_protocol(unfinished),
+        forwarded_allow_ips=list(gateway.trusted_proxies),
+        http=http_protocol(connections),
+        ws=socket_protocol(unfinished, connections),
         ws_max_size=FRAME_BYTES,
         ws_ping_interval=PING_EVERY_S,
         ws_ping_timeout=PING_EVERY_S,

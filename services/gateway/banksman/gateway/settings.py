@@ -234,6 +234,23 @@ class GatewaySettings(HealthSettings):
     """`provider:model` for titles, such as a cheap one; None for the model of the assistant `default`."""
     notices: tuple[str, ...] = ()
     """Sentences that the web page shows to every user."""
+    max_connections: int | None = Field(default=None, ge=8)
+    """Maximum client connections, websockets included; at most half of them with one key. None means three
+    quarters of the files that the process may open, at most 20,000."""
+    max_unknown_connections: int | None = Field(default=None, ge=2)
+    """Maximum connections of clients that have not sent an accepted key; at the limit, a new connection ends
+    the oldest of them. None means a quarter of `max_connections`."""
+    max_unknown_connections_per_address: int = Field(default=256, ge=1)
+    """The same of one IPv4 address or one IPv6 network of 64 bits."""
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    """Addresses or networks of reverse proxies, which have no limit per address and whose `X-Forwarded-For`
+    names the address of a client."""
+    header_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds from the start of a connection, or from the first byte of a further request, to the end of the
+    headers; then the connection is closed."""
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds that a body may stay below 500 bytes per second, or that a client may not read a response; then
+    the connection is closed."""
     hello_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds within which a websocket must send `hello`; otherwise it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
@@ -271,6 +288,13 @@ class GatewaySettings(HealthSettings):
     """Seconds without a byte from an upstream after which its request fails."""
     drain_s: float = Field(default=10.0, ge=0)
     """Seconds that open requests may take when the gateway stops."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            ipaddress.ip_network(proxy)
+        return proxies
 
     @property
     def origins(self) -> frozenset[str]:

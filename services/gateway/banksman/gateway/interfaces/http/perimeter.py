@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.http.connections import KEYLESS, know_client
 from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.declaration import BodyLimit
 from banksman.gateway.operation.errors import error_response
@@ -104,21 +105,21 @@ class Perimeter:
         cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if cross and not self._same_origin(headers):
             raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")
+        token = key_of(headers)
+        known = token is not None and self._keys.known(token)
+        # Unknown keys share the bucket of the client's address: otherwise each invented key would get a new
+        # bucket.
+        key = digest(token.encode()) if token and known else None
         if scope["path"] not in UNLIMITED_PATHS:
-            self._check_rate(headers, scope)
+            self._rates.check(key or _address(scope))
+        if key or self._keys.keyless:
+            know_client(scope, key or KEYLESS)
 
     def _same_origin(self, headers: Headers) -> bool:
         origin = headers.get("origin")
         if origin is None or origin.rstrip("/").lower() in self._origins:
             return True
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-
-    def _check_rate(self, headers: Headers, scope: Scope) -> None:
-        token = key_of(headers)
-        # Unknown keys share the bucket of the client's address: otherwise each invented key would get a new
-        # bucket.
-        known = token is not None and self._keys.known(token)
-        self._rates.check(digest(token.encode()) if token and known else _address(scope))
 
     def _limit(self, scope: Scope) -> BodyLimit:
         limits = (

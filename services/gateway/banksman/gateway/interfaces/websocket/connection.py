@@ -17,6 +17,7 @@ from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.identity.auth import Keys, Tickets
+from banksman.gateway.interfaces.http.connections import know_client
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
 from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions
@@ -64,6 +65,7 @@ class WebsocketConnection:
         self.id = new_id("ws")
         self._context = context
         self._settings = context.settings
+        self._scope = websocket.scope
         self.transport = transport.SocketTransport(websocket)
         self._address = websocket.client.host if websocket.client else ""
         self.session = CallerSession(context.keys, context.sockets, caller, self.transport.end)
@@ -157,8 +159,8 @@ class WebsocketConnection:
                 self.transport.send(frames.Pong(reply_to=frame.id, t=frame.t, ts=now))
             case frames.Hello() if self.session.caller is not None:
                 self.transport.end(transport.SECOND_HELLO, "a second hello")
-            case frames.Hello() if not self.session.greet(frame.token):
-                pass  # `greet` has closed the connection.
+            case frames.Hello() if not self._greet(frame):
+                pass  # `_greet` has closed the connection.
             case _ if self.session.caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
                 self.transport.send(frames.error_frame(error, frame.id))
@@ -170,6 +172,16 @@ class WebsocketConnection:
                 if not self._handling:
                     self._handling = True
                     self._spawn(self._handle_requests())
+
+    def _greet(self, hello: frames.Hello) -> bool:
+        greeted = self.session.greet(hello.token)
+        if greeted and (caller := self.session.caller):
+            try:
+                know_client(self._scope, caller.key or f"{caller.tenant}/{caller.user}")
+            except TooManyRequests:
+                self.transport.end(transport.RATE_LIMITED, "too many connections of one key")
+                return False
+        return greeted
 
     async def _welcome(self, caller: Caller, hello: frames.Hello) -> None:
         feeds, not_resumed = await self._subscriptions.resume(caller, hello.resume)
