@@ -189,6 +189,23 @@ def test_doctor_reports_a_running_system_as_ok(cli: Cli) -> None:
     }
 
 
+def test_each_service_exports_only_what_it_measures(cli: Cli) -> None:
+    """Services are forked from a process that has imported all of them."""
+    exported: dict[str, set[str]] = {}
+    for name, url in json.loads((cli.data_dir / "run.json").read_text())["health"].items():
+        if name not in ("nats", "model-server"):
+            with urlopen(url.replace("/readyz", "/metrics"), timeout=WAIT_TIMEOUT_S) as response:
+                lines = response.read().decode().splitlines()
+            exported[name] = {line.split()[2] for line in lines if line.startswith("# TYPE banksman_")}
+    gateway = {"banksman_waiting_runs", "banksman_expired_conversations_total"}
+    runs = {"banksman_full_streams"}
+
+    assert gateway | runs <= exported["gateway"]
+    assert runs <= exported["agent-1"]
+    assert [name for name, found in exported.items() if found & gateway] == ["gateway"]
+    assert {name for name, found in exported.items() if found & runs} <= {"gateway", "agent-1", "agent-2"}
+
+
 def test_an_idle_system_sends_few_messages(cli: Cli) -> None:
     """Each message costs processor time, and each stored message costs a write to the disk."""
     monitoring = json.loads((cli.data_dir / "run.json").read_text())["monitoring_url"]

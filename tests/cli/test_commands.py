@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,6 +242,18 @@ def test_doctor_names_the_log_of_a_process_that_is_not_ready_in_the_data_directo
     findings = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert str(data.logs / "gateway.log") in findings["gateway"]["remedy"]
     assert str(data.logs / "nats.log") in findings["streams"]["remedy"]
+
+
+def test_restore_names_a_monitoring_address_that_does_not_respond(tmp_path: Path) -> None:
+    now = "2026-11-28T10:00:00Z"
+    manifest = {"made_by": "1.0.0", "began_at": now, "ended_at": now, "streams": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = banksman("restore", str(tmp_path), BANKSMAN_NATS__MONITORING_URL=url)
+
+    assert done.returncode == 2
+    assert done.stderr == f"banksman: {url}/connz did not respond within 5 s\n"
 
 
 def test_reset_refuses_a_directory_that_up_did_not_create(tmp_path: Path) -> None:

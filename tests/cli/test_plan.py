@@ -96,6 +96,17 @@ def test_settings_of_a_service_are_passed_to_that_service_only(tmp_path: Path) -
     assert all("BANKSMAN_LOG__LEVEL" in spec.environment for name, spec in specs.items() if name != "nats")
 
 
+def test_health_ports_of_the_settings_stay_the_same_at_each_start(tmp_path: Path) -> None:
+    ports = {"BANKSMAN_AGENT__HEALTH_PORT": "9100", "BANKSMAN_GATEWAY__HEALTH_PORT": "9200"}
+    specs = planned(tmp_path, **ports)
+
+    assert {name: specs[name].ready_url for name in ("agent-1", "agent-2", "gateway")} == {
+        "agent-1": "http://127.0.0.1:9100/readyz",
+        "agent-2": "http://127.0.0.1:9101/readyz",
+        "gateway": "http://127.0.0.1:9200/readyz",
+    }
+
+
 def test_nats_server_runs_with_gogc_50_unless_its_environment_sets_it(tmp_path: Path) -> None:
     default = planned(tmp_path)
     chosen = planned(tmp_path, GOGC="200", GOMEMLIMIT="4GiB")

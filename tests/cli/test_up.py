@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -50,6 +52,17 @@ def test_streams_of_up_pass_the_check(shared_up: Up) -> None:
     checked = banksman("streams", "check", "--data-dir", str(shared_up.data_dir))
 
     assert (checked.returncode, checked.stdout) == (0, "streams are as strong as required\n")
+
+
+def test_web_pages_cannot_read_the_monitoring_of_nats(shared_up: Up) -> None:
+    """nats-server lets pages of every site read its endpoints: their path is a secret."""
+    address = urlsplit(shared_up.instance["monitoring_url"])
+    assert len(address.path) > 32
+    for path in ("/", "/varz", "/connz", "/jsz", "/healthz", "/subsz", "/accountz"):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"http://{address.netloc}{path}", timeout=WAIT_TIMEOUT_S)
+        assert refused.value.code == 404
+        assert "access-control-allow-origin" not in refused.value.headers
 
 
 def test_killed_process_is_reported_and_restarted(shared_up: Up) -> None:

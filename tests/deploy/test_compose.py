@@ -99,16 +99,31 @@ def scaled() -> dict[str, Any]:
 def test_several_containers_of_a_service_have_their_own_ports_and_workspaces(scaled: dict[str, Any]) -> None:
     """R114: two containers of each service; a workspace belongs to one runner. `make scaled` starts them."""
     assert {name: service["scale"] for name, service in scaled.items() if "scale" in service} == {
-        "gateway": 2,
         "agent": 2,
         "workflows": 2,
     }
-    assert scaled["gateway"]["ports"] == ["127.0.0.1:${BANKSMAN_PORTS-8080-8089}:8080"]
     for name, runner in RUNNERS.items():
         assert scaled[name]["volumes"] == [
             f"workspaces-{runner}:/workspaces",
             f"nkeys-tool-runner-{runner}:/keys/tool-runner-{runner}:ro",
         ]
+
+
+def test_published_ports_stay_the_same_at_each_start(
+    services: dict[str, Any], scaled: dict[str, Any]
+) -> None:
+    """The engine gives the ports of a range to the containers of a service in any order."""
+    published = {
+        name: service["ports"]
+        for file in (services, scaled)
+        for name, service in file.items()
+        if "ports" in service
+    }
+    assert published == {
+        "gateway": ["127.0.0.1:${BANKSMAN_PORT:-8080}:8080"],
+        "gateway-2": ["127.0.0.1:${BANKSMAN_PORT_2:-8081}:8080"],
+    }
+    assert not any("scale" in file.get(name, {}) for file in (services, scaled) for name in published)
 
 
 def test_each_of_several_runners_has_its_own_key(scaled: dict[str, Any], tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from banksman.cli.machine import free_port
 from tests.deploy.conftest import WAIT_TIMEOUT_S, bash_in
 from tests.deploy.stack import Stack
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.supervised import cleaned_up_by
 
-SCALED = (("gateway",), ("agent",), ("tool-runner", "tool-runner-2"), ("workflows",))
+SCALED = (("gateway", "gateway-2"), ("agent",), ("tool-runner", "tool-runner-2"), ("workflows",))
 """What runs in two containers: of one service, or of two services with their own keys."""
 FILE = ROOT / "deploy" / "docker" / "compose.scaled.yaml"
 
@@ -22,8 +23,7 @@ FILE = ROOT / "deploy" / "docker" / "compose.scaled.yaml"
 @pytest.fixture(scope="module")
 def scaled(built: Stack) -> Generator[Stack]:
     """The whole system with two containers of each service, every one ready."""
-    # Without a range of ports, the engine chooses free ones.
-    environment = {**built.environment, "BANKSMAN_PORTS": ""}
+    environment = {**built.environment, "BANKSMAN_PORT_2": str(free_port())}
     project = f"banksman-scaled-{os.getpid()}"
     stack = replace(built.with_file(FILE), environment=environment, project=project)
     remove = ("down", "--volumes", "--remove-orphans", "--timeout", "30")
@@ -45,7 +45,7 @@ def running(stack: Stack, *services: str) -> list[str]:
 
 def gateways(stack: Stack) -> list[str]:
     """Return the addresses of the gateways that run."""
-    ports = [stack.engine.output("port", container, "8080/tcp") for container in running(stack, "gateway")]
+    ports = [stack.engine.output("port", container, "8080/tcp") for container in running(stack, *SCALED[0])]
     return [f"http://{port}" for port in ports]
 
 

@@ -13,8 +13,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from banksman.library_internals.uvicorn_connections import (
-    ConnectionLimits,
     HttpProtocol,
+    ListenerLimits,
     OpenConnections,
     http_protocol,
 )
@@ -37,7 +37,7 @@ OVERRIDDEN_OF_HTTP = {
     "resume_writing": ["self"],
     "handle_websocket_upgrade": ["self", "event"],
 }
-CONNECTIONS = OpenConnections(ConnectionLimits(8, 4, 4, header_s=1, body_s=1))
+CONNECTIONS = OpenConnections(ListenerLimits(8, 4, 4, header_s=1, body_s=1))
 
 
 async def no_app(scope: object, receive: object, send: object) -> None: ...

@@ -80,7 +80,7 @@ def up(directory: Path, port: int) -> None:
     try:
         data.end_leftovers()
         broker = Broker(data, 3, "127.0.0.1")
-        nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, broker=broker)
+        nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, http_path="", broker=broker)
         sandbox = "docker" if choose_sandbox().kind == "docker" else None
         runners = local_runners(settings, data)
         plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox, runners=runners)

@@ -21,9 +21,10 @@ def main() -> None:
     data = DataDir(settings.data_dir.resolve())
     running = data.running()
     assert running is not None, f"no system runs in {data.path}"
-    port, http_port = (urlsplit(url).port or 0 for url in (running.nats_url, running.monitoring_url))
+    nats, monitoring = (urlsplit(url) for url in (running.nats_url, running.monitoring_url))
     runners = local_runners(settings, data)
-    plan = Plan(settings, LocalNats(data, port, http_port), free_port(), os.environ, runners=runners)
+    local = LocalNats(data, nats.port or 0, monitoring.port or 0, monitoring.path)
+    plan = Plan(settings, local, free_port(), os.environ, runners=runners)
     json.dump({spec.name: dict(spec.environment) for spec in plan.services()}, sys.stdout)
 
 

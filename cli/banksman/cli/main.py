@@ -6,7 +6,14 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from banksman.cli.output import Exit, discard_unwritten, error_code, prepare_streams, print_failure
+from banksman.cli.output import (
+    Exit,
+    discard_unwritten,
+    error_code,
+    error_text,
+    prepare_streams,
+    print_failure,
+)
 from banksman.cli.services import SERVICES, run_service
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
@@ -23,7 +30,7 @@ def main() -> int:
             return run_service(arguments[0])
         return _run_command()
     except (BanksmanError, OSError) as error:
-        return _report(str(error), error_code(error))
+        return _report(error_text(error), error_code(error))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
 

@@ -102,6 +102,11 @@ def error_code(error: BanksmanError | OSError) -> str:
     return error.code if isinstance(error, BanksmanError) else "os_error"
 
 
+def error_text(error: Exception) -> str:
+    """Return the message of an error, or its type if it has none."""
+    return str(error) or type(error).__name__
+
+
 def exit_with(code: Exit) -> None:
     if code is not Exit.OK:
         import typer

@@ -26,7 +26,7 @@ from setproctitle import getproctitle, setproctitle
 from banksman.cli.local.child import die_with
 from banksman.cli.local.forks import ForkRequest
 from banksman.cli.main import main as run_command
-from banksman.cli.services import load_service
+from banksman.cli.services import SERVICES, load_service
 from banksman.contracts.errors import Unavailable
 
 _MESSAGE_BYTES = 4096
@@ -35,8 +35,6 @@ IMPORTED_LATER = (
     "banksman.cli.settings",
     "encodings.idna",
     "uvicorn.lifespan.off",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
 )
 """Modules that services and their libraries import during their start; imported here, they are shared."""
 
@@ -53,8 +51,22 @@ def main() -> int:
     service = _forked_service(control)
     if service is None:
         return 0
+    _forget_metrics_of_others(service)
     sys.argv = ["banksman", service]
     return run_command()
+
+
+def _forget_metrics_of_others(service: str) -> None:
+    """Export only what this service measures: a gauge of another one would always be zero."""
+    from prometheus_client import REGISTRY
+    from prometheus_client.metrics import MetricWrapperBase
+
+    others = tuple(f"{package}." for name, package in SERVICES.items() if name != service)
+    foreign = [module for name, module in sys.modules.items() if name.startswith(others)]
+    defined = {id(value): value for module in foreign for value in vars(module).values()}
+    for value in defined.values():
+        if isinstance(value, MetricWrapperBase):
+            REGISTRY.unregister(value)
 
 
 def _import_the_rest() -> None:

@@ -190,7 +190,7 @@ async def _verify_server(monitoring_url: str | None, topology: Topology) -> list
         config = cast(dict[str, Any], json.loads(reply.body)["jetstream"].get("config"))
     except (OSError, KeyError, ValueError) as error:
         # In a cluster this server may be down while others serve.
-        unknown = f"server: {monitoring_url} does not report its sync_interval: {type(error).__name__}"
+        unknown = f"server: {monitoring_url} does not report its sync_interval: {error}"
         return [unknown] if alone else []
     if not config:
         return [_JETSTREAM_OFF]

@@ -23,8 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
-ADMISSION = "admission"
-"""Key of a connection's `Admission` in `scope["state"]`."""
+ADMITTED = "admitted"
+"""Key of a connection's `AdmittedConnection` in `scope["state"]`."""
 ABORT_S = 15.0
 """Seconds that a closed connection may take to send what is left."""
 MIN_BYTES_PER_S = 500
@@ -37,7 +37,7 @@ _Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ListenerLimits:
     """The bounds of one listener. An unknown client is one that has not sent an accepted key."""
 
     total: int
@@ -62,7 +62,7 @@ class Bounded(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Admission:
+class AdmittedConnection:
     """The place of one connection among those of its listener."""
 
     _among: OpenConnections
@@ -78,12 +78,12 @@ class Admission:
 class OpenConnections:
     """The connections of one listener."""
 
-    limits: ConnectionLimits
-    _open: set[Admission] = field(default_factory=set[Admission])
-    _unknown: dict[Admission, Bounded] = field(default_factory=dict[Admission, Bounded])
+    limits: ListenerLimits
+    _open: set[AdmittedConnection] = field(default_factory=set[AdmittedConnection])
+    _unknown: dict[AdmittedConnection, Bounded] = field(default_factory=dict[AdmittedConnection, Bounded])
     """Oldest first."""
-    _sources: dict[str, dict[Admission, None]] = field(
-        default_factory=lambda: defaultdict[str, dict[Admission, None]](dict)
+    _sources: dict[str, dict[AdmittedConnection, None]] = field(
+        default_factory=lambda: defaultdict[str, dict[AdmittedConnection, None]](dict)
     )
     """Of `_unknown`, by source."""
     _owners: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
@@ -92,7 +92,7 @@ class OpenConnections:
     _sweeping: bool = False
     _warned_at: float = float("-inf")
 
-    def enter(self, protocol: Bounded, address: str) -> Admission | None:
+    def enter(self, protocol: Bounded, address: str) -> AdmittedConnection | None:
         """Admit a connection, at a limit in place of the oldest unknown one; None if there is no place."""
         source = self._source(address)
         own = self._sources.get(source, ())
@@ -105,34 +105,34 @@ class OpenConnections:
             elif full:
                 self.count("full")
                 return None
-        admission = Admission(self, source)
-        self._open.add(admission)
-        self._unknown[admission] = protocol
-        self._sources[source][admission] = None
-        return admission
+        admitted = AdmittedConnection(self, source)
+        self._open.add(admitted)
+        self._unknown[admitted] = protocol
+        self._sources[source][admitted] = None
+        return admitted
 
-    def know(self, admission: Admission, owner: str) -> bool:
+    def know(self, admitted: AdmittedConnection, owner: str) -> bool:
         """Move a connection to its owner, who may have half of all."""
-        if admission.owner is not None or admission not in self._open:
+        if admitted.owner is not None or admitted not in self._open:
             return True
         if owner and self._owners[owner] >= self.limits.total // 2:
             self.count("owner")
             return False
-        self._forget(admission)
-        admission.owner = owner
+        self._forget(admitted)
+        admitted.owner = owner
         self._owners[owner] += 1
         return True
 
-    def leave(self, admission: Admission) -> None:
+    def leave(self, admitted: AdmittedConnection) -> None:
         """End a connection; nothing happens if it has ended."""
-        if admission not in self._open:
+        if admitted not in self._open:
             return
-        self._open.discard(admission)
-        self._forget(admission)
-        if admission.owner is not None:
-            self._owners[admission.owner] -= 1
-            if not self._owners[admission.owner]:
-                del self._owners[admission.owner]
+        self._open.discard(admitted)
+        self._forget(admitted)
+        if admitted.owner is not None:
+            self._owners[admitted.owner] -= 1
+            if not self._owners[admitted.owner]:
+                del self._owners[admitted.owner]
 
     def watch(self, protocol: HttpProtocol) -> None:
         """Check the times of a connection until `unwatch`."""
@@ -164,18 +164,18 @@ class OpenConnections:
             return ""
         return str(ip_network((ip, 64), strict=False) if isinstance(ip, IPv6Address) else ip)
 
-    def _evict(self, admission: Admission, reason: str) -> None:
-        protocol = self._unknown[admission]
-        self.leave(admission)
+    def _evict(self, admitted: AdmittedConnection, reason: str) -> None:
+        protocol = self._unknown[admitted]
+        self.leave(admitted)
         self.count(reason)
         protocol.refuse(b"503 Service Unavailable")
 
-    def _forget(self, admission: Admission) -> None:
-        self._unknown.pop(admission, None)
-        if (own := self._sources.get(admission.source)) is not None:
-            own.pop(admission, None)
+    def _forget(self, admitted: AdmittedConnection) -> None:
+        self._unknown.pop(admitted, None)
+        if (own := self._sources.get(admitted.source)) is not None:
+            own.pop(admitted, None)
             if not own:
-                del self._sources[admission.source]
+                del self._sources[admitted.source]
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -190,7 +190,7 @@ class HttpProtocol(H11Protocol):
     """Ends connections above the limits, and those whose client takes too long."""
 
     connections_of_listener: ClassVar[OpenConnections]
-    admission: Admission | None = None
+    admitted: AdmittedConnection | None = None
     _phase: tuple[object, ...] = ()
     _deadline: float = 0.0
     _received: int = 0
@@ -199,11 +199,11 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Admit the connection or refuse it."""
         super().connection_made(transport)
-        self.admission = self.connections_of_listener.enter(self, self.client[0] if self.client else "")
-        if self.admission is None:
+        self.admitted = self.connections_of_listener.enter(self, self.client[0] if self.client else "")
+        if self.admitted is None:
             self.refuse(b"503 Service Unavailable")
             return
-        self.app_state = {**self.app_state, ADMISSION: self.admission}
+        self.app_state = {**self.app_state, ADMITTED: self.admitted}
         self.connections_of_listener.watch(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -272,8 +272,8 @@ class HttpProtocol(H11Protocol):
 
     def _leave(self) -> None:
         self.connections_of_listener.unwatch(self)
-        if self.admission is not None:
-            self.connections_of_listener.leave(self.admission)
+        if self.admitted is not None:
+            self.connections_of_listener.leave(self.admitted)
 
 
 def http_protocol(connections: OpenConnections) -> type[HttpProtocol]:

@@ -18,7 +18,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-from banksman.library_internals.uvicorn_connections import ADMISSION, Admission, OpenConnections
+from banksman.library_internals.uvicorn_connections import ADMITTED, AdmittedConnection, OpenConnections
 
 ABORT_S = 15.0
 """Seconds after the close frame until the connection to a client that reads nothing is aborted."""
@@ -59,7 +59,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     unfinished: ClassVar[UnfinishedMessages]
     connections_of_listener: ClassVar[OpenConnections]
-    _admission: Admission | None = None
+    _admitted: AdmittedConnection | None = None
     _deadline: asyncio.TimerHandle | None = None
     """Closes the websocket if the current message is not finished in time."""
 
@@ -67,8 +67,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Take the place that the HTTP protocol of the connection has just left."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        self._admission = self.connections_of_listener.enter(self, address)
-        self.app_state = {**self.app_state, ADMISSION: self._admission}
+        self._admitted = self.connections_of_listener.enter(self, address)
+        self.app_state = {**self.app_state, ADMITTED: self._admitted}
 
     def refuse(self, status: bytes) -> None:
         """End the connection."""
@@ -110,8 +110,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """End the connection."""
         self._end_deadline()
         self.unfinished.set(self, 0)
-        if self._admission is not None:
-            self.connections_of_listener.leave(self._admission)
+        if self._admitted is not None:
+            self.connections_of_listener.leave(self._admitted)
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:

@@ -7,12 +7,13 @@ quarters of a stream. A *fixed share* is the same for each tenant, whatever the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from prometheus_client import Gauge
+from prometheus_client import REGISTRY, Gauge
 from pydantic import BaseModel
 
 from banksman.bus import jetstream
@@ -42,7 +43,7 @@ TENANT_SHARE: Final = 8
 MEASURED_S: Final = 10.0
 """Seconds for which the measured bytes of a tenant are used."""
 
-_FULL = Gauge("banksman_full_streams", "Streams of runs that are full; starts are refused.")
+_FULL = Gauge("banksman_full_streams", "Streams of runs that are full; starts are refused.", registry=None)
 
 FULL_S: Final = 1.0
 """Seconds for which a tenant without room is refused without another request to the server."""
@@ -83,6 +84,9 @@ class StorageRoom:
         self._valid_until = float("-inf")
         # Concurrent callers share the requests to the broker.
         self._turn = asyncio.Lock()
+        # Other services import this module, and would export a gauge that they never set.
+        with contextlib.suppress(ValueError):
+            REGISTRY.register(_FULL)
 
     async def check(self) -> None:
         """Check that a run may start; raise `Overloaded` if a stream is full."""

@@ -73,7 +73,7 @@ async def retry(
                 except Exception as error:
                     if not again(error):
                         raise
-                    reason = str(error)
+                    reason = str(error) or type(error).__name__
                     logger.info("%s yet: %s", failure, reason)
                 await backoff.pause()
     except TimeoutError as error:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from banksman.contracts.administration import CheckName
 from banksman.library_internals.uvicorn_connections import (
-    ConnectionLimits,
+    ListenerLimits,
     OpenConnections,
     http_protocol,
 )
@@ -36,9 +36,11 @@ Check = Callable[[], Awaitable[str | None]]
 Measure = Callable[[], Awaitable[None]]
 """Updates metrics before they are returned."""
 
+READY_VALID_S = 0.2
+"""Seconds for which clients receive the same result of the checks."""
 CHECK_TIMEOUT_S = 2.0
 """Maximum seconds of one check or one update of metrics."""
-_LIMITS = ConnectionLimits(total=64, unknown=64, unknown_per_address=32, header_s=5.0, body_s=5.0)
+_LIMITS = ListenerLimits(total=64, unknown=64, unknown_per_address=32, header_s=5.0, body_s=5.0)
 
 
 @dataclass
@@ -61,6 +63,10 @@ class Health:
     """Returns the number of used places."""
     background: Background = field(default_factory=Background)
     """The background tasks of the process. A task that keeps failing makes the process not ready."""
+
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _found_ready: bool = False
+    _checked_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.checks["background"] = self.background.problem
@@ -94,12 +100,28 @@ class Health:
             logger.debug("a readiness check failed", exc_info=True)
             return str(error) or type(error).__name__
 
+    def public_routes(self) -> list[Route]:
+        """Return the routes for clients, which learn only whether the process is ready."""
+        return [Route("/healthz", self._alive), Route("/readyz", self._ready)]
+
     def routes(self) -> list[Route]:
+        """Return the routes for operators, with the reasons and the metrics."""
         return [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
         ]
+
+    async def _alive(self, _request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def _ready(self, _request: Request) -> Response:
+        # Requests need no key, and each check is a round trip to the broker.
+        async with self._turn:
+            if self.draining or time.monotonic() - self._checked_at > READY_VALID_S:
+                self._found_ready = not await self.problems()
+                self._checked_at = time.monotonic()
+        return JSONResponse({"ready": self._found_ready}, status_code=200 if self._found_ready else 503)
 
     async def _healthz(self, _request: Request) -> Response:
         return JSONResponse({"service": self.service, "status": "alive"})

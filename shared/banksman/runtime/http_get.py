@@ -25,9 +25,25 @@ async def http_get(url: str, *, timeout_s: float) -> HttpReply:
     redirects. An HTTP client library would be an import in every process for this one request.
 
     Raises:
-        OSError: the server cannot be reached, or has not responded within `timeout_s`.
-        ValueError: the response is not HTTP.
+        OSError: the server cannot be reached, has not responded within `timeout_s`, or does not respond by
+            HTTP. The message names the address and the reason.
     """
+    try:
+        return await _get(url, timeout_s)
+    except TimeoutError:
+        raise TimeoutError(f"{_address(url)} did not respond within {timeout_s:g} s") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"{_address(url)} cannot be reached: {reason}") from error
+
+
+def _address(url: str) -> str:
+    """Return a URL without credentials and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+async def _get(url: str, timeout_s: float) -> HttpReply:
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"

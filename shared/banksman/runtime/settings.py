@@ -68,6 +68,7 @@ NOT_SETTINGS = frozenset(
         "BANKSMAN_FUZZ_SEED",
         "BANKSMAN_GATEWAY_URL",
         "BANKSMAN_PORT",
+        "BANKSMAN_PORT_2",
         "BANKSMAN_PYTHON",
         "BANKSMAN_RENEW_GOLDEN",
         "BANKSMAN_TAG",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,7 +34,13 @@ PAID = ScriptedUsage(input_tokens=100, output_tokens=10)
 
 @pytest.mark.parametrize("stream", STREAMS)
 async def test_a_run_survives_a_full_stream_and_no_reply_is_paid_for_twice(
-    operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, stream: str
+    operator: Bus,
+    client: Client,
+    http: httpx.AsyncClient,
+    readiness: str,
+    play: Play,
+    model: ScriptedModel,
+    stream: str,
 ) -> None:
     """A37: a start is accepted and completes, or it is refused with the time to retry after."""
     gate = f"full-{stream}"
@@ -45,11 +52,11 @@ async def test_a_run_survives_a_full_stream_and_no_reply_is_paid_for_twice(
     run_id = await client.chat(open_one, "go")
     await until(lambda: model_requests(model, name) or None)
 
-    async with full(operator, stream, http):
+    async with full(operator, stream, http, readiness):
         started = await http.post(f"/context/conversations/{other}/runs", json={"content": "go"})
         model.open_gate(gate)
         if stream in RUN_STREAMS:
-            warnings = (await http.get("/readyz")).json()["warnings"]
+            warnings = (await http.get(readiness)).json()["warnings"]
             assert f"storage_full: stream {stream} holds" in warnings["storage"]
             assert (started.status_code, started.json()["error"]["code"]) == (503, "busy")
     accepted = [run_id, started.json()["run_id"]] if started.status_code == 202 else [run_id]
@@ -67,6 +74,7 @@ async def test_a_reply_that_a_full_log_refuses_is_retained_and_committed(
     operator: Bus,
     client: Client,
     http: httpx.AsyncClient,
+    readiness: str,
     play: Play,
     model: ScriptedModel,
 ) -> None:
@@ -76,7 +84,7 @@ async def test_a_reply_that_a_full_log_refuses_is_retained_and_committed(
     run_id = await client.chat(conversation, "go")
     await until(lambda: model_requests(model, name) or None)
 
-    async with full(operator, EVENTS, http):
+    async with full(operator, EVENTS, http, readiness):
         model.open_gate("full-log")
         for attempt in (1, 2, 3):
             waits = f"{conversation}: the reply waits for the broker, attempt {attempt}: storage is full"
@@ -88,8 +96,14 @@ async def test_a_reply_that_a_full_log_refuses_is_retained_and_committed(
     assert len(model_requests(model, name)) == 1
 
 
+@pytest.fixture
+def readiness(system: System) -> str:
+    """Return the address where the gateway gives the reasons of its warnings."""
+    return json.loads((system.data_dir / "run.json").read_text())["health"]["gateway"]
+
+
 @asynccontextmanager
-async def full(bus: Bus, stream: str, http: httpx.AsyncClient) -> AsyncGenerator[None]:
+async def full(bus: Bus, stream: str, http: httpx.AsyncClient, readiness: str) -> AsyncGenerator[None]:
     """Limit a stream to its current size while the context is open. Gateways find this within a second."""
     info = await call(bus, api("STREAM.INFO", stream))
     # Not 0 for an empty stream, which would mean no limit.
@@ -97,7 +111,7 @@ async def full(bus: Bus, stream: str, http: httpx.AsyncClient) -> AsyncGenerator
     await call(bus, api("STREAM.UPDATE", stream), limited)
 
     async def reported() -> bool:
-        return "storage" in (await http.get("/readyz")).json()["warnings"]
+        return "storage" in (await http.get(readiness)).json()["warnings"]
 
     async def no_longer_reported() -> bool:
         return not await reported()

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served
+from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served, key_of
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
@@ -17,6 +17,7 @@ from banksman.bus.names import DAMAGED, RUNS
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.kv import Bucket
+from banksman.cli.machine import free_port
 from banksman.contracts import subjects
 from banksman.contracts.administration import DamagedLog
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
@@ -422,15 +423,35 @@ async def test_a_keyless_gateway_serves_host_names_of_this_machine_only(gateway:
     assert (rebound.status_code, forged.status_code) == (403, 403)
 
 
-async def test_readiness_page_and_metrics_are_served(gateway: Served) -> None:
+async def test_readiness_and_page_are_served(gateway: Served) -> None:
     async with gateway.http as http:
         ready = await http.get("/readyz")
         page = await http.get("/")
-        metrics = await http.get("/metrics")
-    assert (ready.status_code, ready.json()["problems"]) == (200, {})
+    assert (ready.status_code, ready.json()) == (200, {"ready": True})
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert metrics.status_code == 200
+
+
+async def test_reasons_and_metrics_are_served_on_the_health_port_alone(
+    start_gateway: GatewayFactory, tenant: str
+) -> None:
+    health_port = free_port()
+    async with (
+        start_gateway(keys=(key_of("alice", tenant),), health_port=health_port) as gateway,
+        gateway.http as http,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{health_port}", verify=False) as operator,
+    ):
+        gateway.health.draining = True
+        public = [await http.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+        details = [await operator.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+    assert [(one.status_code, one.json()) for one in public[:2]] == [
+        (200, {"status": "alive"}),
+        (503, {"ready": False}),
+    ]
+    assert public[2].status_code == 404
+    assert details[0].json() == {"service": "gateway", "status": "alive"}
+    assert details[1].json()["problems"] == {"process": "draining"}
+    assert "banksman_waiting_runs" in details[2].text
 
 
 async def test_all_calls_of_a_run_are_read_in_pages_with_whole_texts(gateway: Served, agent: Agent) -> None:

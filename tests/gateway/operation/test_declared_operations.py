@@ -161,6 +161,6 @@ PROTOCOLS = {
     *("/v1/models", "/v1/models/{model:path}", "/v1/chat/completions", "/v1/responses"),
     *("/v1/messages", "/v1/messages/count_tokens", "/.well-known/agent-card.json"),
     # Health.
-    *("/healthz", "/readyz", "/metrics"),
+    *("/healthz", "/readyz"),
 }
 """The routes that are no operations."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
+from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.exceptions import ConnectionClosed
@@ -165,23 +165,20 @@ async def test_client_that_is_slow_with_a_request_is_disconnected(
 
 async def test_client_that_does_not_read_a_response_is_disconnected(start_gateway: GatewayFactory) -> None:
     requests = b"GET /openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 200
+    health_port = free_port()
+
+    async def ended_for_reading() -> bool:
+        metrics = (await _get(health_port, "/metrics")).text
+        return 'banksman_ended_connections_total{reason="read"}' in metrics
+
     async with (
-        start_gateway(body_timeout_s=SLOW_S) as gateway,
+        start_gateway(body_timeout_s=SLOW_S, health_port=health_port) as gateway,
         opened(gateway.running.port) as (_, writer),
         asyncio.timeout(WAIT_TIMEOUT_S),
     ):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(requests)
-        await eventually(lambda: _count(gateway, "read"))
-
-
-async def _count(gateway: Served, reason: str) -> bool:
-    return f'banksman_ended_connections_total{{reason="{reason}"}}' in await metrics_of(gateway)
-
-
-async def metrics_of(gateway: Served) -> str:
-    async with gateway.http as http:
-        return (await http.get("/metrics")).text
+        await eventually(ended_for_reading)
 
 
 async def test_steady_body_may_take_longer_than_the_time_limit(start_gateway: GatewayFactory) -> None:

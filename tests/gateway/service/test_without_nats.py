@@ -38,7 +38,7 @@ async def test_a_gateway_without_nats_listens_and_serves_passthrough_until_nats_
     settings = GatewayServiceSettings(
         nats=NatsSettings(url=own_nats.url, replicas=own_nats.replicas, connect_timeout_s=0.5),
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
-        gateway=GatewaySettings(port=free_port()),
+        gateway=GatewaySettings(port=free_port(), health_port=free_port()),
         models=ModelSettings(demo_base_url=upstream.openai_url),
         allow_weak_durability=True,
     )
@@ -49,7 +49,7 @@ async def test_a_gateway_without_nats_listens_and_serves_passthrough_until_nats_
 
         async def readiness() -> httpx.Response | None:
             try:
-                return await http.get("/readyz")
+                return await http.get(f"http://127.0.0.1:{settings.gateway.health_port}/readyz")
             except httpx.ConnectError:
                 return None
 

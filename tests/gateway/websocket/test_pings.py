@@ -9,7 +9,7 @@ import uvicorn
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.library_internals.uvicorn_connections import (
-    ConnectionLimits,
+    ListenerLimits,
     OpenConnections,
     http_protocol,
 )
@@ -74,7 +74,7 @@ async def echo(
 @asynccontextmanager
 async def connected() -> AsyncIterator[Client]:
     """Connect to a server that pings every `PING_EVERY_S` seconds."""
-    connections = OpenConnections(ConnectionLimits(8, 4, 4, header_s=10, body_s=10))
+    connections = OpenConnections(ListenerLimits(8, 4, 4, header_s=10, body_s=10))
     unfinished = UnfinishedMessages(WAIT_TIMEOUT_S, 1024, timed_out_code=4408, crowded_code=4429)
     config = uvicorn.Config(
         echo,

@@ -140,7 +140,8 @@ class Broker:
         file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")
 
     def _server(self, data: DataDir, name: str, *, alone: bool) -> Server:
-        nats = LocalNats(data, port=free_port(), http_port=free_port())
+        # The configuration of an earlier version has no secret path.
+        nats = LocalNats(data, port=free_port(), http_port=free_port(), http_path="")
         return Server(name, nats, nats.config_file if alone else data.nats / f"{name}.conf")
 
     def _make_cluster(self) -> None:

@@ -35,7 +35,8 @@ from pathlib import Path
 from banksman.cli.local.plan import LocalNats
 from banksman.cli.state import DataDir
 path, port, http_port, step = sys.argv[1:]
-nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port))
+given = {"http_path": ""} if "http_path" in LocalNats.__dataclass_fields__ else {}
+nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port), **given)
 nats.prepare() if step == "prepare" else asyncio.run(nats.provision())
 """
 BrokerStep = Literal["prepare", "provision"]

@@ -36,7 +36,7 @@ class RunnerProcess:
         self.health_port = free_port()
         self._forks = forks
         self._process: ForkedService | None = None
-        self._environment = {
+        environment = {
             "PATH": os.environ["PATH"],
             "BANKSMAN_NATS__URL": url,
             # The tests' servers do not sync each write: that takes time and is not tested here.
@@ -47,6 +47,7 @@ class RunnerProcess:
             "BANKSMAN_TOOL_RUNNER__HEALTH_PORT": str(self.health_port),
             **settings,
         }
+        self._environment = {name: value for name, value in environment.items() if value}
 
     @property
     def identity(self) -> dict[str, Any]:

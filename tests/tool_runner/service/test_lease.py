@@ -304,6 +304,26 @@ def test_two_processes_never_share_a_volume(runners: Runners) -> None:
     assert runner.epoch == 1
 
 
+def test_runners_without_a_directory_of_their_own_share_a_volume(runners: Runners) -> None:
+    """Containers of a scaled service have the same settings and the same volume."""
+    volume = runners.directory()
+    shared: dict[str, Any] = {"BANKSMAN_DATA_DIR": str(volume), "BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": ""}
+
+    def identities() -> list[tuple[str, int]]:
+        files = sorted(volume.glob("workspaces*/.runner.json"))
+        stored = [json.loads(file.read_text()) for file in files]
+        return [(one["runner"], one["epoch"]) for one in stored]
+
+    scaled = [runners.start(**shared) for _ in range(2)]
+    first, second = identities()
+    for runner in scaled:
+        runner.signal(signal.SIGKILL)
+        runner.wait()
+    scaled[0].start()
+    assert first[0] != second[0]
+    assert identities() == [(first[0], 2), second]
+
+
 async def test_runner_with_a_failed_self_test_refuses_calls_with_the_reason(
     runners: Runners, runners_nats: SecuredNats, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def render_config(
     http_port: int | None = None,
     host: str = "127.0.0.1",
     http_host: str = "127.0.0.1",
+    http_path: str = "",
     server_name: str = "nats",
     store_dir: str,
     budget: StorageBudget,
@@ -78,6 +79,8 @@ def render_config(
     Args:
         keys: Public keys of all users, including those of runners and tenants.
         http_port: Port of the monitoring endpoints, which must not be public; None disables them.
+        http_path: Path of the endpoints. nats-server lets every web page read them, and has no setting
+            against it, so where a browser reaches the port the path is a secret.
         server_name: Name that is unique in a cluster.
         budget: Bytes for all streams together.
         sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
@@ -110,6 +113,8 @@ def render_config(
     }
     if http_port is not None:
         config["http"] = f"{http_host}:{http_port}"
+    if http_path:
+        config["http_base_path"] = http_path
     if tls is not None:
         config["tls"] = _tls(tls)
     if cluster is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -98,12 +99,15 @@ class Plan:
         sandbox = {"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {}
         runner = self._pick(_DOCKER) | sandbox
         agent = models | {"BANKSMAN_AGENT__DEFAULT_MODEL": self.settings.default_model}
-        agents = [f"agent-{number}" for number in range(1, self.settings.local.agents + 1)]
+        agents = range(1, self.settings.local.agents + 1)
         specs = (
             model_server,
             self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, signing | self._example_tools()),
             *(self._runner(number, each, runner) for number, each in enumerate(self.runners, 1)),
-            *(self._service("agent", Stage.AGENT, users.AGENT, agent, name=name) for name in agents),
+            *(
+                self._service("agent", Stage.AGENT, users.AGENT, agent, name=f"agent-{n}", number=n)
+                for n in agents
+            ),
             self._service("gateway", Stage.GATEWAY, users.GATEWAY, models | self._gateway()),
         )
         return tuple(spec for spec in specs if spec and spec.service not in self.without)
@@ -117,14 +121,18 @@ class Plan:
         *,
         name: str | None = None,
         needed: bool = True,
+        number: int = 1,
     ) -> ProcessSpec:
-        port = free_port()
+        port_setting = f"{_section(service)}HEALTH_PORT"
+        chosen = self.inherited.get(port_setting, "")
+        # Processes of one service have the ports from the chosen one on.
+        port = int(chosen) + number - 1 if chosen.isdecimal() and chosen != "0" else free_port()
         environment = {
             **self._inherited_by(service),
             **self._connection("BANKSMAN_NATS__", user),
             **own,
             "BANKSMAN_DATA_DIR": str(self.nats.data.path),
-            f"{_section(service)}HEALTH_PORT": str(port),
+            port_setting: str(port),
         }
         command, ready_url = _banksman(service), _ready_url(port)
         return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
@@ -137,7 +145,13 @@ class Plan:
         }
         user = users.tool_runner(runner).name
         return self._service(
-            "tool-runner", Stage.TOOL_RUNNER, user, {**own, **identity}, name=name, needed=False
+            "tool-runner",
+            Stage.TOOL_RUNNER,
+            user,
+            {**own, **identity},
+            name=name,
+            needed=False,
+            number=number,
         )
 
     def _model_server(self) -> ProcessSpec:
@@ -223,6 +237,8 @@ class LocalNats:
     data: DataDir
     port: int
     http_port: int
+    http_path: str = field(default_factory=lambda: f"/{secrets.token_hex(16)}")
+    """Path of the monitoring endpoints. Every page in a browser may read them, so their path is a secret."""
     runners: tuple[str, ...] = ()
     """Ids of the tool-runners with their own keys; empty for one key shared by runners outside the system."""
 
@@ -232,7 +248,7 @@ class LocalNats:
 
     @property
     def monitoring_url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://127.0.0.1:{self.http_port}{self.http_path}"
 
     @property
     def config_file(self) -> Path:
@@ -248,6 +264,7 @@ class LocalNats:
             keys,
             port=self.port,
             http_port=self.http_port,
+            http_path=self.http_path,
             store_dir=str(self.data.store),
             budget=StorageBudget.of_disk(self.data.nats),
             runners=self.runners,

@@ -105,7 +105,7 @@ async def _problem(plan: Plan, system: System) -> tuple[str, str] | None:
     try:
         await plan.nats.provision()
     except (BanksmanError, OSError) as error:
-        return str(error), output.error_code(error)
+        return output.error_text(error), output.error_code(error)
     return None
 
 
@@ -247,7 +247,7 @@ def main() -> int:
     except CannotStart as error:
         return output.print_failure(str(error), error.code, as_json=as_json)
     except OSError as error:
-        return output.print_failure(str(error), output.error_code(error), as_json=as_json)
+        return output.print_failure(output.error_text(error), output.error_code(error), as_json=as_json)
     return Exit.OK
 
 

@@ -231,7 +231,10 @@ async def _refuse_connected(monitoring_url: str | None) -> None:
     if monitoring_url is None:
         return
     reply = await http_get(f"{monitoring_url}/connz?limit=100000", timeout_s=TIMEOUT_S)
-    connections = json.loads(reply.body).get("connections") or ()
+    try:
+        connections = json.loads(reply.body)["connections"] or ()
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unavailable("BANKSMAN_NATS__MONITORING_URL does not list the connections of NATS") from error
     found = {str(one.get("name", "")).split(" ")[0] for one in connections}
     _refuse(sorted(found.intersection(_SERVICES)))
 

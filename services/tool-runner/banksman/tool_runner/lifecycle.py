@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import ssl
@@ -19,7 +20,13 @@ from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.network import HostRules
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.execution import CallWorker
-from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
+from banksman.tool_runner.identity import (
+    DirectoryInUse,
+    RunnerIdentity,
+    SandboxIdentity,
+    claim,
+    sandbox_identity,
+)
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, NotDelegated, divided, examine
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
@@ -36,6 +43,8 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_ro
 
 logger = logging.getLogger(__name__)
 
+MAX_BESIDE = 32
+"""Runners with directories of their own in one data directory."""
 SWEEP_S = 5.0
 """Seconds that a start may spend on temporary files of interrupted writes."""
 EXIT_WITHIN_S = 5
@@ -61,11 +70,8 @@ class LocalRunner:
 async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     """Claim the workspaces, remove the leftovers of a killed runner, and test the sandbox."""
     user = sandbox_identity(own.sandbox_uid)
-    root = own.workspaces_dir or default_root(data_dir, user)
-    workspaces = WorkspaceStore(root, user, own.limits.workspace)
-    workspaces.prepare()
     # The claim comes first: only the process that holds it may kill and delete below this root.
-    identity = claim(workspaces.root, runner=own.runner)
+    workspaces, identity = _claimed(data_dir, user, own)
     await asyncio.to_thread(_remove_leftovers, workspaces)
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
@@ -76,6 +82,24 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     may_connect = own.egress.allow_commands and own.sandbox == "bwrap"
     box = workspace_tools(sandbox, egress, own.limits, commands_may_connect=may_connect)
     return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress)
+
+
+def _claimed(
+    data_dir: Path, user: SandboxIdentity, own: ToolRunnerSettings
+) -> tuple[WorkspaceStore, RunnerIdentity]:
+    """Claim the directory of the settings, or the first free one: containers may share a volume."""
+    first = own.workspaces_dir or default_root(data_dir, user)
+    last = 1 if own.workspaces_dir or own.runner else MAX_BESIDE
+    for number in itertools.count(1):
+        root = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        workspaces = WorkspaceStore(root, user, own.limits.workspace)
+        workspaces.prepare()
+        try:
+            return workspaces, claim(workspaces.root, runner=own.runner)
+        except DirectoryInUse:
+            if number == last:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _remove_leftovers(workspaces: WorkspaceStore) -> None:

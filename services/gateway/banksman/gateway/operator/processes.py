@@ -166,4 +166,4 @@ async def _storage(monitoring_url: str | None) -> tuple[int | None, int | None, 
         found = json.loads(reply.body)
         return int(found["storage"]), int(found["config"]["max_storage"]), None
     except (OSError, KeyError, TypeError, ValueError) as error:
-        return None, None, f"{monitoring_url} does not report its storage: {type(error).__name__}"
+        return None, None, f"{monitoring_url} does not report its storage: {error}"

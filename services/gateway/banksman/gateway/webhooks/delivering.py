@@ -93,7 +93,7 @@ class WebhookDeliveries:
             if not 200 <= status < 300:
                 error = f"HTTP {status}"
         except OSError as failure:
-            error = str(failure)
+            error = str(failure) or type(failure).__name__
         return Delivery(
             id=queued.id,
             type=queued.type,

@@ -9,7 +9,7 @@ import resource
 from starlette.types import Scope
 
 from banksman.gateway.settings import GatewaySettings
-from banksman.library_internals.uvicorn_connections import ADMISSION, Admission, ConnectionLimits
+from banksman.library_internals.uvicorn_connections import ADMITTED, AdmittedConnection, ListenerLimits
 from banksman.quotas.rates import TooManyRequests
 
 KEYLESS = ""
@@ -28,10 +28,10 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, _soft_limit()), hard))
 
 
-def connection_limits(settings: GatewaySettings) -> ConnectionLimits:
+def connection_limits(settings: GatewaySettings) -> ListenerLimits:
     """Return the limits of the gateway's port. A quarter of all files is left for everything else."""
     total = settings.max_connections or min(_soft_limit() * 3 // 4, _MOST_CONNECTIONS)
-    return ConnectionLimits(
+    return ListenerLimits(
         total=total,
         unknown=min(settings.max_unknown_connections or total // 4, total),
         unknown_per_address=settings.max_unknown_connections_per_address,
@@ -43,8 +43,8 @@ def connection_limits(settings: GatewaySettings) -> ConnectionLimits:
 
 def know_client(scope: Scope, owner: str) -> None:
     """Note that the client of a request sent an accepted key; raise `TooManyRequests` above its share."""
-    admission: Admission | None = scope.get("state", {}).get(ADMISSION)
-    if admission is not None and not admission.know(owner):
+    admitted: AdmittedConnection | None = scope.get("state", {}).get(ADMITTED)
+    if admitted is not None and not admitted.know(owner):
         raise TooManyRequests(_RETRY_AFTER_S)
 
 

@@ -35,7 +35,7 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+UNLIMITED_PATHS = frozenset({"/healthz", "/readyz"})
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 READABLE_HEADERS = ("location", "request-id", "retry-after", "x-request-id")
 """Response headers that pages of allowed origins may read, in addition to CORS-safelisted headers."""
