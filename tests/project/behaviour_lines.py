@@ -31,7 +31,7 @@ OTHERS = {
     "close 4426": SOCKET + "test_only_unknown_subprotocols_are_refused",
     "close 4429": SOCKET + "test_a_client_above_its_rate_is_warned_and_then_closed",
     "close 4508": SOCKET + "test_a_client_that_does_not_read_is_closed_and_resumes",
-    "GET /": CONTEXT + "test_readiness_page_and_metrics_are_served",
+    "GET /": CONTEXT + "test_readiness_and_page_are_served",
     "HEAD /": RESOURCES + "test_the_root_responds_to_clients_that_look_for_a_server",
     "GET /v1/schemas/ws.json": "gateway/websocket/test_schemas.py::"
     "test_every_frame_of_a_run_matches_the_published_schemas",
