@@ -15,13 +15,10 @@ from pathlib import Path
 
 from banksman.cli.broker.accounts import Variable, key_variable, user_names
 from banksman.cli.broker.server import Cluster, Tls, render_config
-from banksman.deployment.topology import StorageBudget
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"
 SCALED = ("r1", "r2")
 """Ids of the runners of deploy/docker/compose.scaled.yaml."""
-BUDGET = StorageBudget(20 * 1024**3)
-"""Bytes of each server's volume for streams."""
 STORE_DIR = "/data"
 TLS_DIR = "/etc/banksman/tls"
 """Directory of each server's own `server.crt` and `server.key`, and of the common `ca.crt`."""
@@ -98,7 +95,7 @@ def _rendered(
         http_host="0.0.0.0",
         server_name=name,
         store_dir=STORE_DIR,
-        budget=BUDGET,
+        budget=None,
         tls=tls,
         cluster=cluster,
         runners=runners,

@@ -83,9 +83,15 @@ class Volume:
         return fields[4], fields[6], fields[8]
 
     @contextmanager
-    def filled(self) -> Generator[None]:
-        """Fill the volume completely while the block runs."""
+    def filled(self, *, leave: int = 0) -> Generator[None]:
+        """Fill the volume while the block runs, completely or up to a number of free bytes."""
         ballast = self.path / "ballast"
+        if leave:
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self.path).free - leave)
+            yield
+            ballast.unlink()
+            return
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"\0" * 1024 * 1024)

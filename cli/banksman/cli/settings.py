@@ -14,6 +14,9 @@ from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import Section, ServiceSettings, load
 
 DEMO_MODEL = "demo"
+DEPLOYED_STORAGE_BYTES = 20 * 1024**3
+"""Bytes for all streams of a deployment that sets none."""
+LEAST_STORAGE_BYTES = 64 * 1024**2
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
@@ -119,8 +122,16 @@ class LocalSettings(Section):
     """Seconds for all services together to stop gracefully; then they are killed."""
 
 
+class _Operator(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    storage_bytes: int | None = Field(default=None, ge=LEAST_STORAGE_BYTES)
+    """Bytes that all streams together may use; None for 80 % of the disk."""
+
+
 class UpSettings(ModelChoice):
     gateway: _Gateway = _Gateway()
+    operator: _Operator = _Operator()
     local: LocalSettings = LocalSettings()
 
 

@@ -106,6 +106,7 @@ class DataDir:
         """Directory of the NATS users' seeds and of the key that signs approval decisions."""
         self.nats = path / "nats"
         self.store = self.nats / "streams"
+        self.nats_config_file = self.nats / "nats.conf"
         self.nats_context_file = path / CONTEXT_FILE
         """File from which services on this machine read how to connect to NATS."""
         self.signing_key_file = self.keys / "approvals.key"
@@ -132,9 +133,7 @@ class DataDir:
         return instance if instance is not None and instance.supervisor.alive else None
 
     def write(self, instance: Instance) -> None:
-        new = self.run_file.with_suffix(".new")
-        new.write_text(json.dumps(asdict(instance), indent=2), encoding="utf-8")
-        new.replace(self.run_file)
+        write_whole(self.run_file, json.dumps(asdict(instance), indent=2))
 
     def forget(self) -> None:
         self.run_file.unlink(missing_ok=True)
@@ -169,8 +168,10 @@ class Lock:
             holder = os.read(descriptor, 20).decode(errors="replace").strip()
             os.close(descriptor)
             return int(holder) if holder.isdigit() else 0
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        # On a full disk, the pid of the holder is unknown.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
         self._descriptor = descriptor
         return None
 
@@ -195,11 +196,23 @@ def write_signing_key(file: Path, key: str | None = None) -> str:
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    # Opened with its final mode: there is no moment in which another user could read it.
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
+    """Create a file that only its owner can read, unless it exists; it is whole or missing."""
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        # Opened with its final mode: there is no moment in which another user could read it.
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+            out.write(content)
+        with contextlib.suppress(FileExistsError):
+            os.link(new, file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replace the content of a file; after an error, as on a full disk, it has its old content."""
+    new = file.with_suffix(f"{file.suffix}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(file)
 
 
 async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:

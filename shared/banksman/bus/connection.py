@@ -17,6 +17,7 @@ from nats.errors import Error as NatsError
 from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import ClientErrors, Replies
+from banksman.bus.server_disk import SUSPECTED_S, ServerDisk
 from banksman.bus.settings import BusStats, NatsSettings, Replicas
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.library_internals.nats_client import SafeClient
@@ -85,6 +86,7 @@ class Bus:
         self.stats = BusStats()
         self.background = background or Background()
         self.closed = asyncio.Event()
+        self.disk = ServerDisk(settings)
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(self.nc)
         self.store_request: StoreRequest = self.request_ack
@@ -219,10 +221,24 @@ class Bus:
     async def request_ack(
         self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Message:
-        """Send a message to a stream, which recognises repeats; return the reply as `Replies.request`."""
-        return await self.replies.request(
-            subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
-        )
+        """Send a message to a stream, which recognises repeats; return the reply as `Replies.request`.
+
+        While a client waits, the reply is empty as soon as it is known that the server cannot store.
+        """
+        loop = asyncio.get_running_loop()
+        suspicion = loop.call_later(SUSPECTED_S, self.disk.suspect) if self.serves_clients else None
+        try:
+            return await self.replies.request(
+                subject,
+                payload,
+                headers=headers,
+                timeout_s=timeout_s,
+                until_reconnect=True,
+                unless=self.disk.failed if self.serves_clients else None,
+            )
+        finally:
+            if suspicion is not None:
+                suspicion.cancel()
 
     async def _wait_to_send(self) -> None:
         """Wait until nats-py sends at once: while disconnected, it buffers messages and sends them later."""

@@ -152,6 +152,14 @@ async def schedule(bus: Bus, subject: str, target: str, *, at: datetime, payload
     await durable(bus, subject, payload, msg_id=new_id("timer-"), headers=headers)
 
 
+class DiskFull(Unavailable):
+    """The server responds and does not store."""
+
+    def __init__(self, subject: str) -> None:
+        text = "NATS responds but cannot store messages; its disk may be full"
+        super().__init__(f"{subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text)
+
+
 @dataclass(slots=True)
 class _Publication:
     """A message, and the attempts to store it."""
@@ -188,10 +196,7 @@ class _Publication:
             # again too, so a short second attempt distinguishes the two cases.
             if isinstance(again.__cause__, TimedOut):
                 if self.timeout_s == LEADER_TIMEOUT_S:
-                    text = "NATS responds but cannot store messages; its disk may be full"
-                    raise Unavailable(
-                        f"{self.subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text
-                    ) from again
+                    raise DiskFull(self.subject) from again
                 has_leader = await _has_leader(self.bus, self.subject)
                 self.timeout_s = LEADER_TIMEOUT_S if has_leader else self.attempt_s
             raise
@@ -202,8 +207,10 @@ class _Publication:
             # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
             # caller may have given up. Therefore wait for the connection.
             await bus.wait_connected()
+            self._check_disk()
             try:
                 message = await bus.store_request(self.subject, self.payload, headers, timeout_s)
+                self._check_disk()
             except Unavailable as error:
                 if bus.closed.is_set():
                     raise
@@ -241,6 +248,11 @@ class _Publication:
         if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY) or error.get("code") == 503:
             return _RetryableRefusal(f"{text} ({code})")
         return PublishRefused(subject, code, text)
+
+    def _check_disk(self) -> None:
+        """Raise `Unavailable` if the server cannot store and a client waits; other callers wait for space."""
+        if self.bus.serves_clients and self.bus.disk.failing:
+            raise DiskFull(self.subject)
 
     async def _earlier_attempt(self, refused: WrongLastSequence) -> PubAck | None:
         """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.

@@ -47,6 +47,7 @@ class AuditEntry(Stored):
 
 CheckName = Literal[
     "background",
+    "disk",
     "lease",
     "logs",
     "nats",
@@ -56,6 +57,7 @@ CheckName = Literal[
     "sandbox",
     "storage",
     "streams",
+    "workspaces",
 ]
 """The checks of a process; `process` fails while it starts or shuts down."""
 

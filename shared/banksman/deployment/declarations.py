@@ -20,7 +20,7 @@ ACK_WAIT_S = 3
 MAX_ACK_PENDING = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class StorageBudget:
     """Bytes for all streams together.
 

@@ -95,7 +95,12 @@ class StorageRoom:
             raise Overloaded(problem, retry_after_s=RETRY_AFTER_S)
 
     async def problem(self) -> str | None:
-        """Return which streams are full, as of at most one second ago; None if all have room."""
+        """Return why no run may start: the disk, as `ServerDisk` knows it, or streams that are full.
+
+        The state of the streams is at most one second old.
+        """
+        if disk := self._bus.disk.full:
+            return f"storage_full: {disk}"
         async with self._turn:
             if asyncio.get_running_loop().time() >= self._valid_until:
                 await self._refresh()

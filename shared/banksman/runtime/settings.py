@@ -30,6 +30,7 @@ from pydantic_settings import (
 from banksman.contracts.errors import BadInput
 from banksman.contracts.validation_errors import expected
 from banksman.runtime import failpoints, redaction
+from banksman.runtime.disk import GIB, DiskLimits
 
 PREFIX = "BANKSMAN_"
 _SECRET = re.compile(r"KEY|SEED|TOKEN|SECRET|PASSWORD")
@@ -45,6 +46,7 @@ SECTIONS = frozenset(
         "allow_weak_durability",
         "approvals",
         "data_dir",
+        "disk",
         "gateway",
         "local",
         "log",
@@ -101,6 +103,25 @@ class HealthSettings(Section):
     """None disables them; 0 takes a free port."""
 
 
+class DiskSettings(Section):
+    """When a volume, of NATS or of the workspaces, is nearly full or full.
+
+    The smaller one of bytes and percentage counts, so that small volumes need no other settings.
+    """
+
+    low_bytes: int = Field(default=2 * GIB, ge=0)
+    """Free bytes below which services warn."""
+    low_percent: float = Field(default=10.0, ge=0, le=100)
+    """Free percentage below which services warn."""
+    full_bytes: int = Field(default=256 * 1024**2, ge=0)
+    """Free bytes below which services are not ready and refuse new runs. The rest is for open runs."""
+    full_percent: float = Field(default=2.0, ge=0, le=100)
+    """Free percentage below which services are not ready and refuse new runs."""
+
+    def limits(self) -> DiskLimits:
+        return DiskLimits(self.low_bytes, self.low_percent, self.full_bytes, self.full_percent)
+
+
 class ApprovalSettings(Section):
     """The key with which gateways sign approval replies and agents verify them."""
 
@@ -147,6 +168,7 @@ class ServiceSettings(BaseSettings):
     data_dir: Path = Path(".banksman")
     """Directory of the state that survives a restart: streams, workspaces, keys."""
     log: LogSettings = LogSettings()
+    disk: DiskSettings = DiskSettings()
     allow_weak_durability: bool = False
     """True lets a service become ready although streams or the server are weaker than required.
 

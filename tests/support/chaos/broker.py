@@ -39,7 +39,7 @@ class Server:
     @property
     def store(self) -> Path:
         """Its `store_dir`."""
-        alone = self.config_file == self.nats.config_file
+        alone = self.config_file == self.nats.data.nats_config_file
         return self.nats.data.store if alone else self.nats.data.nats / f"streams-{self.name}"
 
     @property
@@ -135,14 +135,14 @@ class Broker:
 
     def listen_everywhere(self) -> None:
         """Make the single server listen on all networks."""
-        file = self.nats.config_file
+        file = self.nats.data.nats_config_file
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")
 
     def _server(self, data: DataDir, name: str, *, alone: bool) -> Server:
         # The configuration of an earlier version has no secret path.
         nats = LocalNats(data, port=free_port(), http_port=free_port(), http_path="")
-        return Server(name, nats, nats.config_file if alone else data.nats / f"{name}.conf")
+        return Server(name, nats, nats.data.nats_config_file if alone else data.nats / f"{name}.conf")
 
     def _make_cluster(self) -> None:
         data = self.nats.data

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,32 @@ thousands of these subjects under load."""
 
 
 @dataclass(frozen=True, slots=True)
+class StorageLimits:
+    """Bytes of all streams of one server, and of the streams of each account on all servers."""
+
+    server: int | Variable
+    app: int | Variable
+    run: int | Variable
+
+    @classmethod
+    def of(cls, budget: StorageBudget, servers: int) -> StorageLimits:
+        # The server charges each replica of a stream to the account.
+        all_servers = StorageBudget(budget.total_bytes * servers)
+        run_bytes = all_servers.share(_RUN_PER_MILLE)
+        return cls(budget.total_bytes, all_servers.total_bytes - run_bytes, run_bytes)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that a configuration with `STORAGE_VARIABLES` reads."""
+        values = zip(astuple(STORAGE_VARIABLES), astuple(self), strict=True)
+        return {variable[0]: str(value) for variable, value in values}
+
+
+STORAGE_VARIABLES = StorageLimits(
+    *(Variable(f"BANKSMAN_STORAGE_{part}") for part in ("SERVER", "APP", "RUN"))
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     tenant: str
     tool_servers: tuple[str, ...] = ()
@@ -90,7 +116,7 @@ def user_names(
 
 def accounts(
     keys: PublicKeys,
-    budget: StorageBudget,
+    storage: StorageLimits,
     users: tuple[User, ...],
     tenants: tuple[Tenant, ...],
     tool_servers: tuple[str, ...],
@@ -101,10 +127,9 @@ def accounts(
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
 
-    run_bytes = budget.share(_RUN_PER_MILLE)
     return {
         APP: {
-            "jetstream": {"max_file": budget.total_bytes - run_bytes},
+            "jetstream": {"max_file": storage.app},
             "users": members(APP),
             "exports": [
                 *_exported_to_run(tool_servers, relayed),
@@ -113,7 +138,7 @@ def accounts(
             "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
         },
         RUN: {
-            "jetstream": {"max_file": run_bytes},
+            "jetstream": {"max_file": storage.run},
             "users": members(RUN),
             "exports": _run_exports(),
             "imports": [

@@ -6,6 +6,7 @@ https://docs.nats.io/running-a-nats-service/configuration#configuration-file-for
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.broker.accounts import MAX_PAYLOAD_BYTES, PublicKeys, Tenant, Variable, accounts
+from banksman.cli.broker.accounts import (
+    MAX_PAYLOAD_BYTES,
+    STORAGE_VARIABLES,
+    PublicKeys,
+    StorageLimits,
+    Tenant,
+    Variable,
+    accounts,
+)
 from banksman.contracts.errors import NotReady, Unavailable
 from banksman.deployment import users
 from banksman.deployment.streams import stream_info
@@ -66,7 +75,7 @@ def render_config(
     http_path: str = "",
     server_name: str = "nats",
     store_dir: str,
-    budget: StorageBudget,
+    budget: StorageBudget | None,
     sync_always: bool = True,
     tls: Tls | None = None,
     cluster: Cluster | None = None,
@@ -82,13 +91,15 @@ def render_config(
         http_path: Path of the endpoints. nats-server lets every web page read them, and has no setting
             against it, so where a browser reaches the port the path is a secret.
         server_name: Name that is unique in a cluster.
-        budget: Bytes for all streams together.
+        budget: Bytes for all streams together; None lets the server read them from its environment, where
+            `banksman nats` sets them.
         sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
             server loses acknowledged messages in a power cut.
         tls: The server's certificate; None for a network without other users.
         runners: Ids of the runners with their own keys; empty for one shared key.
         tool_servers: Ids of the tool servers that serve all tenants.
     """
+    storage = storage_limits(budget, clustered=cluster is not None) if budget else STORAGE_VARIABLES
     config: dict[str, Any] = {
         "server_name": server_name,
         "listen": f"{host}:{port}",
@@ -98,13 +109,12 @@ def render_config(
         "write_deadline": "5s",
         "jetstream": {
             "store_dir": store_dir,
-            "max_file_store": budget.total_bytes,
+            "max_file_store": storage.server,
             **({"sync_interval": "always"} if sync_always else {}),
         },
         "accounts": accounts(
             keys,
-            # The server charges each replica of a stream to the account.
-            budget if cluster is None else StorageBudget(budget.total_bytes * CLUSTER_SIZE),
+            storage,
             all_users(runners, tool_servers),
             tenants,
             tool_servers,
@@ -130,6 +140,17 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     }
     # Without `verify`, any process that reaches the port could join and read every account.
     return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
+
+
+def storage_limits(budget: StorageBudget, *, clustered: bool) -> StorageLimits:
+    return StorageLimits.of(budget, CLUSTER_SIZE if clustered else 1)
+
+
+def configured_budget(config: Path) -> StorageBudget:
+    """Return the bytes for all streams in a configuration file of `banksman up`; 0 without a file."""
+    text = config.read_text(encoding="utf-8") if config.exists() else ""
+    found = re.search(r"max_file_store: (\d+)", text)
+    return StorageBudget(int(found[1]) if found else 0)
 
 
 def _tls(tls: Tls) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from banksman.cli.output import PROGRAM
 from banksman.cli.state import NO_RESPONSE, DataDir, ProcessIdentity, until_ready
 from banksman.contracts.errors import ErrorCode
 from banksman.runtime.backoff import Backoff
+from banksman.runtime.disk import DiskLimits
 
 FIRST_BACKOFF_S = 0.2
 STEADY_S = 30.0
@@ -92,7 +93,9 @@ class ManagedProcess:
         finally:
             self.kill()
             self._ended.set()
-            self._log.close()
+            # Buffered lines cannot be written to a full disk.
+            with contextlib.suppress(OSError):
+                self._log.close()
 
     async def stop(self, timeout_s: float) -> None:
         self._stopping.set()
@@ -107,6 +110,11 @@ class ManagedProcess:
             self.kill()
             await self._ended.wait()
         self._screen.report("stopped", self.spec.name)
+
+    def restart(self) -> None:
+        """End the process; `keep_alive` starts it again."""
+        if self.identity is not None:
+            self.identity.send(signal.SIGTERM)
 
     def kill(self) -> None:
         self._stopping.set()
@@ -221,5 +229,6 @@ class System:
     """The variables of every process: no setting of a service, and no secret."""
     ready_timeout_s: float
     drain_timeout_s: float
+    disk: DiskLimits
     notices: tuple[str, ...]
     as_json: bool

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from banksman.cli import output
+from banksman.cli.local.full_disk import when_writable
 from banksman.cli.local.plan import LocalNats, Plan, port_for_clients
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import SIGNALS, Provisioner
@@ -56,7 +57,7 @@ class UpOptions:
 def up(options: UpOptions) -> Exit:
     """Run the system in the foreground: replace this process by the supervisor, unless a system runs."""
     screen = Screen(json=options.json)
-    settings, data = _prepared(options)
+    settings, data = when_writable(screen, lambda: _prepared(options))
     lock = Lock(data)
     holder = lock.take()
     if holder is not None:
@@ -66,7 +67,8 @@ def up(options: UpOptions) -> Exit:
             screen.report("note", text=f"{_LEFTOVERS}: {name}")
         for notice in settings.notices:
             screen.report("warning", "models", text=notice)
-        supervise(_plan(settings, data, frozenset(options.without)), lock, as_json=options.json)
+        plan = when_writable(screen, lambda: _plan(settings, data, frozenset(options.without)))
+        supervise(plan, lock, as_json=options.json)
     finally:
         data.forget()
         lock.release()
@@ -148,7 +150,9 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     notices = (DEMO_NOTICE if settings.demo else None, sandbox.notice)
     without = without | {"tool-runner"} if sandbox.kind == "none" else without
     runners: Mapping[str, Path] = {} if "tool-runner" in without else local_runners(settings, data)
-    nats = LocalNats(data, port_for_clients(data), free_port(), runners=tuple(runners))
+    nats = LocalNats(
+        data, port_for_clients(data), free_port(), settings.operator.storage_bytes, tuple(runners)
+    )
     nats.prepare()
     return Plan(
         settings,

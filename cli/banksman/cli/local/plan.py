@@ -15,6 +15,7 @@ from banksman.cli.broker.server import (
     SERVER_ENVIRONMENT,
     SERVER_VARIABLES,
     BrokerAccess,
+    configured_budget,
     executable,
     render_config,
 )
@@ -23,7 +24,8 @@ from banksman.cli.local.child_process import ProcessSpec, Stage, System
 from banksman.cli.machine import bind_error, free_port
 from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
-from banksman.cli.state import DataDir
+from banksman.cli.state import DataDir, write_whole
+from banksman.contracts.errors import BadInput
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
 from banksman.deployment.streams import provision
@@ -32,6 +34,8 @@ from banksman.deployment.topology import StorageBudget
 _COMMON = (
     "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONUNBUFFERED",
     "BANKSMAN_CONFIG", "BANKSMAN_ALLOW_WEAK_DURABILITY",
+    "BANKSMAN_DISK__LOW_BYTES", "BANKSMAN_DISK__LOW_PERCENT",
+    "BANKSMAN_DISK__FULL_BYTES", "BANKSMAN_DISK__FULL_PERCENT",
 )  # fmt: skip
 _OUTGOING = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -80,6 +84,7 @@ class Plan:
             common_environment=self._pick(_COMMON, "LC_"),
             ready_timeout_s=self.settings.local.ready_timeout_s,
             drain_timeout_s=self.settings.local.drain_timeout_s,
+            disk=self.settings.disk.limits(),
             notices=self.notices,
             as_json=as_json,
         )
@@ -239,6 +244,8 @@ class LocalNats:
     http_port: int
     http_path: str = field(default_factory=lambda: f"/{secrets.token_hex(16)}")
     """Path of the monitoring endpoints. Every page in a browser may read them, so their path is a secret."""
+    storage_bytes: int | None = None
+    """Bytes for all streams together; None for 80 % of the disk."""
     runners: tuple[str, ...] = ()
     """Ids of the tool-runners with their own keys; empty for one key shared by runners outside the system."""
 
@@ -251,12 +258,23 @@ class LocalNats:
         return f"http://127.0.0.1:{self.http_port}{self.http_path}"
 
     @property
-    def config_file(self) -> Path:
-        return self.data.nats / "nats.conf"
+    def budget(self) -> StorageBudget:
+        """Bytes for all streams: never fewer than before, or the server would not start with its streams.
+
+        Raises:
+            BadInput: The setting is smaller than before.
+        """
+        before, wanted = configured_budget(self.data.nats_config_file), self.storage_bytes
+        if wanted is None:
+            return max(before, StorageBudget.of_disk(self.data.nats))
+        if wanted < before.total_bytes:
+            expected = f"at least {before.total_bytes}, as before: storage can grow and not shrink"
+            raise BadInput("BANKSMAN_OPERATOR__STORAGE_BYTES", wanted, expected)
+        return StorageBudget(wanted)
 
     @property
     def command(self) -> tuple[str, ...]:
-        return started((executable(), "--config", str(self.config_file)), self.data.store)
+        return started((executable(), "--config", str(self.data.nats_config_file)), self.data.store)
 
     def prepare(self) -> None:
         keys = generate_keys(self.data.keys, user_names(runners=self.runners, tenants=(LOCAL,)))
@@ -266,18 +284,18 @@ class LocalNats:
             http_port=self.http_port,
             http_path=self.http_path,
             store_dir=str(self.data.store),
-            budget=StorageBudget.of_disk(self.data.nats),
+            budget=self.budget,
             runners=self.runners,
             tenants=(LOCAL,),
         )
-        self.config_file.write_text(text, encoding="utf-8")
-        _port_file(self.data).write_text(str(self.port), encoding="utf-8")
+        write_whole(self.data.nats_config_file, text)
+        write_whole(_port_file(self.data), str(self.port))
         context = {
             "description": "Services of tenant local, outside `banksman up`",
             "url": self.url,
             "nkey": str(self.seed_file(LOCAL.user)),
         }
-        self.data.nats_context_file.write_text(json.dumps(context, indent=2), encoding="utf-8")
+        write_whole(self.data.nats_context_file, json.dumps(context, indent=2))
 
     def seed_file(self, user: str) -> Path:
         return seed_file(self.data.keys, user)
@@ -289,5 +307,4 @@ class LocalNats:
             monitoring_url=self.monitoring_url,
             connect_timeout_s=_CONNECT_TIMEOUT_S,
         )
-        budget = StorageBudget.of_disk(self.data.nats)
-        await BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), budget).in_each(provision)
+        await BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), self.budget).in_each(provision)

@@ -102,7 +102,10 @@ _MAY_BE_WARNING = re.compile(rb'"(?:warning|error|critical)"|\[(?:ERR|FTL)\]')
 class ChildLog:
     def __init__(self, file: Path, on_warning: Callable[[str], None]) -> None:
         # Each byte is one character of Latin-1: lines are stored as they are, and sizes are in bytes.
-        self._file = _LogFile(file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="latin-1")
+        # It is opened for the first line, where a full disk does no harm.
+        self._file = _LogFile(
+            file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="latin-1", delay=True
+        )
         self._on_warning = on_warning
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 

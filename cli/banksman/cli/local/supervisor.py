@@ -22,6 +22,7 @@ from banksman.cli import output
 from banksman.cli.local.child import die_with
 from banksman.cli.local.child_process import CannotStart, ManagedProcess, ProcessSpec, System
 from banksman.cli.local.forks import ServiceTemplate
+from banksman.cli.local.full_disk import RunFile, StoreWatch
 from banksman.cli.local.screen import ChildLog, Screen
 from banksman.cli.output import Exit
 from banksman.cli.state import Instance, ProcessIdentity, until_ready
@@ -117,6 +118,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
         self._children: list[ManagedProcess] = []
+        self._run_file = RunFile(system.data, screen)
         self._ready = False
         self._template = ServiceTemplate(system.imported, system.common_environment)
 
@@ -128,20 +130,28 @@ class Supervisor:
         # `banksman up` blocked these signals because there were no handlers yet.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         async with asyncio.TaskGroup() as group:
-            starting = group.create_task(self._stop_on_error(self._start(group)), name="start")
+            server = self._launch(group, self._system.server)
+            starting = group.create_task(self._stop_on_error(self._start(group, server)), name="start")
+            watching = group.create_task(self._stop_on_error(self._watch(server)), name="disk")
             await self._stop.wait()
             starting.cancel()
+            watching.cancel()
             await self._drain()
         await self._template.close()
         if self._failure is not None:
             raise self._failure
 
-    async def _start(self, group: asyncio.TaskGroup) -> None:
+    async def _watch(self, server: ManagedProcess) -> None:
+        system = self._system
+        watch = StoreWatch(server, system.data.store, system.disk, self._screen)
+        await watch.run(also=self._run_file.retry)
+
+    async def _start(self, group: asyncio.TaskGroup, server: ManagedProcess) -> None:
         """Start nats-server, then all other processes in parallel."""
         try:
             # The template imports the services while nats-server starts.
             await self._template.start()
-            await self._wait_until_ready([self._launch(group, self._system.server)])
+            await self._wait_until_ready([server])
             await self._provisioner.finished()
         finally:
             self._provisioner.end()
@@ -227,7 +237,7 @@ class Supervisor:
             monitoring_url=system.monitoring_url,
             ready=self._ready,
         )
-        system.data.write(instance)
+        self._run_file.write(instance)
         if not self._stop.is_set():
             starting = [] if self._ready else self._children
             self._screen.waiting([child.spec.name for child in starting if not child.ready.is_set()])

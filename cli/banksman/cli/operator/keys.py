@@ -12,15 +12,16 @@ from typing import cast
 
 from banksman.cli import output
 from banksman.cli.broker.accounts import generate_keys, key_variable, user_names
-from banksman.cli.broker.server import SERVER_ENVIRONMENT, executable
+from banksman.cli.broker.server import SERVER_ENVIRONMENT, executable, storage_limits
 from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import DEPLOYED_STORAGE_BYTES, UpSettings
 from banksman.cli.state import DataDir, write_signing_key
 from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
 from banksman.deployment import users
+from banksman.deployment.topology import StorageBudget
 from banksman.runtime.key_file import Key, read_keys, update_keys
 from banksman.runtime.settings import load
 
@@ -51,10 +52,18 @@ def serve_nats(config: Path, public_keys: Path, *, as_json: bool) -> None:
     if not public_keys.is_file():
         raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys deployment` wrote")
     keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
+    environment = {**SERVER_ENVIRONMENT, **os.environ, **keys, **_storage(config)}
     program = executable()
     for sentence in prepare(_store_dir(config)):
         output.print_json({"note": sentence}) if as_json else output.print_error(sentence)
-    os.execve(program, [program, "--config", str(config)], {**SERVER_ENVIRONMENT, **os.environ, **keys})
+    os.execve(program, [program, "--config", str(config)], environment)
+
+
+def _storage(config: Path) -> dict[str, str]:
+    """Return the bytes of `BANKSMAN_OPERATOR__STORAGE_BYTES` as the variables of a configuration."""
+    budget = StorageBudget(load(UpSettings).operator.storage_bytes or DEPLOYED_STORAGE_BYTES)
+    clustered = re.search(r"^cluster:", _text(config), re.MULTILINE) is not None
+    return storage_limits(budget, clustered=clustered).environment()
 
 
 def _store_dir(config: Path) -> Path:

@@ -16,8 +16,9 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.names import DEAD
 from banksman.cli import output
 from banksman.cli.broker.accounts import seed_file
-from banksman.cli.broker.server import BrokerAccess
+from banksman.cli.broker.server import BrokerAccess, configured_budget
 from banksman.cli.output import Exit
+from banksman.cli.settings import DEPLOYED_STORAGE_BYTES, LEAST_STORAGE_BYTES
 from banksman.cli.state import DataDir
 from banksman.deployment import users
 from banksman.deployment.streams import provision, verify
@@ -35,8 +36,9 @@ class OperatorSection(Section):
 
     run_nkey_seed_file: Path | None = None
     """Seed of the operator's user in account RUN; None leaves that account out."""
-    storage_bytes: int = Field(default=20 * 1024**3, gt=0)
-    """Bytes that all streams together may use; the same as `max_file_store` of the server."""
+    storage_bytes: int = Field(default=DEPLOYED_STORAGE_BYTES, ge=LEAST_STORAGE_BYTES)
+    """Bytes that all streams together may use, for the server and the limits of all streams. `banksman up`
+    takes 80 % of the disk without it. More take effect at the next start."""
 
 
 class OperatorSettings(ServiceSettings):
@@ -59,7 +61,8 @@ def broker_access(data_dir: Path | None) -> BrokerAccess:
         nkey_seed_file=seed_file(data.keys, users.OPERATOR),
         connect_timeout_s=_CONNECT_TIMEOUT_S,
     )
-    return BrokerAccess(nats, seed_file(data.keys, users.OPERATOR_FILES), StorageBudget.of_disk(data.nats))
+    budget = configured_budget(data.nats_config_file)
+    return BrokerAccess(nats, seed_file(data.keys, users.OPERATOR_FILES), budget)
 
 
 def provision_streams(data_dir: Path | None, *, as_json: bool) -> Exit:

@@ -55,6 +55,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         process.health.checks["nats"] = bus.problem
         slots = Shares(settings.agent.slots, settings.running_runs)
         process.health.places, process.health.used = settings.agent.slots, lambda: slots.used
+        await enter(bus.disk.watched(process.health, settings.disk.limits()))
         await enter(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)

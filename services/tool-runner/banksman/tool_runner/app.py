@@ -37,6 +37,7 @@ from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
+from banksman.tool_runner.workspaces.volume import WorkspaceVolume
 
 THREADS = 32
 """Threads for file operations; the default of the interpreter is the number of cores plus 4."""
@@ -69,11 +70,13 @@ async def _serve(
     own = settings.tool_runner
     await stack.enter_async_context(health_server(process.health, own))
     local = await prepare(settings.data_dir, own)
+    WorkspaceVolume(local.workspaces.root, settings.disk.limits()).report(process.health)
     if local.sandbox is not None:
         stack.callback(local.sandbox.close)
         sweep = tasks.create_task(local.sandbox.sweep(), name="sweep")
         stack.callback(sweep.cancel)
     bus = await stack.enter_async_context(await _connect(settings, local.identity, process.health))
+    await stack.enter_async_context(bus.disk.watched(process.health, settings.disk.limits()))
     # The server refuses the key of another runner here, with a reason. Later requests would only time out.
     await bus.ready(settings.nats.connect_timeout_s)
     await stack.enter_async_context(direct_acks(bus, local.identity.runner))

@@ -71,6 +71,7 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         await stack.enter_async_context(bus)
         slots = Shares(settings.workflows.slots)
         process.health.places, process.health.used = settings.workflows.slots, lambda: slots.used
+        await stack.enter_async_context(bus.disk.watched(process.health, settings.disk.limits()))
         await stack.enter_async_context(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)

@@ -1,0 +1,166 @@
+"""Whether NATS can store: what its monitoring port reports, and the room on its volume on this machine.
+
+After a failed write, a stream refuses every further one until its server restarts; nats-server sends no reply
+to the publisher. Only `/healthz` names the failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, cast
+
+from prometheus_client import Gauge
+
+from banksman.bus.settings import NatsSettings
+from banksman.runtime.disk import DiskLimits, Room
+from banksman.runtime.health import Health
+from banksman.runtime.http_get import HttpReply, http_get
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+FAILING_INTERVAL_S = 1.0
+TIMEOUT_S = 1.5
+NEARLY_FULL = 0.8
+"""Share of a limit of a stream, or of all streams together, above which it is reported."""
+SUSPECTED_S = 0.4
+"""Seconds without an acknowledgement of a client's message after which the server is asked for its health."""
+
+_FREE = Gauge("banksman_disk_free_bytes", "Free bytes of a volume.", ["volume"])
+_FULL = Gauge("banksman_disk_full", "1 if a volume is full or cannot be written.", ["volume"])
+_USED = Gauge("banksman_stream_used_ratio", "Used share of the limit of a stream.", ["account", "stream"])
+
+
+def show_volume(volume: str, room: Room | None, *, failing: bool = False) -> None:
+    """Set the metrics of a volume; None leaves the free bytes unknown."""
+    _FULL.labels(volume).set(failing or (room is not None and room.full))
+    if room is not None:
+        _FREE.labels(volume).set(room.free_bytes)
+
+
+class ServerDisk:
+    """The storage of one server, as of at most `INTERVAL_S` ago while `watch` runs."""
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._url = settings.monitoring_url
+        # In a cluster two other servers store what this one cannot.
+        self._alone = settings.replicas == 1
+        self._suspected = asyncio.Event()
+        self._failed: asyncio.Future[None] | None = None
+        self._write_error: str | None = None
+        self._full: str | None = None
+        self._warnings: tuple[str, ...] = ()
+
+    @property
+    def failing(self) -> str | None:
+        """Why the only server cannot store; None if it can."""
+        return self._write_error if self._alone else None
+
+    @property
+    def full(self) -> str | None:
+        """Why no new work may start: the only server cannot store, or has no room but for open work."""
+        return (self._write_error or self._full) if self._alone else None
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """A future that is done while the only server cannot store."""
+        if self._failed is None:
+            self._failed = asyncio.get_running_loop().create_future()
+        return self._failed
+
+    def suspect(self) -> None:
+        """Let `watch` look at once."""
+        self._suspected.set()
+
+    async def problem(self) -> str | None:
+        return self.full
+
+    async def warning(self) -> str | None:
+        more = () if self._alone else (self._write_error, self._full)
+        return "; ".join(text for text in (*more, *self._warnings) if text) or None
+
+    @asynccontextmanager
+    async def watched(self, health: Health, limits: DiskLimits) -> AsyncGenerator[None]:
+        """Watch the server's storage and report it in the health of this process."""
+        health.checks["disk"], health.warnings["disk"] = self.problem, self.warning
+        async with health.background.running("disk of NATS", partial(self.watch, limits)):
+            yield
+
+    async def watch(self, limits: DiskLimits) -> None:
+        """Look at the server's storage until cancelled."""
+        while True:
+            await self.look(limits)
+            self._suspected.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FAILING_INTERVAL_S if self._write_error else INTERVAL_S):
+                    await self._suspected.wait()
+
+    async def look(self, limits: DiskLimits) -> None:
+        """Ask the server once. A server that does not respond is another check's concern."""
+        if self._url is None:
+            return
+        try:
+            health = await http_get(f"{self._url}/healthz", timeout_s=TIMEOUT_S)
+            storage = await http_get(f"{self._url}/jsz?streams=true&config=true", timeout_s=TIMEOUT_S)
+            self._read(_write_error(health), json.loads(storage.body), limits)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            logger.debug("%s does not report its storage: %r", self._url, error)
+
+    def _read(self, write_error: str | None, storage: Mapping[str, Any], limits: DiskLimits) -> None:
+        room = _room(storage, limits)
+        text = room and room.described("NATS")
+        self._full = text if room is not None and room.full else None
+        low = text if self._full is None else None
+        self._warnings = tuple(filter(None, (low, _all_streams(storage), *_streams(storage))))
+        self._failing(write_error)
+        show_volume("nats", room, failing=write_error is not None)
+
+    def _failing(self, write_error: str | None) -> None:
+        if write_error != self._write_error:
+            logger.warning("%s", write_error or "NATS can store messages again")
+        self._write_error = write_error
+        if write_error is None or not self._alone:
+            self._failed = None if self._failed is None or self._failed.done() else self._failed
+        elif not self.failed.done():
+            self.failed.set_result(None)
+
+
+def _write_error(health: HttpReply) -> str | None:
+    if health.ok:
+        return None
+    text = str(json.loads(health.body).get("error"))
+    return f"the disk of NATS is full or fails: {text}" if "write error" in text else None
+
+
+def _room(storage: Mapping[str, Any], limits: DiskLimits) -> Room | None:
+    """Return the room on the server's volume; None if this machine does not have it."""
+    try:
+        return limits.room(storage["config"]["store_dir"])
+    except OSError:
+        return None
+
+
+def _all_streams(storage: Mapping[str, Any]) -> str | None:
+    return _nearly_full("all streams together are", int(storage["storage"]), storage["config"]["max_storage"])
+
+
+def _streams(storage: Mapping[str, Any]) -> list[str]:
+    found: list[str | None] = []
+    for account in cast(list[dict[str, Any]], storage.get("account_details") or []):
+        for stream in cast(list[dict[str, Any]], account.get("stream_detail") or []):
+            held, most = stream["state"]["bytes"], stream["config"]["max_bytes"]
+            _USED.labels(account["name"], stream["name"]).set(max(0, held / most))
+            found.append(_nearly_full(f"stream {stream['name']} is", held, most))
+    return [text for text in found if text]
+
+
+def _nearly_full(what: str, held: int, most: int) -> str | None:
+    if most <= 0 or held <= most * NEARLY_FULL:
+        return None
+    return f"{what} {held * 100 // most} % full: {held} of {most} bytes"

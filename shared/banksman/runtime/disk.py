@@ -1,0 +1,49 @@
+"""The room on a volume, and the thresholds below which it is low or full."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Free and total bytes, and whether they are below the thresholds."""
+
+    free_bytes: int
+    total_bytes: int
+    low: bool
+    full: bool
+    few_files: bool = False
+    """Whether file entries and not bytes are short."""
+
+    def described(self, what: str) -> str | None:
+        """Return a sentence about a volume that is low or full; None if it has room."""
+        if not self.low:
+            return None
+        short = "file entries" if self.few_files else f"{self.free_bytes} of {self.total_bytes} bytes"
+        return f"the disk of {what} is {'full' if self.full else 'nearly full'}: {short} are free"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """A volume is low or full below the smaller one of a number of bytes and a percentage of its size."""
+
+    low_bytes: int
+    low_percent: float
+    full_bytes: int
+    full_percent: float
+
+    def room(self, directory: Path | str) -> Room:
+        """Measure the volume of a directory; raise `OSError` if there is none."""
+        status = os.statvfs(directory)
+        free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        # Some file systems have no fixed number of entries and report none.
+        entries = 100 * status.f_favail / status.f_files if status.f_files else 100.0
+        low = free < min(self.low_bytes, total * self.low_percent / 100)
+        full = free < min(self.full_bytes, total * self.full_percent / 100)
+        few = entries < self.low_percent
+        return Room(free, total, low or few, full or entries < self.full_percent, few and not low)

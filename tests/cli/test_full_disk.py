@@ -1,0 +1,67 @@
+"""`banksman up` on a full disk, and the one setting of its storage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.volumes import Volume, require_volumes
+
+from .conftest import Start, Up, banksman
+
+MEGABYTE = 1024 * 1024
+STORAGE = "BANKSMAN_OPERATOR__STORAGE_BYTES"
+
+
+def test_up_waits_for_space_if_the_disk_is_full_at_its_start(tmp_path: Path) -> None:
+    """A37: and keys that could not be written whole are not left behind."""
+    require_volumes()
+    with Volume.made(tmp_path / "disk", tmp_path / "volume", megabytes=64) as volume:
+        with volume.filled():
+            system = Up(volume.path / "state")
+            try:
+                system.wait_for("warning", process="disk")
+                assert system.process.poll() is None
+            except BaseException:
+                system.close()
+                raise
+        try:
+            system.wait_for("up")
+            assert banksman("streams", "check", "--data-dir", str(system.data_dir)).returncode == 0
+            system.interrupt()
+            assert system.ended() == 0
+        finally:
+            system.close()
+
+
+def test_the_storage_of_server_and_streams_is_one_setting_that_can_grow(start: Start) -> None:
+    limits: list[tuple[int, int]] = []
+    for megabytes in (100, 300):
+        system = start(**{STORAGE: str(megabytes * MEGABYTE)})
+        system.wait_for("up")
+        limits.append(_limits(system))
+        assert banksman("streams", "check", "--data-dir", str(system.data_dir)).returncode == 0
+        system.interrupt()
+        assert system.ended() == 0
+
+    refused = start(**{STORAGE: str(200 * MEGABYTE)})
+
+    assert refused.ended() == 2
+    assert "storage can grow and not shrink" in refused.events[-1]["error"]["message"]
+    sizes = [100 * MEGABYTE, 300 * MEGABYTE]
+    assert limits == [(size, size * 348 // 1000) for size in sizes]
+
+
+def _limits(system: Up) -> tuple[int, int]:
+    """Return the bytes of the server, and of the stream of logs."""
+    url = f"{system.instance['monitoring_url']}/jsz?streams=true&config=true"
+    with urlopen(url, timeout=WAIT_TIMEOUT_S) as response:
+        found = json.load(response)
+    streams = {
+        stream["name"]: stream["config"]["max_bytes"]
+        for account in found["account_details"]
+        for stream in account["stream_detail"]
+    }
+    return found["config"]["max_storage"], streams["EVENTS"]

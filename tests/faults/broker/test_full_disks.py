@@ -1,0 +1,190 @@
+"""A system whose disk fills says so before and while it is full, and continues when there is space."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from banksman.model_server import Gate, ScriptedReply
+from tests.support.client import Client
+from tests.support.polling import eventually
+from tests.support.replies import bash
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.volumes import Volume, require_volumes
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]
+REFUSED_WITHIN_S = 1.0
+BUSY_MACHINE_S = 3.0
+"""Additional seconds for a busy machine; without the state of the disk, a refusal takes 6 s."""
+MEGABYTE = 1024 * 1024
+SIZE_MB = 400
+SERVICES = ("gateway", "agent-1", "workflows", "tool-runner")
+
+
+async def test_a_system_continues_by_itself_after_its_disk_was_full_in_the_middle_of_runs(
+    place: Path, model: ScriptedModel
+) -> None:
+    """A37: without a restart of `banksman up`; no accepted run is lost, and no command runs twice."""
+    require_volumes()
+    held = model.play("held", [ScriptedReply(text="Held.", gate=Gate(name="hold"))])
+    command = model.play("command", [bash("sleep 2; echo ran >> ledger"), bash("cat ledger"), _said("Ran.")])
+    parked = model.play("parked", [bash("echo later"), _said("Decided.")])
+    after = model.play("after", [_said("After.")])
+    with Volume.made(place / "disk", place / "volume", megabytes=SIZE_MB) as volume:
+        async with _up(volume.path / "state", model) as system, _client(system) as client:
+            waiting = await client.chat(await client.create(held), "go")
+            running = await client.chat(await client.create(command), "go")
+            asked = await client.chat(await client.create(parked), "go")
+            later = await client.approval_request(asked)
+            await client.approve(running)
+            await client.event("tool_call.started", run_id=running)
+            await eventually(lambda: model.requests("held"))
+            runner, other = system.service_pids("tool-runner"), await client.create(after)
+            with volume.filled():
+                model.open_gate("hold")
+                await _refused(system, other)
+                for name in ("gateway", "agent-1", "workflows"):
+                    await eventually(lambda name=name: "disk" in _problems(system, name))
+                assert await _refused(system, other) < REFUSED_WITHIN_S + BUSY_MACHINE_S
+                # It ends with its lease, which it cannot renew; the supervisor then cannot write its state.
+                await eventually(lambda: not set(runner) & set(system.service_pids("tool-runner")))
+            await client.decide(later["approval_id"])
+            assert (await client.finished(waiting))["content"] == "Held."
+            assert (await client.finished(asked))["content"] == "Decided."
+            await client.approve(running)
+            ended = await client.finished(running)
+            assert ended["content"] == "Ran."
+            # The full disk may have refused the line, or ended the command with its runner.
+            assert _outputs(ended)[-1] in ("", "ran\n")
+            await eventually(lambda: _all_ready(system))
+            assert (await client.run(await client.create(after), "go"))["content"] == "After."
+            assert json.loads((system.data_dir / "run.json").read_text())["supervisor"]["pid"] == system.pid
+
+
+async def test_a_nearly_full_disk_warns_first_and_then_leaves_room_for_open_runs(
+    place: Path, model: ScriptedModel
+) -> None:
+    """A37: new runs are refused before NATS fails, open ones continue, and the metrics show the room."""
+    require_volumes()
+    parked = model.play("parked", [bash("echo later"), _said("Decided.")])
+    with Volume.made(place / "disk", place / "volume", megabytes=SIZE_MB) as volume:
+        async with _up(volume.path / "state", model) as system, _client(system) as client:
+            run = await client.chat(await client.create(parked), "go")
+            later = await client.approval_request(run)
+            other = await client.create(parked)
+            with volume.filled(leave=25 * MEGABYTE):
+                for name, check in (("gateway", "disk"), ("tool-runner", "workspaces")):
+                    await eventually(partial(_warns, system, name, check))
+            with volume.filled(leave=6 * MEGABYTE):
+                await eventually(lambda: _problems(system, "gateway").get("disk"))
+                assert "workspaces" in _problems(system, "tool-runner")
+                await _refused(system, other, "storage_full")
+                await client.decide(later["approval_id"])
+                assert (await client.finished(run))["content"] == "Decided."
+                metrics = _get(system, "gateway", "/metrics").text
+                assert 'banksman_disk_full{volume="nats"} 1.0' in metrics
+                free = metrics.partition('banksman_disk_free_bytes{volume="nats"} ')[2].split()[0]
+                assert float(free) < 8 * MEGABYTE
+            await eventually(lambda: _all_ready(system))
+
+
+async def test_a_full_disk_of_the_workspaces_alone_is_told_to_the_model_and_ends_with_the_space(
+    place: Path, model: ScriptedModel
+) -> None:
+    """A37: the runner is not ready and stays, so that commands can still delete files."""
+    require_volumes()
+    write = bash("head -c 3000000 /dev/zero > big && echo written")
+    name = model.play("write", [write, _said("Tried."), write, _said("Tried again.")])
+    with Volume.made(place / "disk", place / "volume", megabytes=48) as volume:
+        volume.path.chmod(0o711)
+        own = {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(volume.path / "workspaces")}
+        async with _up(place / "state", model, own) as system, _client(system) as client:
+            conversation = await client.create(name)
+            runner = system.service_pids("tool-runner")
+            with volume.filled():
+                await eventually(lambda: "workspaces" in _problems(system, "tool-runner"))
+                assert "disk" not in _readyz(system, "gateway")["problems"]
+                first = await client.chat(conversation, "go")
+                await client.approve(first)
+                ended = await client.finished(first)
+                assert ended["content"] == "Tried."
+                assert "written\n" not in _outputs(ended)
+            await eventually(lambda: _all_ready(system))
+            second = await client.chat(conversation, "again")
+            await client.approve(second)
+            ended = await client.finished(second)
+            assert (ended["content"], _outputs(ended)) == ("Tried again.", ["written\n"])
+            assert system.service_pids("tool-runner") == runner
+
+
+def _said(text: str) -> ScriptedReply:
+    return ScriptedReply(text=text)
+
+
+@asynccontextmanager
+async def _up(
+    data_dir: Path, model: ScriptedModel, environment: Mapping[str, str] | None = None
+) -> AsyncGenerator[System]:
+    await asyncio.to_thread(data_dir.mkdir, mode=0o711)
+    system = System(data_dir, model, environment)
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+def _client(system: System) -> Any:
+    return Client.connected(system.url, timeout_s=2 * WAIT_TIMEOUT_S)
+
+
+def _outputs(ended: Mapping[str, Any]) -> list[str]:
+    """Return what the commands of an ended run printed."""
+    return [call["result"].get("stdout", "") for call in ended["tool_calls"]]
+
+
+async def _refused(system: System, conversation: str, reason: str = "") -> float:
+    """Start a run, which is refused with a time to retry; return the seconds that it took."""
+    began = time.monotonic()
+    async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S) as http:
+        response = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "x"})
+    assert response.status_code == 503, response.text
+    assert int(response.headers["retry-after"]) >= 1
+    assert reason in response.text
+    return time.monotonic() - began
+
+
+def _get(system: System, process: str, path: str) -> httpx.Response:
+    url = json.loads((system.data_dir / "run.json").read_text())["health"][process]
+    return httpx.get(url.replace("/readyz", path), timeout=WAIT_TIMEOUT_S)
+
+
+def _readyz(system: System, process: str) -> dict[str, dict[str, str]]:
+    return dict(_get(system, process, "/readyz").json())
+
+
+def _problems(system: System, process: str) -> dict[str, str]:
+    return _readyz(system, process)["problems"]
+
+
+def _warns(system: System, process: str, check: str) -> bool:
+    return "nearly full" in _readyz(system, process)["warnings"].get(check, "")
+
+
+def _all_ready(system: System) -> bool:
+    try:
+        return all(
+            _readyz(system, name)["ready"] for name in ("gateway", "agent-1", "workflows", "tool-runner")
+        )
+    except httpx.TransportError:
+        return False
