@@ -141,7 +141,8 @@ class Socket:
 async def gateway_on(
     server: Broker, bus: Bus, tenant: str, *, features: tuple[Feature, ...] = FEATURES, **gateway: Any
 ) -> AsyncGenerator[Served]:
-    more = {name: gateway.pop(name) for name in ("agent", "models", "nats", "tenants") if name in gateway}
+    parts = ("agent", "disk", "models", "nats", "tenants")
+    more = {name: gateway.pop(name) for name in parts if name in gateway}
     more.setdefault("nats", settings_of(server))
     settings = GatewayServiceSettings(
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),

@@ -78,12 +78,15 @@ class ServerDisk:
         """Let `watch` look at once."""
         self._suspected.set()
 
+    def notices(self) -> tuple[str, ...]:
+        """Return a sentence for each reason why the server cannot store, or soon cannot."""
+        return tuple(text for text in (self._write_error, self._full, *self._warnings) if text)
+
     async def problem(self) -> str | None:
         return self.full
 
     async def warning(self) -> str | None:
-        more = () if self._alone else (self._write_error, self._full)
-        return "; ".join(text for text in (*more, *self._warnings) if text) or None
+        return "; ".join(text for text in self.notices() if text != self.full) or None
 
     @asynccontextmanager
     async def watched(self, health: Health, limits: DiskLimits) -> AsyncGenerator[None]:

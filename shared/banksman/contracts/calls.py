@@ -179,6 +179,8 @@ class RunnerLease(Stored):
     """False if it accepts no calls; `problem` states why."""
     problem: str | None = None
     """`DRAINING`, or the reason why its sandbox does not isolate calls; None if it accepts calls."""
+    warning: str | None = None
+    """What an operator should look at although it accepts calls, such as a full disk."""
     places: int | None = None
     """Maximum number of commands that run at a time; further calls wait. None for a tool server."""
     version: str | None = None

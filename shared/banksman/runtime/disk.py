@@ -46,4 +46,5 @@ class DiskLimits:
         low = free < min(self.low_bytes, total * self.low_percent / 100)
         full = free < min(self.full_bytes, total * self.full_percent / 100)
         few = entries < self.low_percent
-        return Room(free, total, low or few, full or entries < self.full_percent, few and not low)
+        full = full or entries < self.full_percent
+        return Room(free, total, low or few or full, full, few and not low)

@@ -16,6 +16,7 @@ import pytest
 
 from banksman.model_server import Gate, ScriptedReply
 from tests.support.client import Client
+from tests.support.commands import run_command
 from tests.support.polling import eventually
 from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System
@@ -89,6 +90,10 @@ async def test_a_nearly_full_disk_warns_first_and_then_leaves_room_for_open_runs
                 await eventually(lambda: _problems(system, "gateway").get("disk"))
                 assert "workspaces" in _problems(system, "tool-runner")
                 await _refused(system, other, "storage_full")
+                found = run_command("doctor", "--json", environment=system.variables | _directory(system))
+                levels = {each["name"]: each["level"] for each in map(json.loads, found.stdout.splitlines())}
+                assert (levels["disk"], levels["workspaces"]) == ("critical", "critical")
+                await eventually(lambda: _overview_warns(system))
                 await client.decide(later["approval_id"])
                 assert (await client.finished(run))["content"] == "Decided."
                 metrics = _get(system, "gateway", "/metrics").text
@@ -98,7 +103,7 @@ async def test_a_nearly_full_disk_warns_first_and_then_leaves_room_for_open_runs
             await eventually(lambda: _all_ready(system))
 
 
-async def test_a_full_disk_of_the_workspaces_alone_is_told_to_the_model_and_ends_with_the_space(
+async def test_a_full_disk_of_the_workspaces_alone_fails_commands_until_there_is_space(
     place: Path, model: ScriptedModel
 ) -> None:
     """A37: the runner is not ready and stays, so that commands can still delete files."""
@@ -146,6 +151,15 @@ async def _up(
 
 def _client(system: System) -> Any:
     return Client.connected(system.url, timeout_s=2 * WAIT_TIMEOUT_S)
+
+
+def _overview_warns(system: System) -> bool:
+    overview = httpx.get(f"{system.url}/operator/overview", timeout=WAIT_TIMEOUT_S).json()
+    return any(runner["warning"] for runner in overview["runners"])
+
+
+def _directory(system: System) -> dict[str, str]:
+    return {"BANKSMAN_DATA_DIR": str(system.data_dir)}
 
 
 def _outputs(ended: Mapping[str, Any]) -> list[str]:

@@ -25,11 +25,10 @@ from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance, readiness_problem
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
+from banksman.runtime.disk import DiskLimits
 from banksman.runtime.settings import load
 
 _NEEDED_PYTHON = (3, 11)
-_LOW_DISK_BYTES = 2 * 1024**3
-_NO_DISK_BYTES = 200 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,20 @@ def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
     adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
-    findings = [*_machine(data), *_system(settings, data, data_dir)]
+    findings = [*_machine(data, settings.disk.limits()), *_system(settings, data, data_dir)]
     for finding in findings:
         _show(finding, as_json=as_json)
     return max((finding.level for finding in findings), default=Exit.OK)
 
 
-def _machine(data: DataDir) -> Iterator[Finding]:
+def _machine(data: DataDir, limits: DiskLimits) -> Iterator[Finding]:
     yield _python()
     yield from _sandbox()
     yield _nats_server()
     yield _checksums()
-    yield _disk(data)
+    yield _disk("disk", data.path, limits)
+    workspaces: Path = service_module("tool-runner", "machine").workspaces_root(data.path)
+    yield _disk("workspaces", workspaces, limits)
 
 
 def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Iterator[Finding]:
@@ -149,14 +150,13 @@ def _checksums() -> Finding:
     return Finding("libhighwayhash", Exit.OK, seen, salvage.REMEDY)
 
 
-def _disk(data: DataDir) -> Finding:
-    place = next(path for path in (data.path, *data.path.parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    seen = f"{free / 1024**3:.1f} GiB free for {data.path}"
-    if free > _LOW_DISK_BYTES:
-        return Finding("disk", Exit.OK, seen)
-    level = Exit.WARNING if free > _NO_DISK_BYTES else Exit.CRITICAL
-    return Finding("disk", level, seen, "free disk space, or set BANKSMAN_DATA_DIR to another volume")
+def _disk(name: str, directory: Path, limits: DiskLimits) -> Finding:
+    room = limits.room(next(path for path in (directory, *directory.parents) if path.exists()))
+    seen = f"{room.free_bytes / 1024**3:.1f} GiB free for {directory}"
+    if not room.low:
+        return Finding(name, Exit.OK, seen)
+    level = Exit.CRITICAL if room.full else Exit.WARNING
+    return Finding(name, level, seen, "free disk space, or set BANKSMAN_DATA_DIR to another volume")
 
 
 def _port(settings: UpSettings) -> Finding:

@@ -122,6 +122,7 @@ def _connection_context(base: Foundation) -> ConnectionContext:
         intake=services[JsonIntake],
         version=VERSION,
         notices=_notices(settings),
+        operator_notices=base.bus.disk.notices,
     )
 
 

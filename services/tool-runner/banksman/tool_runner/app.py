@@ -70,7 +70,8 @@ async def _serve(
     own = settings.tool_runner
     await stack.enter_async_context(health_server(process.health, own))
     local = await prepare(settings.data_dir, own)
-    WorkspaceVolume(local.workspaces.root, settings.disk.limits()).report(process.health)
+    volume = WorkspaceVolume(local.workspaces.root, settings.disk.limits())
+    volume.report(process.health)
     if local.sandbox is not None:
         stack.callback(local.sandbox.close)
         sweep = tasks.create_task(local.sandbox.sweep(), name="sweep")
@@ -104,6 +105,7 @@ async def _serve(
         ),
         load=active.__len__,
         problem=local.problem,
+        warning=volume.described,
     )
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)

@@ -42,6 +42,7 @@ class Lease:
         key: str | None = None,
         load: Callable[[], int],
         problem: str | None = None,
+        warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Create the lease; `take` begins it. `key` is None for the id of the runner."""
         self._bus = bus
@@ -49,6 +50,7 @@ class Lease:
         self._key = key or lease.runner
         self._load = load
         self._problem = problem
+        self._warning = warning
         self._revision = 0
         self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
@@ -160,5 +162,10 @@ class Lease:
             logger.warning("the broker took %.1f s to renew the lease", took_s)
 
     def _value(self) -> RunnerLease:
-        current = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
+        current = {
+            "load": self._load(),
+            "serving": self._problem is None,
+            "problem": self._problem,
+            "warning": self._warning(),
+        }
         return self._lease.model_copy(update=current)

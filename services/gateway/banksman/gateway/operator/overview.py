@@ -85,6 +85,8 @@ class RunnerState(Stored):
     serving: bool
     problem: str | None
     """Reason why it accepts no calls."""
+    warning: str | None
+    """What to look at although it accepts calls, such as a full disk."""
     places: int | None
     """Commands that it executes at a time; null for a tool server."""
     version: str | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.bus.server_disk import show_volume
-from banksman.runtime.disk import DiskLimits
+from banksman.runtime.disk import DiskLimits, Room
 from banksman.runtime.health import Health
 
 
@@ -21,13 +21,21 @@ class WorkspaceVolume:
         health.checks["workspaces"], health.warnings["workspaces"] = self.problem, self.warning
         health.measures["workspaces"] = self.measure
 
+    def described(self) -> str | None:
+        """Return a sentence if the volume is nearly full, full or cannot be read."""
+        try:
+            return self._room().described("the workspaces")
+        except OSError as error:
+            return f"the disk of the workspaces fails: {error.strerror}"
+
     async def problem(self) -> str | None:
-        room = self.limits.room(self.root)
-        return room.described("the workspaces") if room.full else None
+        return self.described() if self._room().full else None
 
     async def warning(self) -> str | None:
-        room = self.limits.room(self.root)
-        return None if room.full else room.described("the workspaces")
+        return None if self._room().full else self.described()
 
     async def measure(self) -> None:
-        show_volume("workspaces", self.limits.room(self.root))
+        show_volume("workspaces", self._room())
+
+    def _room(self) -> Room:
+        return self.limits.room(self.root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +56,8 @@ class ConnectionContext:
     """The server's version, for `welcome`."""
     notices: tuple[str, ...]
     """Sentences that every page shows."""
+    operator_notices: Callable[[], tuple[str, ...]]
+    """Returns the sentences that the page also shows to operators."""
 
 
 class WebsocketConnection:
@@ -195,7 +197,7 @@ class WebsocketConnection:
                 limits=frames.ConnectionLimits(
                     frame_bytes=FRAME_BYTES, inflight=INFLIGHT, rate=self._settings.frames_per_s
                 ),
-                notices=self._context.notices,
+                notices=self._notices(caller),
                 rights=tuple(sorted(caller.rights)),
                 resumed=tuple(feed.conversation_id for feed in feeds),
                 not_resumed=not_resumed,
@@ -203,6 +205,10 @@ class WebsocketConnection:
         )
         for feed in feeds:
             await self._subscriptions.start(feed, None)
+
+    def _notices(self, caller: Caller) -> tuple[str, ...]:
+        mine = self._context.operator_notices() if "operator" in caller.rights else ()
+        return (*self._context.notices, *mine)
 
     async def _handle_requests(self) -> None:
         while self._requests:

@@ -50,7 +50,7 @@ export function Runners({ runners }) {
     t(runner.workspaces ? 'operator.workspaces' : 'operator.toolServer'),
     runner.places ? t('operator.usedOf', { used: formatNumber(runner.load), limit: formatNumber(runner.places) }) : formatNumber(runner.load),
     html`<${Begun} process=${runner} />`,
-    runner.serving ? html`<span class="status done">${t('operator.serving')}</span>` : html`<span class="status failed">${runner.problem ? problemOf(runner) : t('operator.notServing')}</span>`,
+    runner.serving ? html`<span class="status done">${t('operator.serving')}</span>${runner.warning && html`<p class="reason">${reasonOf('operator.check.workspaces', runner.warning)}</p>`}` : html`<span class="status failed">${runner.problem ? problemOf(runner) : t('operator.notServing')}</span>`,
   ]);
   const columns = [t('operator.runner'), t('operator.kind'), t('operator.load'), t('operator.version'), t('operator.state')];
   return html`<${Records} title=${t('operator.runners')} columns=${columns} rows=${rows} empty=${t('operator.noRunners')} />`;
