@@ -40,7 +40,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.deployment import users
 from banksman.deployment.streams import verify
-from banksman.deployment.topology import StorageBudget, app_topology
+from banksman.deployment.topology import app_topology
 from tests.support.fixtures import ACME, BUDGET, SecuredNats, settings_of
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
@@ -388,6 +388,6 @@ def test_deployed_configuration_equals_the_tested_one() -> None:
         http_port=8222,
         http_host="0.0.0.0",
         store_dir="/data",
-        budget=StorageBudget(20 * 1024**3),
+        budget=None,
     )
     assert deployed.read_text(encoding="utf-8").endswith(rendered)
