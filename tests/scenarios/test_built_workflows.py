@@ -12,9 +12,10 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import ScriptedReply
-from tests.scenarios.conftest import Play
+from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.test_workflow_servers import approved, by_text, started, wanted
 from tests.support.client import Client
+from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Body = dict[str, Any]
@@ -234,3 +235,31 @@ async def over_nats(bus: Bus, tenant: str, action: str, body: Body, *name: str) 
         body = {key: value for key, value in body.items() if key != "name"}
     subject = subjects.api(tenant, "workflow", action, *name)
     return json.loads(await bus.request(subject, json.dumps(body).encode(), WAIT_TIMEOUT_S))
+
+
+async def test_a_built_workflow_has_the_tools_and_hosts_of_its_assistant_and_no_others(
+    http: httpx.AsyncClient, play: Play, model: ScriptedModel, name: str, json_api: str
+) -> None:
+    """R12: whoever may build a workflow cannot offer a model more than the assistant's policy does."""
+    scripted = play(ScriptedReply(text="Nothing to do."))
+    tools = {"enabled": True, "allowed_tools": ["web_fetch"], "network": {"allow_hosts": ["example.com"]}}
+    assistant = (await http.post("/context/assistants", json={"model": scripted, "tools": tools})).json()[
+        "id"
+    ]
+    made = (await http.post("/context/conversations", json={"assistant": assistant})).json()
+    step: Body = {"type": "tool", "on_failure": "continue"}
+    steps: list[Body] = [
+        {**step, "name": "read", "tool": "read_file", "arguments": {"path": "a.txt"}},
+        {**step, "name": "fetch", "tool": "web_fetch", "arguments": {"url": "{{parameters.page}}"}},
+        {"type": "prompt", "name": "ask", "prompt": "List the files.", "tools": ["bash"]},
+    ]
+    form = {"type": "object", "properties": {"page": {"type": "string"}}}
+    built = {"steps": steps, "result": "{{steps.read.error}} {{steps.fetch.error}}"}
+    created = await http.post("/workflows", json={"name": name, "parameters_schema": form, "built": built})
+    body = {"parameters": {"page": f"http://{json_api}/"}, "conversation_id": made["conversation_id"]}
+    run = await ended(http, (await http.post(f"/workflows/{name}/runs", json=body)).json())
+
+    assert created.status_code == 201, created.text
+    assert run["status"] == "completed", run
+    assert "does not offer read_file" in run["content"] and "not allowed" in run["content"], run["content"]
+    assert "tools" not in model_requests(model, scripted)[0]

@@ -181,7 +181,7 @@ def event_data(event: Event) -> JsonObject:
             return _run_data(body)
         case MessageCompleted():
             return body.model_dump(
-                mode="json", exclude={"type", "provider_state", "provider", "protocol", "usage"}
+                mode="json", exclude={"type", "provider_state", "provider", "protocol", "usage", "provenance"}
             )
         case ProtocolRetry():
             return body.model_dump(mode="json", include={"attempt", "max", "error"})

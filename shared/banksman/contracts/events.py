@@ -21,7 +21,7 @@ from banksman.contracts.approvals import (
 )
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.messages import Content, ToolProtocol, Usage
+from banksman.contracts.messages import UNKNOWN, Content, Provenance, ToolProtocol, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Text, Timestamp, Token
 from banksman.contracts.workflows import Output
@@ -59,6 +59,7 @@ class RunQueued(Stored):
     message_id: Token
     message: Content
     settings: RunSettings
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
 
 
 class RunStarted(Stored):
@@ -68,6 +69,7 @@ class RunStarted(Stored):
     message_id: Token
     message: Content
     settings: RunSettings
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
 
 
 class IterationStarted(Stored):
@@ -95,6 +97,8 @@ class MessageCompleted(Stored):
     """Usage of the model request; an estimate if `partial`."""
     partial: bool = Field(default=False, exclude_if=lambda partial: not partial)
     """True if the run ended while the model wrote: `content` is the text that was streamed until then."""
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
+    """Of a message that steers; a reply of the model has none."""
 
 
 class ProtocolRetry(Stored):

@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
-from banksman.contracts.errors import BanksmanError, ErrorCode
-from banksman.contracts.messages import Content
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
+from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
 SUBPROTOCOL = "banksman.v1"
@@ -137,6 +137,8 @@ class ChatSend(Wire):
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
     """The message after which the run continues the conversation; None for the newest message."""
+    provenance: Provenance = Field(default=PERSON, exclude_if=lambda one: one == PERSON)
+    """Who wrote the message. A client states it if a person did not type all of it."""
     traceparent: str | None = Field(default=None, max_length=512, exclude_if=lambda trace: trace is None)
     """W3C trace context in place of the header of the same name, which a malformed value does not replace."""
 
@@ -175,6 +177,8 @@ class WorkflowStart(Wire):
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
     conversation_id: Token | None = None
+    provenance: Provenance = Field(default=PERSON, exclude_if=lambda one: one == PERSON)
+    """Who wrote the parameters. A client states it if a person did not type all of it."""
     traceparent: str | None = Field(default=None, max_length=512, exclude_if=lambda trace: trace is None)
     """W3C trace context in place of the header of the same name, which a malformed value does not replace."""
 

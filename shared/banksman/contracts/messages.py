@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -66,6 +67,47 @@ def _part_text(part: TextPart | ImagePart | FilePart) -> str:
             return f"[file {part.path}]"
 
 
+Author = Literal["person", "client", "agent", "workflow", "unknown"]
+"""
+person    a person typed the whole message
+client    a program of the person composed it, such as one that sends a transcript
+agent     another agent or model wrote it, over A2A or MCP
+workflow  a workflow's template, with parameters and the values of earlier steps
+unknown   imports, and messages that were stored before this field existed
+"""
+MAX_TYPED_CHARS = 32_000
+
+
+class Provenance(Stored):
+    """Who wrote a message. Only text that a person typed names hosts that may be read without approval."""
+
+    author: Author = "unknown"
+    typed: str = Field(default="", max_length=MAX_TYPED_CHARS, exclude_if=lambda text: not text)
+    """What a person typed of a message that another author wrote."""
+
+    @classmethod
+    def partly(cls, author: Author, texts: Iterable[str]) -> Provenance:
+        """Return the provenance of a message with texts that a person typed; too long texts do not count."""
+        typed = "\n".join(texts)
+        return cls(author=author, typed=typed if len(typed) <= MAX_TYPED_CHARS else "")
+
+
+UNKNOWN = Provenance()
+PERSON = Provenance(author="person")
+BY_AGENT = Provenance(author="agent")
+
+
+def typed_text(content: Content, provenance: Provenance) -> str:
+    """Return the text of a message that a person typed, without names of files and addresses of images."""
+    return "\n".join(typed_texts(content)) if provenance.author == "person" else provenance.typed
+
+
+def typed_texts(content: Content) -> Iterable[str]:
+    """Yield the texts of a message, without placeholders."""
+    parts = (TextPart(text=content),) if isinstance(content, str) else content
+    return (part.text for part in parts if isinstance(part, TextPart))
+
+
 class Usage(Stored):
     """Tokens and cost of model requests. The usage of a run is the sum over its requests."""
 
@@ -100,6 +142,7 @@ class UserMessage(Stored):
     role: Literal["user"] = "user"
     message_id: Token
     content: Content
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
 
 
 class AssistantMessage(Stored):

@@ -7,9 +7,17 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, OnReject, RunSettings
+from banksman.contracts.assistants import (
+    ONE_APPROVER,
+    ApprovalRule,
+    ApprovalTerms,
+    OnReject,
+    RunSettings,
+    ToolSettings,
+)
 from banksman.contracts.events import TrackedCall
 from banksman.contracts.mcp import mcp_server_of
+from banksman.contracts.messages import UNKNOWN, Provenance
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 from banksman.contracts.workflows import Built
@@ -338,14 +346,18 @@ class StartWorkflow(Stored):
     """Settings of the agent runs that it starts; None where no model is configured."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     """The W3C trace context of the request that started it; None without one."""
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
+    """Who wrote its parameters."""
 
 
 class ToolPolicy(Stored):
-    """The approval policy of the assistant in whose name a workflow runs."""
+    """The approval policy of the assistant in whose name a workflow runs, and its tools."""
 
     rules: tuple[ApprovalRule, ...] = ()
     on_reject: OnReject = "abort"
     approvals: ApprovalTerms = Field(default=ONE_APPROVER, exclude_if=lambda terms: terms == ONE_APPROVER)
+    tools: ToolSettings | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """The tools of the assistant; None in starts of older gateways, whose calls may use every tool."""
 
 
 StartWorkflow.model_rebuild()

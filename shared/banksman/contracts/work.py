@@ -9,7 +9,7 @@ from pydantic import Field
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms, Branch, RunSettings
 from banksman.contracts.events import Outcome
-from banksman.contracts.messages import Content
+from banksman.contracts.messages import UNKNOWN, Content, Provenance
 from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
 
 
@@ -27,6 +27,7 @@ class StartRun(Stored):
     user: str = Field(max_length=200)
     first: bool = Field(default=False, exclude_if=lambda first: not first)
     """Whether its conversation was just created, so its log is most likely empty."""
+    provenance: Provenance = Field(default=UNKNOWN, exclude_if=lambda one: one == UNKNOWN)
 
 
 class ResumeRun(Stored):

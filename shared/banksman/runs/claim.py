@@ -95,7 +95,12 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
     if isinstance(work, StartRun) and not state.knows(work.run_id):
         if state.run is not None or state.queue:
             return Enqueue(work.run_id, queued_events(state, work))
-        started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
+        started = RunStarted(
+            message_id=work.message_id,
+            message=work.content,
+            settings=work.settings,
+            provenance=work.provenance,
+        )
         return Claim(work.run_id, (started,))
     if state.run is not None and state.owner is not None:
         # The message of the owner was redelivered: the owner sends no heartbeats, so this is a takeover.
@@ -118,6 +123,7 @@ def queued_events(state: Conversation, start: StartRun) -> tuple[EventBody, ...]
         message_id=start.message_id,
         message=start.content,
         settings=start.settings,
+        provenance=start.provenance,
     )
     if state.deleted:
         return queued, never_started(start.settings, DELETED)

@@ -94,7 +94,9 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
     data = event.data
     match data:
         case RunQueued():
-            queued = QueuedRun(event.run_id or "", data.message_id, data.message, data.settings)
+            queued = QueuedRun(
+                event.run_id or "", data.message_id, data.message, data.settings, data.provenance
+            )
             return replace(state, queue=(*state.queue, queued))
         case RunStarted():
             return _start(state, event, data)
@@ -173,7 +175,7 @@ def _without(remembered: tuple[OpenApproval, ...], approval_id: str) -> tuple[Op
 
 def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
     run_id = event.run_id or ""
-    message = UserMessage(message_id=data.message_id, content=data.message)
+    message = UserMessage(message_id=data.message_id, content=data.message, provenance=data.provenance)
     cancel = CancelRequested(by="user") if run_id in state.cancelled_early else None
     run = Run(run_id, data.settings, message, event.ts, cancel=cancel)
     state = state if data.settings.branch is None else _branch(state, data.settings.branch)
@@ -250,7 +252,9 @@ def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conve
 
 def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversation:
     if data.role == "user":
-        steer = UserMessage(message_id=data.message_id, content=data.content or "")
+        steer = UserMessage(
+            message_id=data.message_id, content=data.content or "", provenance=data.provenance
+        )
         return replace(state, run=replace(run, steering=(*run.steering, steer)))
     text = data.content if isinstance(data.content, str) else None
     reply = AssistantMessage(

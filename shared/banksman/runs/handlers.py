@@ -155,7 +155,12 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
         if (request := open_approval_request(state)) is not None:
             bodies = resolution(await close_request(ports, request, "superseded"), request)
         if run.iteration < run.settings.tools.max_iterations:
-            steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
+            steer = MessageCompleted(
+                message_id=signal.message_id,
+                role="user",
+                content=signal.content,
+                provenance=signal.start.provenance,
+            )
             await append(ports, state, run.run_id, (steer, *bodies))
         elif bodies:
             await append(ports, state, run.run_id, bodies)

@@ -6,7 +6,7 @@ The log and the state contain every message once. The history is the path that t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from banksman.contracts.events import HistoryCompacted, WorkspaceRestored
@@ -92,6 +92,14 @@ class Paths:
             taken = _continued(one, path)
             rest.append(LeftPath(_last_id(one.messages[:taken]), one.messages[taken:]) if taken else one)
         return Paths(path, tuple(one for one in rest if one.messages)[:MAX_LEFT_PATHS])
+
+    def after(self, message_id: str | None) -> Iterator[Message]:
+        """Yield the message that follows `message_id` on each path; None stands for the beginning."""
+        starts = ((None, self.history), *((one.after, one.messages) for one in self.left))
+        for start, messages in starts:
+            end = _end_of(messages, message_id) if message_id and message_id != start else 0
+            if (end or start == message_id) and end < len(messages):
+                yield messages[end]
 
     def pruned(self) -> tuple[LeftPath, ...]:
         return tuple(one for one in self.left if self._path_to(one.after) is not None)

@@ -21,7 +21,7 @@ from banksman.contracts.events import (
     TrackedCall,
     WorkflowProgress,
 )
-from banksman.contracts.messages import Content, Message, Usage, UserMessage
+from banksman.contracts.messages import UNKNOWN, Content, Message, Provenance, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.history import LeftPath
 
@@ -85,6 +85,7 @@ class QueuedRun:
     message_id: str
     message: Content
     settings: RunSettings
+    provenance: Provenance = UNKNOWN
 
 
 @dataclass(frozen=True)

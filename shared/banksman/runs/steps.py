@@ -253,5 +253,10 @@ def next_in_queue(state: Conversation) -> tuple[str, RunStarted] | None:
     if state.run is not None or not state.queue:
         return None
     first = state.queue[0]
-    started = RunStarted(message_id=first.message_id, message=first.message, settings=first.settings)
+    started = RunStarted(
+        message_id=first.message_id,
+        message=first.message,
+        settings=first.settings,
+        provenance=first.provenance,
+    )
     return first.run_id, started

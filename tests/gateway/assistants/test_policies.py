@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import httpx
+import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -47,6 +50,75 @@ async def test_the_rules_of_a_tenant_come_before_those_of_its_assistants(
     assert settings.approvals.approvers == 2
     assert (first["rules"], stored.status_code, read) == ([], 200, stored.json())
     assert (late.status_code, refused.status_code, other["rules"]) == (409, 403, [])
+
+
+ASSISTANTS = "/context/assistants"
+GOVERNED: list[tuple[str, dict[str, Any]]] = [
+    ("approval_policy", {"approval_policy": [{"tool": "bash", "action": "auto"}]}),
+    ("approval_policy", {"approval_policy": []}),
+    ("approvals", {"approvals": {"approvers": 1}}),
+    ("tools.enabled", {"tools": {"enabled": False}}),
+    ("tools.allowed_tools", {"tools": {"allowed_tools": None}}),
+    ("tools.mcp_servers", {"tools": {"mcp_servers": ["files"]}}),
+    ("tools.network", {"tools": {"network": None}}),
+    ("tools.on_reject", {"tools": {"on_reject": "feedback"}}),
+]
+"""A change of each field that determines what runs without a decision, of the assistant `strict`."""
+STRICT: dict[str, Any] = {
+    "approval_policy": [{"tool": "bash", "action": "deny"}],
+    "approvals": {"approvers": 2},
+    "tools": {"enabled": True, "allowed_tools": ["bash"], "network": {"allow_hosts": ["example.com"]}},
+}
+
+
+@pytest.fixture
+def chatting(guarded: Served) -> httpx.AsyncClient:
+    """A client of the same tenant with the right `chat` alone."""
+    client = guarded.http
+    client.headers["authorization"] = f"Bearer {TOKENS['reader']}"
+    return client
+
+
+def refusal(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["message"].partition(":")[0]
+
+
+@pytest.mark.parametrize(("field", "change"), GOVERNED)
+async def test_a_user_who_only_chats_cannot_change_what_runs_without_a_decision(
+    guarded: Served, chatting: httpx.AsyncClient, field: str, change: dict[str, Any]
+) -> None:
+    """R12: over HTTP, on a stored assistant; the error names the field."""
+    changed = {**STRICT, **change, "tools": {**STRICT["tools"], **change.get("tools", {})}}
+    async with guarded.http as admin, chatting as user:
+        made = await admin.post(ASSISTANTS, json={"id": "strict", **STRICT})
+        refused = await user.put(f"{ASSISTANTS}/strict", json=changed)
+        renamed = await user.put(
+            f"{ASSISTANTS}/strict", json={**STRICT, "name": "Mine", "model": "demo:demo"}
+        )
+        allowed = await admin.put(f"{ASSISTANTS}/strict", json=changed)
+        first = f"{ASSISTANTS}/strict/revisions/{made.json()['revision']}/restore"
+        restored = await user.post(first)
+    assert made.status_code == 201, made.text
+    assert refusal(refused) == refusal(restored) == (403, field)
+    assert (renamed.status_code, allowed.status_code) == (200, 200)
+
+
+async def test_a_user_who_only_chats_cannot_replace_a_policy_by_a_new_assistant(
+    guarded: Served, chatting: httpx.AsyncClient
+) -> None:
+    """Neither with a policy of its own, nor by deleting one, nor by a reset of the first assistant."""
+    rule = {"tool": "*", "action": "auto"}
+    async with guarded.http as admin, chatting as user:
+        loose = await user.post(ASSISTANTS, json={"id": "loose", "approval_policy": [rule]})
+        tools = await user.post(ASSISTANTS, json={"id": "loose", "tools": {"enabled": True}})
+        plain = await user.post(ASSISTANTS, json={"id": "plain", "name": "Plain"})
+        gone = await user.delete(f"{ASSISTANTS}/plain")
+        assert (await admin.put(f"{ASSISTANTS}/default", json=STRICT)).status_code == 200
+        reset = await user.delete(f"{ASSISTANTS}/default")
+        kept = (await admin.get(f"{ASSISTANTS}/default")).json()
+    assert (refusal(loose), refusal(tools)) == ((403, "approval_policy"), (403, "tools.enabled"))
+    assert (plain.status_code, gone.status_code) == (201, 204)
+    assert refusal(reset) == (403, "approval_policy") and kept["approvals"]["approvers"] == 2
 
 
 async def test_the_policy_is_read_and_replaced_over_nats(gateway: Served, bus: Bus, tenant: str) -> None:

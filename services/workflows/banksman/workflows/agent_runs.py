@@ -132,7 +132,11 @@ def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcri
     name = digest(f"{run_id}/{step.step}".encode())
     tools = settings.tools
     if step.tools is not None:
-        tools = tools.model_copy(update={"enabled": bool(step.tools), "allowed_tools": step.tools})
+        # A step selects among the tools of its workflow, which are those of the assistant if users built it.
+        own = owned.run.settings.tools
+        allowed = [one for one in step.tools if own.allowed_tools is None or one in own.allowed_tools]
+        selected = {"enabled": own.enabled and bool(allowed), "allowed_tools": tuple(allowed)}
+        tools = tools.model_copy(update=selected)
     if step.max_iterations is not None:
         tools = tools.model_copy(update={"max_iterations": step.max_iterations})
     changes: dict[str, object] = {
@@ -151,4 +155,6 @@ def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcri
         content=transcript + step.message,
         settings=settings.model_copy(update=changes),
         user=f"workflow {run_id}"[:200],
+        # What the person typed into the form; the values of earlier steps may be texts of pages.
+        provenance=owned.run.message.provenance,
     )

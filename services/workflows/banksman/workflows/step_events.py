@@ -17,8 +17,8 @@ from banksman.contracts.events import (
     WorkflowProgress,
 )
 from banksman.contracts.ids import digest
-from banksman.contracts.messages import AssistantMessage, ToolMessage, text_of
-from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
+from banksman.contracts.messages import AssistantMessage, ToolMessage, typed_text
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, call_digest, failed
 from banksman.contracts.workflows import (
     AgentRunStep,
     FileOutput,
@@ -34,6 +34,7 @@ from banksman.contracts.workflows import (
     TurnReply,
     call_of,
 )
+from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.approval.policy import (
     approval_item,
     approval_requested,
@@ -60,7 +61,7 @@ def recorded_results(state: Conversation) -> dict[str, StepResult]:
     results = ((steps[message.result.tool_call_id], message.result) for message in messages)
     return {
         call.provider_call_id or call.id: StepResult(
-            digest=call.digest,
+            digest=call_digest(call.name, call.arguments),
             content=result.content,
             is_error=result.is_error,
             error_kind=result.error_kind,
@@ -88,7 +89,9 @@ class RequestedSteps:
         calls = [(step, self._call(run, step)) for step in self.reply.steps]
         decisions = self._decisions(state, run, calls)
         results = [
-            result for step, call in calls if (result := self._result(step, call, decisions.get(call.id)))
+            result
+            for step, call in calls
+            if (result := self._result(run, step, call, decisions.get(call.id)))
         ]
         refused = {result.tool_call_id for result in results}
         waiting = [call for _, call in calls if call.id not in refused and decisions.get(call.id) == "ask"]
@@ -108,9 +111,12 @@ class RequestedSteps:
             id=call_id(run.run_id, step.step), name=name, arguments=arguments, provider_call_id=step.step
         )
         tool = self.tools.get(name) if isinstance(step, ToolStep) else None
-        return call if tool is None else treated(call, tool)
+        if tool is None:
+            return call
+        network = run.settings.tools.network if tool.name in NETWORK_TOOLS else None
+        return treated(call, tool).model_copy(update={"network": network})
 
-    def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
+    def _result(self, run: Run, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
         """Return the result of a step that needs no execution; None for the others."""
         match step:
             case AgentRunStep():
@@ -121,6 +127,9 @@ class RequestedSteps:
                 pass
         if call.name not in self.tools:
             return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
+        settings = run.settings.tools
+        if not (settings.enabled and settings.allows(self.tools[call.name])):
+            return failed(call.id, "denied", f"The assistant of this workflow does not offer {call.name}.")
         if (problem := self.problems.get(step.step)) is not None:
             return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
         if decision == "deny":
@@ -139,7 +148,7 @@ class RequestedSteps:
                 self.tools[call.name],
                 run.settings.approval_policy,
                 remembered=remembered,
-                message_text=text_of(run.message.content),
+                message_text=typed_text(run.message.content, run.message.provenance),
                 fetched_hosts=fetched_hosts,
             )
             for step, call in calls

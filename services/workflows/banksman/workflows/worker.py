@@ -162,6 +162,15 @@ class WorkflowWorker:
             await append(self.ports, state, None, (link,))
 
 
+def _tools(start: StartWorkflow, definition: WorkflowDefinition) -> ToolSettings:
+    """Return the tools of a run: any tool, or those of the assistant for a workflow without code."""
+    own = start.tools.tools or ToolSettings(enabled=True)
+    changes: dict[str, object] = {"max_iterations": MAX_CALL_ROUNDS, "on_reject": start.tools.on_reject}
+    if definition.built is None:
+        changes |= {"enabled": True, "allowed_tools": None, "mcp_servers": None}
+    return own.model_copy(update=changes)
+
+
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
     invocation = WorkflowInvocation(
@@ -180,7 +189,7 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
         settings=RunSettings(
             assistant_id="workflow",
             model=f"workflow:{definition.name}",
-            tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS, on_reject=start.tools.on_reject),
+            tools=_tools(start, definition),
             limits=Limits(run_timeout_s=definition.timeout_s),
             approval_policy=start.tools.rules,
             approvals=start.tools.approvals,
@@ -189,6 +198,7 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
             traceparent=start.traceparent,
         ),
         user=start.user,
+        provenance=start.provenance,
     )
 
 

@@ -19,7 +19,7 @@ from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision, RunSettings
 from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
-from banksman.contracts.messages import Usage, text_of
+from banksman.contracts.messages import Usage, typed_text
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
@@ -148,7 +148,7 @@ class CallPolicy:
             tool,
             self.run.settings.approval_policy,
             remembered=self.remembered,
-            message_text=text_of(self.run.message.content),
+            message_text=typed_text(self.run.message.content, self.run.message.provenance),
             fetched_hosts=self.fetched_hosts,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANT_REVISIONS
@@ -14,17 +15,27 @@ from banksman.contracts.assistants import (
     ChangedField,
     NewAssistant,
 )
-from banksman.contracts.errors import NotFound
+from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.assistants.run_settings import model_name
 from banksman.gateway.assistants.tenant_store import TenantStore
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import ADMIN, Caller
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
 
+GOVERNED = (
+    "approval_policy",
+    "approvals",
+    "tools.enabled",
+    "tools.allowed_tools",
+    "tools.mcp_servers",
+    "tools.network",
+    "tools.on_reject",
+)
+"""The fields that determine what runs without a decision. Changes need the right for the tenant's policy."""
 MAX_REVISIONS = 50
 MAX_BYTES = 512 * 1024
 """Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
@@ -49,6 +60,7 @@ class Assistants:
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
         ids = await self.requests.once_created(caller, "assistant", request_id, given, mine)
         assistant = given.assistant(ids["id"])
+        _check_right(caller, Assistant(id=assistant.id), assistant)
         stored, is_new = await self.store.create_once(caller.tenant, assistant, is_first=ids == mine)
         if is_new:
             await self.histories.add(caller.tenant, None, stored, caller.user)
@@ -61,7 +73,9 @@ class Assistants:
         return await self._replace(caller, assistant, given.revision)
 
     async def delete(self, caller: Caller, assistant_id: str) -> None:
-        await self.store.delete(caller.tenant, check_token(assistant_id, "assistant_id"))
+        stored = await self.get(caller, assistant_id)
+        _check_right(caller, stored, self.store.initial(assistant_id) or Assistant(id=assistant_id))
+        await self.store.delete(caller.tenant, assistant_id, stored.revision)
         await self.histories.delete(caller.tenant, assistant_id)
 
     async def history(self, caller: Caller, assistant_id: str) -> History:
@@ -75,6 +89,9 @@ class Assistants:
 
     async def _replace(self, caller: Caller, assistant: Assistant, revision: int | None) -> Assistant:
         before = await self.store.get(caller.tenant, assistant.id)
+        if _check_right(caller, before, assistant):
+            # A concurrent change of the checked fields must not be undone.
+            revision = revision or before.revision
         stored = await self.store.replace(caller.tenant, assistant, revision)
         await self.histories.add(caller.tenant, before, stored, caller.user)
         return stored
@@ -85,6 +102,16 @@ class Assistants:
         for name in (given.model, *given.fallback_models):
             if name is not None:
                 model_name(name)
+
+
+def _check_right(caller: Caller, before: Assistant, after: Assistant) -> bool:
+    """Return whether the caller lacks the right for policies; raise `Forbidden` if the change needs it."""
+    lacks = caller.rights.isdisjoint(ADMIN)
+    for field in GOVERNED if lacks else ():
+        value = attrgetter(field)
+        if value(before) != value(after):
+            raise Forbidden(f"{field}: a change needs the right {' or '.join(ADMIN)}")
+    return lacks
 
 
 def _without_file_contents(assistant: Assistant) -> Assistant:

@@ -182,11 +182,24 @@ class TenantStore(Generic[D]):
             if written is not None:
                 return document.model_copy(update={"revision": written})
 
-    async def delete(self, tenant: str, document_id: str) -> None:
-        """Delete a stored document, or raise `NotFound`. A default is stored again when it is next used."""
+    def initial(self, document_id: str) -> D | None:
+        """Return the document that is stored in place of a deleted one; None if nothing is."""
+        return self._default if document_id == self._default.id else None
+
+    async def delete(self, tenant: str, document_id: str, revision: int | None = None) -> None:
+        """Delete a stored document. A default is stored again when it is next used.
+
+        Args:
+            revision: The revision to delete; None deletes any.
+
+        Raises:
+            NotFound: No such document.
+            Conflict: The stored document has another revision.
+        """
         if await self._bucket.get(f"{tenant}.{document_id}") is None:
             raise NotFound(self._noun, document_id)
-        await self._bucket.delete(f"{tenant}.{document_id}")
+        if not await self._bucket.delete(f"{tenant}.{document_id}", revision=revision):
+            raise Conflict(f"{self._noun} {document_id!r} was changed meanwhile: read it again")
         self.recent.forget(f"{tenant}.{document_id}")
         self._room.forget(tenant)
 

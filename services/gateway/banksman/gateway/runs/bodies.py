@@ -11,7 +11,7 @@ from pydantic import Field
 from banksman.contracts.assistants import Branch, RunOverrides
 from banksman.contracts.events import Outcome, RunError, RunStatus, TrackedCall
 from banksman.contracts.frames import Ack, ChatSend
-from banksman.contracts.messages import Content, Usage
+from banksman.contracts.messages import PERSON, Content, Provenance, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.conversations.bodies import NewConversation, RunApproval
 from banksman.gateway.operation.parameters import RequestBody
@@ -24,6 +24,8 @@ class NewMessage(RequestBody):
     content: Content
     overrides: RunOverrides = RunOverrides()
     variables: JsonObject = Field(default_factory=dict)
+    provenance: Provenance = PERSON
+    """Who wrote the message. A client states it if a person did not type all of it."""
 
     def sent(self, request_id: str, conversation_id: str) -> ChatSend:
         fields = {name: getattr(self, name) for name in NewMessage.model_fields}

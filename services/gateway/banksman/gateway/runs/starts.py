@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import Branch, RunSettings
+from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.ids import conversation_of
-from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
+from banksman.contracts.messages import Content, FilePart, Part, Provenance, TextPart, UserMessage, text_of
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import resolve_settings
@@ -65,8 +65,9 @@ class RunStarts:
         content = _with_attachments(request.content, request.attachments)
         if created is None:
             await self.views.check_complete(caller.tenant, request.conversation_id)
+        provenance = await self._provenance(caller, request)
         own = {
-            "branch": await self._branch(caller, request),
+            "branch": request.branch,
             "traceparent": valid(request.traceparent) or current(),
         }
         settings = settings.model_copy(update=own)
@@ -88,6 +89,7 @@ class RunStarts:
             settings=settings,
             user=caller.user,
             first=created is not None,
+            provenance=provenance,
         )
         if ids["run_id"] == ids["start"]:
             await self.queue.publish(start)
@@ -106,16 +108,22 @@ class RunStarts:
             message_id=ids["message_id"],
         )
 
-    async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
-        """Return the branch of a message; raise `NotFound` if a compaction replaced its beginning."""
-        branch = request.branch
-        if branch is not None and request.mode == "steer":
-            raise BadInput("branch", branch.after, "nothing for a message that steers a run")
-        if branch is not None and branch.after is not None:
-            state = await self.views.state(caller.tenant, request.conversation_id)
-            if not Paths(state.history, state.left).reaches(branch.after):
-                raise NotFound("message", branch.after)
-        return branch
+    async def _provenance(self, caller: Caller, request: ChatSend) -> Provenance:
+        """Return who wrote a message: one that replaces a message of another author has that author.
+
+        Raises `NotFound` if a compaction replaced the beginning of its branch.
+        """
+        if request.branch is None:
+            return request.provenance
+        after = request.branch.after
+        if request.mode == "steer":
+            raise BadInput("branch", after, "nothing for a message that steers a run")
+        state = await self.views.state(caller.tenant, request.conversation_id)
+        paths = Paths(state.history, state.left)
+        if not paths.reaches(after):
+            raise NotFound("message", after or "")
+        replaced = (one.provenance for one in paths.after(after) if isinstance(one, UserMessage))
+        return next((one for one in replaced if one.author != "person"), request.provenance)
 
     async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
         """Return the open run that a message steers; None if the message starts a run of its own."""

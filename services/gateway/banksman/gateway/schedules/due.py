@@ -31,7 +31,6 @@ from banksman.gateway.schedules.models import (
     Schedule,
     ScheduledPrompt,
     ScheduledRun,
-    ScheduledStart,
     ScheduledWorkflow,
     ScheduleError,
 )
@@ -176,9 +175,7 @@ class DueSchedules:
         caller = Caller(tenant, schedule.user, rights=frozenset(schedule.rights))
         source = f"{tenant}/{schedule.id}/{due.isoformat()}"
         try:
-            ack = await start_run(
-                self.dispatcher, caller, schedule.start, title=schedule.title, source=source
-            )
+            ack = await start_run(self.dispatcher, caller, schedule, source=source)
         except BanksmanError as error:
             logger.warning("schedule %s of %s did not start: %s", schedule.id, tenant, error)
             if error.retryable:
@@ -207,30 +204,33 @@ class DueSchedules:
             entry = found
 
 
-async def start_run(
-    dispatcher: Dispatcher, caller: Caller, start: ScheduledStart, *, title: str, source: str
-) -> Ack:
+async def start_run(dispatcher: Dispatcher, caller: Caller, schedule: Schedule, *, source: str) -> Ack:
     """Start a run; a later call with the same source starts no second run.
 
-    All ids of the run are derived from `source`. An empty `title` is replaced by one from the message. Raises
+    All ids of the run are derived from `source`. An empty title is replaced by one from the message. Raises
     the errors of a client's request.
     """
-    ids = DerivedIds(source)
+    ids, start = DerivedIds(source), schedule.start
     match start:
         case ScheduledWorkflow():
-            frame = WorkflowStart(type="workflow.start", id="scheduled", **start.model_dump(exclude={"type"}))
+            frame = WorkflowStart(
+                type="workflow.start",
+                id="scheduled",
+                provenance=schedule.provenance,
+                **start.model_dump(exclude={"type"}),
+            )
             return await dispatcher.handle(caller, frame, requests=ids)
         case ScheduledPrompt():
-            return await _send(dispatcher, caller, start, title, ids)
+            return await _send(dispatcher, caller, schedule, start, ids)
 
 
 async def _send(
-    dispatcher: Dispatcher, caller: Caller, start: ScheduledPrompt, title: str, ids: DerivedIds
+    dispatcher: Dispatcher, caller: Caller, schedule: Schedule, start: ScheduledPrompt, ids: DerivedIds
 ) -> Ack:
     conversation_id = start.conversation_id
     if conversation_id is None:
         create = ConversationCreate(
-            type="conversation.create", id="scheduled", title=title, assistant=start.assistant
+            type="conversation.create", id="scheduled", title=schedule.title, assistant=start.assistant
         )
         created: Ack = await dispatcher.handle(caller, create, requests=ids, title_from=start.content)
         conversation_id = created.conversation_id or ""
@@ -241,5 +241,6 @@ async def _send(
         content=start.content,
         overrides=start.overrides,
         variables=start.variables,
+        provenance=schedule.provenance,
     )
     return await dispatcher.handle(caller, message, requests=ids)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from banksman.contracts.assistants import RunOverrides
+from banksman.contracts.messages import PERSON, UNKNOWN, Provenance
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.operation.parameters import RequestBody
 from banksman.gateway.settings import Right
@@ -64,6 +65,8 @@ class ScheduleBody(RequestBody):
     """The IANA time zone of `cron`, such as `Europe/Berlin`."""
     missed: Missed = "run_once"
     paused: bool = False
+    provenance: Provenance = PERSON
+    """Who wrote the message or the parameters. A client states it if a person did not type all of it."""
 
 
 class ScheduledOverrides(RunOverrides):
@@ -146,6 +149,8 @@ class Schedule(ScheduleFields):
     """A schedule as it is stored."""
 
     rights: tuple[Right, ...]
+    provenance: Provenance = UNKNOWN
+    """Who wrote the message or the parameters."""
     runs: tuple[ScheduledRun, ...] = ()
     """The last runs, the newest first."""
 

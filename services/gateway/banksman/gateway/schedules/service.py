@@ -107,9 +107,7 @@ class Schedules:
         """Start the run of a schedule now, as the caller; a repeated request starts no second run."""
         entry = await self.store.get(caller.tenant, schedule_id)
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
-        ack = await start_run(
-            self.dispatcher, caller, entry.value.start, title=entry.value.title, source=source
-        )
+        ack = await start_run(self.dispatcher, caller, entry.value, source=source)
         run = ScheduledRun(
             due_at=None,
             at=self.clock.now(),

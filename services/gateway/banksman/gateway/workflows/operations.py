@@ -10,6 +10,7 @@ from pydantic import Field
 from banksman.bus.publish import RunQueue
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.ids import check_token
+from banksman.contracts.messages import PERSON, Provenance
 from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
 from banksman.contracts.wire import JsonObject, Token
 from banksman.gateway.assistants.policies import GovernedAssistants
@@ -132,6 +133,8 @@ class NewWorkflowRun(RequestBody):
 
     parameters: JsonObject = Field(default_factory=dict)
     conversation_id: Token | None = None
+    provenance: Provenance = PERSON
+    """Who wrote the parameters. A client states it if a person did not type all of them."""
 
 
 @operations.add(

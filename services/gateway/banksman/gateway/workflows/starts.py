@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from banksman.contracts.assistants import Assistant, ConversationSettings, RunOv
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.ids import is_token
+from banksman.contracts.messages import Provenance
 from banksman.contracts.registry import (
     ParsedWorkflow,
     ParseWorkflow,
@@ -20,6 +21,7 @@ from banksman.contracts.registry import (
     WorkflowChecked,
     WorkflowDefinition,
 )
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import resolve_settings
 from banksman.gateway.conversations.conversations import Conversations, new_record
@@ -110,9 +112,33 @@ def _work(
             rules=assistant.approval_policy,
             on_reject=assistant.tools.on_reject,
             approvals=assistant.approvals,
+            tools=assistant.tools,
         ),
         agent=agent,
+        provenance=_provenance(checked, request),
     )
+
+
+def _provenance(checked: WorkflowChecked, request: WorkflowStart) -> Provenance:
+    """Return that the workflow wrote its message, of which a person typed the values of the form."""
+    if request.provenance.author != "person":
+        return request.provenance.model_copy(update={"author": "workflow"})
+    forms = checked.workflow.parameters_schema.get("properties")
+    secrets = {
+        name
+        for name, form in (forms.items() if isinstance(forms, dict) else ())
+        if isinstance(form, dict) and form.get("x-hint") == "secret"
+    }
+    shown: JsonObject = {name: one for name, one in request.parameters.items() if name not in secrets}
+    return Provenance.partly("workflow", _texts(shown))
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 MAX_WORKFLOWS = 100

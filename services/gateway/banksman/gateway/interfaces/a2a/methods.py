@@ -12,6 +12,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.messages import BY_AGENT
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.a2a.models import (
     PUSH_NOT_SUPPORTED,
@@ -121,7 +122,11 @@ class Methods:
             created = await self.dispatcher.handle(self.caller, creation, title_from=content)
             conversation_id = created.conversation_id or ""
         chat = ChatSend(
-            type="chat.send", id=request_id(message), conversation_id=conversation_id, content=content
+            type="chat.send",
+            id=request_id(message),
+            conversation_id=conversation_id,
+            content=content,
+            provenance=BY_AGENT,
         )
         view = await self.followed.views.read(self.caller.tenant, conversation_id)
         updates = _updates(view, "", conversation_id)
@@ -146,6 +151,7 @@ class Methods:
             conversation_id=found.conversation_id,
             content=content_of(message),
             mode="steer",
+            provenance=BY_AGENT,
         )
         followed = await self._followed(found, view)
         return await self._handled(followed, chat)

@@ -15,6 +15,7 @@ from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, Detail, InputReply
 from banksman.contracts.ids import digest, is_token
+from banksman.contracts.messages import Provenance, typed_texts
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
@@ -137,6 +138,7 @@ class Threads:
             content=content,
             overrides=options.overrides,
             variables=options.variables,
+            provenance=Provenance.partly("client", typed_texts(turn.parts)),
         )
         return await self.followed.start(self.caller, message, self.detail, requests=ids)
 

@@ -7,7 +7,9 @@ request names no conversation, earlier messages precede the user's message as te
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -15,7 +17,7 @@ from pydantic import Field
 from banksman.contracts.assistants import ConversationSettings, ModelOptions, RunOverrides
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
-from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
+from banksman.contracts.messages import Content, ImagePart, Part, Provenance, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
 from banksman.gateway.operation.errors import THREAD
 from banksman.gateway.operation.parameters import RequestBody, creation_id
@@ -130,6 +132,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         content=content,
         overrides=overrides,
         variables=body.variables | ({CLIENT_PROMPT: _GAP.join(system)} if system else {}),
+        provenance=Provenance.partly("client", _typed(body.messages)),
     )
     if body.conversation_id is not None:
         return ChatFrames(None, message)
@@ -158,6 +161,20 @@ def _message(turns: list[_Turn], body: ChatBody) -> Content:
     if all(isinstance(part, TextPart) for part in parts):
         return text_of(tuple(parts))
     return tuple(parts)
+
+
+def _typed(messages: Iterable[SentMessage]) -> Iterator[str]:
+    """Yield the texts of the user's last messages, which may also contain results of the client's tools."""
+    turns = (one for one in reversed(tuple(messages)) if one.role not in ("system", "developer"))
+    for turn in takewhile(lambda one: one.role == "user", turns):
+        for part in (
+            ({"type": "text", "text": turn.content},) if isinstance(turn.content, str) else turn.content or ()
+        ):
+            match part:
+                case {"type": "text" | "input_text", "text": str(text)}:
+                    yield text
+                case _:
+                    pass
 
 
 def _parts(content: Content) -> tuple[Part, ...]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision
+from banksman.contracts.messages import BY_AGENT
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.interfaces.mcp.following import StepReport, reporting
 from banksman.gateway.live.feeds import Feeds
@@ -178,7 +179,11 @@ async def start_run(request: ToolCallRequest[StartRunArguments]) -> JsonObject:
         created = await platform.handle(create, title_from=given.message)
         conversation_id = created.conversation_id or ""
     message = frames.ChatSend(
-        type="chat.send", id=given.request_id, conversation_id=conversation_id, content=given.message
+        type="chat.send",
+        id=given.request_id,
+        conversation_id=conversation_id,
+        content=given.message,
+        provenance=BY_AGENT,
     )
     ack = await platform.handle(message)
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
@@ -249,7 +254,11 @@ async def start_workflow(request: ToolCallRequest[StartWorkflowArguments]) -> Js
     """Start a workflow. Returns the outcome, or the state of a run that takes longer than wait_s."""
     given = request.arguments
     frame = frames.WorkflowStart(
-        type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters
+        type="workflow.start",
+        id=given.request_id,
+        workflow=given.workflow,
+        parameters=given.parameters,
+        provenance=BY_AGENT,
     )
     ack = await request.platform.handle(frame)
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
