@@ -240,7 +240,7 @@ async def over_nats(bus: Bus, tenant: str, action: str, body: Body, *name: str) 
 async def test_a_built_workflow_has_the_tools_and_hosts_of_its_assistant_and_no_others(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel, name: str, json_api: str
 ) -> None:
-    """R12: whoever may build a workflow cannot offer a model more than the assistant's policy does."""
+    """R12: a user who builds a workflow cannot offer a model more than the assistant's policy does."""
     scripted = play(ScriptedReply(text="Nothing to do."))
     tools = {"enabled": True, "allowed_tools": ["web_fetch"], "network": {"allow_hosts": ["example.com"]}}
     assistant = (await http.post("/context/assistants", json={"model": scripted, "tools": tools})).json()[

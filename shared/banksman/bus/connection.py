@@ -131,6 +131,11 @@ class Bus:
         return time.monotonic() - self._reconnected_at < seconds
 
     @property
+    def server_version(self) -> str:
+        """The version of the connected nats-server."""
+        return str(self.nc.connected_server_version)
+
+    @property
     def max_payload(self) -> int:
         """Limit of a message in bytes, headers included."""
         return self.nc.max_payload

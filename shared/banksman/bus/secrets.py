@@ -33,7 +33,7 @@ SEAL_BYTES: Final = Aead.NONCE_SIZE + Aead.MACBYTES
 SEALED: Final = "sealed:"
 """Prefix of an encrypted value in a stored MCP server."""
 
-_TICKETS_KEY = "call-tickets"
+TICKETS_KEY = "call-tickets"
 _CODE_CHARS = 32
 
 
@@ -175,7 +175,7 @@ class CallTickets:
     @classmethod
     async def load(cls, bus: Bus) -> Self:
         """Return the tickets of this deployment; raise `NotReady` if the secret is missing."""
-        entry = await Bucket(bus, SECRETS, _TicketSecret).get(_TICKETS_KEY)
+        entry = await Bucket(bus, SECRETS, _TicketSecret).get(TICKETS_KEY)
         if entry is None:
             raise NotReady("KV_secrets has no secret of tickets: `banksman streams provision` creates it")
         return cls(entry.value.secret.encode())
@@ -210,6 +210,4 @@ def is_of_holder(progress: CallProgress, signing_key: bytes, tenant: str) -> boo
 
 async def create_ticket_secret(bus: Bus) -> None:
     """Store a random ticket secret unless one exists."""
-    await Bucket(bus, SECRETS, _TicketSecret).create(
-        _TICKETS_KEY, _TicketSecret(secret=secrets.token_hex(32))
-    )
+    await Bucket(bus, SECRETS, _TicketSecret).create(TICKETS_KEY, _TicketSecret(secret=secrets.token_hex(32)))

@@ -27,7 +27,7 @@ from banksman.contracts.frames import (
     WorkflowStart,
 )
 from banksman.contracts.ids import check_token, conversation_of, new_id
-from banksman.contracts.messages import Content
+from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.validation_errors import bad_input
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
@@ -105,12 +105,14 @@ class Client(Resources):
         overrides: RunOverrides | None = None,
         variables: Mapping[str, JsonValue] | None = None,
         attachments: Sequence[str] = (),
+        provenance: Provenance = PERSON,
     ) -> StartedRun:
         """Send a user's message, which starts a run after an open one or, with `steer`, joins the open run.
 
         `overrides` replace settings of the assistant, and `variables` those of its prompt, for this run
-        alone. `attachments` are paths of workspace files. `request_id` is the idempotency key; None generates
-        one.
+        alone. `attachments` are paths of workspace files. `provenance` states what a person typed, if not all
+        of it: other text names no hosts that are read without approval. `request_id` is the idempotency key;
+        None generates one.
         """
         frame = _checked(
             ChatSend,
@@ -122,6 +124,7 @@ class Client(Resources):
             overrides=overrides or RunOverrides(),
             variables=dict(variables or {}),
             attachments=tuple(attachments),
+            provenance=provenance,
         )
         ack = await self._transport.send(frame, conversation_id)
         return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)

@@ -25,8 +25,8 @@ class Ended:
     err: str
 
 
-async def banksman(fleet: Fleet, *arguments: str) -> Ended:
-    """Run a command as the operator of this system."""
+async def banksman(fleet: Fleet, *arguments: str, **more: str) -> Ended:
+    """Run a command as the operator of this system, with `more` environment variables."""
     keys = fleet.nats.data.keys
     prefix = "BANKSMAN_NATS__"
     settings = {
@@ -39,7 +39,7 @@ async def banksman(fleet: Fleet, *arguments: str) -> Ended:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "banksman.cli", *arguments),
-        env={**kept, **settings},
+        env={**kept, **settings, **more},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import EVENTS, api
+from banksman.bus.names import EVENTS, RUNNERS, api
+from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
 from banksman.model_server import Gate, ScriptedReply
 from tests.bus.builders import commit
-from tests.faults.broker.commands import banksman
+from tests.faults.broker.commands import Ended, banksman
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
+from tests.support.paths import ROOT
 from tests.support.replies import bash
 from tests.support.system import ScriptedModel
 
@@ -147,6 +152,131 @@ async def test_three_servers_are_restored_from_their_backup(place: Path, model: 
             assert quiet[0].commit.log_epoch != quiet[-1].commit.log_epoch
             info = await call(bus, api("STREAM.INFO", EVENTS))
             assert len(info["cluster"]["replicas"]) == 2
+
+
+SMALL = 2 * 1024**3
+"""The storage of each server of a cluster that is smaller than the machine before it."""
+
+
+STORAGE = {"BANKSMAN_OPERATOR__STORAGE_BYTES": str(SMALL)}
+
+
+def with_storage(fleet: Fleet, size: int) -> None:
+    """Give each server of a fleet less storage than its disk has, before it starts."""
+    for server in fleet.broker.servers:
+        text = server.config_file.read_text(encoding="utf-8")
+        text = re.sub(r"max_file_store: [0-9]+", f"max_file_store: {size}", text)
+        server.config_file.write_text(text, encoding="utf-8")
+
+
+@asynccontextmanager
+async def alone(place: Path, model: ScriptedModel) -> AsyncGenerator[Fleet]:
+    """A single server with two conversations."""
+    fleet = Fleet(place / "one", model.url, agents=1, gateways=1, runners=1, servers=1)
+    async with only_nats(fleet):
+        async with fleet.operator() as bus:
+            await write(bus, "quiet", 10)
+            await write(bus, "busy", 5)
+        yield fleet
+
+
+@asynccontextmanager
+async def three(place: Path, model: ScriptedModel) -> AsyncGenerator[Fleet]:
+    """Three servers without streams, which have less storage than the single server."""
+    fleet = Fleet(place / "three", model.url, agents=1, gateways=1, runners=1, servers=3)
+    with_storage(fleet, SMALL)
+    try:
+        await start(fleet)
+        yield fleet
+    finally:
+        for server in fleet.servers:
+            await server.close()
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Return the arguments of each command `banksman` on a page of the documents."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [line.split() for line in re.findall(r"^banksman ([^#\n]+)", text, re.MULTILINE)]
+
+
+async def test_one_machine_moves_to_three_servers_with_less_storage(
+    place: Path, model: ScriptedModel
+) -> None:
+    """The commands of the page: limits are those of the target, and a second restore replaces the first."""
+    backing, *moving = commands_of("one-to-three.md")
+    copy = {"/backups/move": str(place / "copy")}
+    async with alone(place, model) as old:
+        saved = await banksman(old, *(copy.get(word, word) for word in backing))
+    async with three(place, model) as new:
+        ended = [
+            await banksman(new, *(copy.get(word, word) for word in words), **STORAGE) for words in moving
+        ]
+        again = await banksman(new, "restore", str(place / "copy"), "--force", **STORAGE)
+        async with new.operator() as bus:
+            info = await call(bus, api("STREAM.INFO", EVENTS))
+    assert [(one.code, one.err) for one in (saved, *ended, again)] == [(0, "")] * (len(moving) + 2)
+    texts = [one.out for one in ended]
+    assert "2 conversations: 0 runs resume, 0 approval requests are open" in texts[1]
+    assert texts[2:] == ["all logs are intact\n", "streams are as strong as required\n"]
+    assert info["config"]["max_bytes"] == SMALL * 348 // 1000
+    assert len(info["cluster"]["replicas"]) == 2
+
+
+async def test_a_restore_that_cannot_succeed_deletes_nothing(place: Path, model: ScriptedModel) -> None:
+    """Too little room on the servers or in a stream, a later version, a missing server, a live runner."""
+    copy, refused = place / "copy", dict[str, Ended]()
+    async with alone(place, model) as old:
+        assert (await banksman(old, "backup", str(copy))).code == 0
+    async with three(place, model) as new:
+
+        async def restore(reason: str, source: Path = copy, storage: int = SMALL, *flags: str) -> None:
+            setting = {"BANKSMAN_OPERATOR__STORAGE_BYTES": str(storage)}
+            refused[reason] = await banksman(new, "restore", str(source), *flags, **setting)
+
+        assert (await banksman(new, "streams", "provision", **STORAGE)).code == 0
+        async with new.operator() as bus:
+            await write(bus, "mine", 3)
+            await restore("held")
+            await restore("room", copy, 10 * SMALL, "--force")
+            await restore("limit", copy, 4_000, "--force")
+            leases = Bucket(bus, RUNNERS, Leased)
+            await leases.put("r1", Leased())
+            await restore("runner", copy, SMALL, "--force")
+            await leases.delete("r1")
+            for name, change in (("banksman", newer_product), ("nats", newer_server)):
+                await restore(name, changed(copy, place / name, change), SMALL, "--force")
+            await new.servers[2].stop()
+            await restore("down", copy, SMALL, "--force")
+            kept = await EventLog(bus).read("t1", "mine", leader=True)
+    assert {name: one.code for name, one in refused.items()} == dict.fromkeys(refused, 2), refused
+    assert "the servers have no room for" in refused["room"].err
+    assert "BANKSMAN_OPERATOR__STORAGE_BYTES" in refused["limit"].err
+    assert "stream EVENTS holds 3 messages" in refused["held"].err
+    assert "tool-runner still running" in refused["runner"].err
+    assert "the backup needs 99.0.0 or later" in refused["banksman"].err
+    assert "nats-server of" in refused["nats"].err
+    assert len(kept) == 3
+
+
+class Leased(BaseModel):
+    """A lease of a runner, of which only the key matters."""
+
+
+def changed(copy: Path, to: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Copy a backup and change its manifest."""
+    shutil.copytree(copy, to)
+    manifest = json.loads((to / "manifest.json").read_text())
+    change(manifest)
+    (to / "manifest.json").write_text(json.dumps(manifest))
+    return to
+
+
+def newer_product(manifest: dict[str, Any]) -> None:
+    manifest["made_by"] = "99.0.0"
+
+
+def newer_server(manifest: dict[str, Any]) -> None:
+    manifest["streams"][0]["config"]["metadata"]["_nats.ver"] = "99.0.0"
 
 
 async def write(bus: Bus, conversation: str, commits: int) -> None:

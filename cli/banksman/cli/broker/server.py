@@ -218,6 +218,14 @@ class BrokerAccess:
                     )
             return await act(bus)
 
+    async def server_versions(self) -> dict[str, str]:
+        """Return the version of each server by its URL; raise `Unavailable` if one does not respond."""
+        found: dict[str, str] = {}
+        for url in self._nats.urls:
+            async with await _connect(users.OPERATOR, self._nats.model_copy(update={"url": url})) as bus:
+                found[url] = bus.server_version
+        return found
+
     async def in_each(self, act: Callable[[Bus, Topology], Awaitable[tuple[str, ...]]]) -> list[str]:
         """Call a function once per account and return all its lines without duplicates."""
         lines = list(await self.in_app(lambda bus: act(bus, self._app)))

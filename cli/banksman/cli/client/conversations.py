@@ -58,7 +58,9 @@ def run(
         opened = _opened(session, conversation_id, view, model=model, assistant=assistant)
         if conversation_id is None and not as_json:
             output.print_error(f"conversation {opened}")
-        sent = session.request("chat.send", conversation_id=opened, content=message)
+        # Text from a pipe is the output of another program.
+        piped = {"provenance": {"author": "client"}} if text == "-" and not sys.stdin.isatty() else {}
+        sent = session.request("chat.send", conversation_id=opened, content=message, **piped)
         return follow(session, str(sent["run_id"]), view, always(verdict) if verdict else ask_user)
 
 

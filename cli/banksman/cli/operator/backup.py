@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Literal
 
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.cli import output
+from banksman.cli.operator.backup_files import (
+    DERIVED_FROM_LOGS,
+    MANIFEST,
+    NOT_BACKED_UP,
+    Manifest,
+    SavedStream,
+    file_chunks,
+    read_manifest,
+)
 from banksman.cli.operator.recovery import LogRecovery
-from banksman.cli.operator.stream_snapshots import CHUNK_BYTES, delete_stream, restore_stream, stream_snapshot
+from banksman.cli.operator.restore_checks import (
+    check_empty,
+    check_room,
+    check_stopped,
+    check_versions,
+    target_config,
+)
+from banksman.cli.operator.stream_snapshots import delete_stream, restore_stream, stream_snapshot
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
-from banksman.contracts import subjects
-from banksman.contracts.errors import BadInput, BanksmanError, Conflict, Unavailable
-from banksman.deployment import users
+from banksman.contracts.errors import BanksmanError, Conflict
 from banksman.deployment.streams import provision, stream_info
 from banksman.deployment.topology import Topology
 from banksman.log_integrity.check import conversations
-from banksman.runtime.http_get import http_get
 
-MANIFEST = "manifest.json"
-_FORMAT = 1
 _BEFORE_THE_LOGS = (
     names.RUNS,
     names.WORKFLOWS,
@@ -43,37 +51,7 @@ _BEFORE_THE_LOGS = (
 )
 """Streams that are saved before the logs. A message is removed from these only after its effect is in a log,
 so the backup holds the message, its effect, or both."""
-DERIVED_FROM_LOGS = (names.kv_stream(names.HEADS), names.kv_stream(names.DAMAGED))
-"""Streams about the state of the stored logs. A restore replaces the logs, so these start empty."""
-NOT_BACKED_UP = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *DERIVED_FROM_LOGS)
-"""Streams that a backup omits: derived ones, leases (they expire within seconds), the server's advisories."""
-
-
-class SavedStream(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    account: str
-    name: str
-    file: str
-    bytes: int
-    sha256: str
-    messages: int
-    config: dict[str, Any]
-    state: dict[str, Any]
-    """State of the stream at the snapshot; the restore request must contain it."""
-
-
-class Manifest(BaseModel):
-    """Content of a backup. It is written last: a backup without it is incomplete."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[1] = _FORMAT
-    made_by: str
-    began_at: datetime
-    """Everything that was accepted before this time is in the backup."""
-    ended_at: datetime
-    streams: tuple[SavedStream, ...]
+_Tally = dict[Literal["conversations", "resumed", "asked"], int]
 
 
 def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
@@ -146,57 +124,25 @@ async def _save(bus: Bus, account: str, name: str, directory: Path) -> SavedStre
     )
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest; raise `BadInput` if it or a file of the backup is missing or altered."""
-    try:
-        manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise BadInput(str(directory / MANIFEST), None, "the manifest of a complete backup") from error
-    for stream in manifest.streams:
-        file = directory / stream.file
-        digest = hashlib.sha256()
-        for chunk in file_chunks(file):
-            digest.update(chunk)
-        if digest.hexdigest() != stream.sha256:
-            raise BadInput(str(file), None, f"{stream.bytes} bytes with SHA-256 {stream.sha256}")
-    return manifest
-
-
-def file_chunks(file: Path) -> Iterator[bytes]:
-    """Yield a file in pieces of `CHUNK_BYTES`; raise `BadInput` if it does not exist."""
-    if not file.is_file():
-        raise BadInput(str(file), None, "the file that the manifest names")
-    with file.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk
-
-
-TIMEOUT_S = 5.0
-_PROBES = {
-    users.GATEWAY: subjects.api("operator", "usage"),
-    users.AGENT: subjects.registry("tool", "list"),
-    users.WORKFLOWS: subjects.workflow_api("list"),
-}
-"""A request subject that each running service responds to, on any server of a cluster."""
-_SERVICES = (users.GATEWAY, users.AGENT, users.WORKFLOWS, users.TOOL_RUNNER)
-
-_Tally = dict[Literal["conversations", "resumed", "asked"], int]
-
-
 def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: bool) -> Exit:
     """Restore a system whose services are stopped.
 
+    Nothing is changed before all checks have succeeded.
+
     Raises:
         BadInput: the directory contains no complete backup.
-        Conflict: services are running, or streams hold messages and `force` is not given.
+        Conflict: services are running, streams hold messages and `force` is not given, a version is too old,
+            or the target lacks room.
     """
     manifest = read_manifest(directory)
     broker = broker_access(data_dir)
 
     async def run() -> tuple[_Tally, list[str]]:
-        await _refuse_connected(broker.monitoring_url)
-        await broker.in_app(_refuse_responding)
-        await broker.in_each(lambda bus, topology: _check_empty(bus, topology, force=force))
+        await check_stopped(broker)
+        if not force:
+            await broker.in_each(check_empty)
+        await check_versions(broker, manifest)
+        await broker.in_each(lambda bus, topology: check_room(bus, topology, manifest))
         await broker.in_each(lambda bus, topology: _restore(bus, topology, manifest, directory))
         return await broker.in_app(_recover)
 
@@ -211,48 +157,6 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     return Exit.CRITICAL if broken else Exit.OK
 
 
-async def _refuse_responding(bus: Bus) -> None:
-    """Refuse while services run: they would continue from cached state that the restore replaces."""
-    running: list[str] = []
-    for service, subject in _PROBES.items():
-        try:
-            await bus.request(subject, b"{}", timeout_s=TIMEOUT_S)
-        except Unavailable as error:
-            if error.no_responders:
-                continue
-        except BanksmanError:
-            pass
-        running.append(service)
-    _refuse(running)
-
-
-async def _refuse_connected(monitoring_url: str | None) -> None:
-    """Refuse while services, tool-runners included, are connected to the monitored server."""
-    if monitoring_url is None:
-        return
-    reply = await http_get(f"{monitoring_url}/connz?limit=100000", timeout_s=TIMEOUT_S)
-    try:
-        connections = json.loads(reply.body)["connections"] or ()
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unavailable("BANKSMAN_NATS__MONITORING_URL does not list the connections of NATS") from error
-    found = {str(one.get("name", "")).split(" ")[0] for one in connections}
-    _refuse(sorted(found.intersection(_SERVICES)))
-
-
-def _refuse(running: list[str]) -> None:
-    if running:
-        raise Conflict(f"{', '.join(running)} still running: stop all services, and leave NATS running")
-
-
-async def _check_empty(bus: Bus, topology: Topology, *, force: bool) -> tuple[str, ...]:
-    for stream in topology.streams:
-        info = await stream_info(bus, stream.name)
-        held = 0 if info is None or stream.name in NOT_BACKED_UP else int(info["state"]["messages"])
-        if held and not force:
-            raise Conflict(f"stream {stream.name} holds {held} messages: --force replaces all streams")
-    return ()
-
-
 async def _restore(bus: Bus, topology: Topology, manifest: Manifest, directory: Path) -> tuple[str, ...]:
     for stream in topology.streams:
         if stream.name in DERIVED_FROM_LOGS and await stream_info(bus, stream.name) is not None:
@@ -262,7 +166,7 @@ async def _restore(bus: Bus, topology: Topology, manifest: Manifest, directory: 
             continue
         if await stream_info(bus, saved.name) is not None:
             await delete_stream(bus, saved.name)
-        config = {**saved.config, "num_replicas": bus.settings.replicas}
+        config = target_config(topology, saved)
         await restore_stream(bus, config, saved.state, file_chunks(directory / saved.file))
     # New consumers deliver all messages of their streams again; every handler is safe to run twice.
     return await provision(bus, topology)

@@ -72,7 +72,7 @@ def _cut(value: JsonValue) -> JsonValue:
 
 
 _HIDDEN = {
-    "MessageCompleted": {"provider_state", "provider", "protocol", "usage"},
+    "MessageCompleted": {"provider_state", "provider", "protocol", "usage", "provenance"},
     "ToolResult": {"changed", "output_key"},
 }
 """Stored fields that are not sent."""

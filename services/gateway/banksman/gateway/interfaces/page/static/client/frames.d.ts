@@ -147,6 +147,8 @@ export type ChatSend = {
   attachments?: Array<string>;
   /** The message after which the run continues the conversation; None for the newest message. */
   branch?: Branch | null;
+  /** Who wrote the message. A client states it if a person did not type all of it. */
+  provenance?: Provenance;
   /** W3C trace context in place of the header of the same name, which a malformed value does not replace. */
   traceparent?: string | null;
 };
@@ -419,6 +421,13 @@ export type ProtocolRetryData = {
   max: number;
   /** The rule that the reply violates, and the position. */
   error: string;
+};
+
+/** Who wrote a message. Only text that a person typed names hosts that may be read without approval. */
+export type Provenance = {
+  author?: "person" | "client" | "agent" | "workflow" | "unknown";
+  /** What a person typed of a message that another author wrote. */
+  typed?: string;
 };
 
 /** All stored events were sent. The following events are live. */
@@ -700,6 +709,8 @@ export type WorkflowStart = {
   workflow: string;
   parameters?: Record<string, JsonValue>;
   conversation_id?: string | null;
+  /** Who wrote the parameters. A client states it if a person did not type all of it. */
+  provenance?: Provenance;
   /** W3C trace context in place of the header of the same name, which a malformed value does not replace. */
   traceparent?: string | null;
 };
