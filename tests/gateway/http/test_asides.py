@@ -21,7 +21,7 @@ from banksman.contracts.work import ApprovalRequest, EscalateApproval
 @pytest.fixture
 async def team(start_gateway: GatewayFactory, tenant: str) -> AsyncGenerator[Served]:
     """A gateway with alice, and bob, whom escalations name."""
-    keys = tuple(key_of(user, tenant, rights=("chat", "approve")) for user in ("alice", "bob"))
+    keys = tuple(key_of(user, tenant, rights=("chat", "approve", "admin")) for user in ("alice", "bob"))
     async with start_gateway(keys=keys) as served:
         yield served
 

@@ -72,7 +72,7 @@ class TwoUsers:
 
 @pytest.fixture
 async def two(start_gateway: GatewayFactory, tenant: str, agent: Agent, bus: Bus) -> AsyncGenerator[TwoUsers]:
-    keys = tuple(key_of(user, tenant, rights=("chat", "approve")) for user in ("alice", "bob"))
+    keys = tuple(key_of(user, tenant, rights=("chat", "approve", "admin")) for user in ("alice", "bob"))
     async with start_gateway(keys=keys) as served:
         users = TwoUsers(served, agent, ApprovalSlots(bus))
         async with users.http("alice") as http:
