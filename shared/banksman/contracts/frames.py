@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
+from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
