@@ -226,17 +226,34 @@ async def readiness_problem(ready_url: str) -> str | None:
         reply = await http_get(ready_url, timeout_s=_READY_TIMEOUT_S)
     except (OSError, ValueError):
         return NO_RESPONSE
-    return None if reply.ok else _problems(reply)
+    return None if reply.ok else _listed(reply, "problems") or f"responds with status {reply.status}"
 
 
-def _problems(reply: HttpReply) -> str:
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    problem: str | None = None
+    """Why the process is not ready."""
+    warning: str | None = None
+    """What a ready process reports."""
+
+
+async def readiness_report(ready_url: str) -> Readiness:
+    problem = await readiness_problem(ready_url)
+    if problem is not None:
+        return Readiness(problem)
+    with contextlib.suppress(OSError, ValueError):
+        reply = await http_get(ready_url, timeout_s=_READY_TIMEOUT_S)
+        return Readiness(warning=_listed(reply, "warnings"))
+    return Readiness()
+
+
+def _listed(reply: HttpReply, kind: str) -> str | None:
+    """Return the problems or the warnings in a report; None if it has none."""
     try:
         body = json.loads(reply.body)
     except ValueError:
-        body = None
-    if isinstance(body, dict):
-        problems = cast(Mapping[str, object], body).get("problems")
-        if isinstance(problems, dict) and problems:
-            found = cast(Mapping[str, object], problems)
-            return "; ".join(f"{name}: {problem}" for name, problem in found.items())
-    return f"responds with status {reply.status}"
+        return None
+    found = cast(Mapping[str, object], body).get(kind) if isinstance(body, dict) else None
+    if not isinstance(found, dict) or not found:
+        return None
+    return "; ".join(f"{name}: {text}" for name, text in cast(Mapping[str, object], found).items())

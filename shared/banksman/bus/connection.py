@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
+from prometheus_client import Counter
 
 from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, TimedOut
 from banksman.bus.messages import Message
@@ -22,6 +24,8 @@ from banksman.bus.settings import BusStats, NatsSettings, Replicas
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.library_internals.nats_client import SafeClient
 from banksman.library_internals.nats_client import subscribe as nats_subscribe
+from banksman.quotas.adaptive import ReplyTimes
+from banksman.quotas.rates import Rarely
 from banksman.runtime.background import Background
 
 logger = logging.getLogger(__name__)
@@ -36,6 +40,14 @@ DISCONNECT_CHECK_S = 0.01
 CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
 """Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
 get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
+
+SLOW_S = 1.0
+"""Seconds after which a reply of the broker counts as slow."""
+SLOW_EVERY_S = 10.0
+"""Minimum seconds between two lines about slow replies in the log. The metric counts all."""
+_SLOW = Counter(
+    "banksman_slow_broker_replies", f"Requests that the broker answered after {SLOW_S:g} s or never."
+)
 
 StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Message]]
 """Sends a message to a stream and returns the reply: subject, payload, headers, seconds to wait."""
@@ -88,6 +100,9 @@ class Bus:
         self.closed = asyncio.Event()
         self.disk = ServerDisk(settings)
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
+        self.reply_times = ReplyTimes()
+        """Of publishes to streams and of requests to the JetStream API."""
+        self._slow = Rarely(SLOW_EVERY_S)
         self.replies = Replies(self.nc)
         self.store_request: StoreRequest = self.request_ack
         """How durable publishes are sent; `direct_acks` sends them otherwise."""
@@ -180,6 +195,22 @@ class Bus:
     def budget(self, seconds: float) -> float:
         """Return the seconds that a request to the broker may take: fewer while a client waits for it."""
         return min(seconds, CLIENT_BUDGETS_S[self.settings.replicas]) if self.serves_clients else seconds
+
+    @asynccontextmanager
+    async def measured(self) -> AsyncGenerator[None]:
+        """Measure a request that the broker itself answers, with its wait in this process."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            took_s = time.monotonic() - begun
+            self.reply_times.add(took_s)
+            if took_s >= SLOW_S:
+                _SLOW.inc()
+                if slow := self._slow.due():
+                    logger.warning(
+                        "%s: the broker replied slowly, %d times; now after %.1f s", self.name, slow, took_s
+                    )
 
     def may_recover(self, error: Exception) -> bool:
         """Return whether an attempt that raised `error` may succeed later on this connection."""

@@ -72,7 +72,8 @@ async def call(
 
     async def attempt() -> dict[str, Any]:
         await bus.wait_connected()
-        return await _call_once(bus, subject, payload)
+        async with bus.measured():
+            return await _call_once(bus, subject, payload)
 
     return await retry(
         attempt,

@@ -203,7 +203,7 @@ class _Publication:
 
     async def _publish(self, headers: Mapping[str, str], timeout_s: float) -> PubAck:
         bus = self.bus
-        async with contextlib.nullcontext() if self.urgent else bus.publishes:
+        async with bus.measured(), contextlib.nullcontext() if self.urgent else bus.publishes:
             # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
             # caller may have given up. Therefore wait for the connection.
             await bus.wait_connected()

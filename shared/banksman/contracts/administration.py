@@ -55,6 +55,7 @@ CheckName = Literal[
     "process",
     "relay",
     "sandbox",
+    "slots",
     "storage",
     "streams",
     "workspaces",

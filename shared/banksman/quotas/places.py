@@ -52,6 +52,11 @@ class Shares:
     def used(self) -> int:
         return self._total
 
+    def resize(self, places: int) -> None:
+        """Change the number of places; those above it become free when they are given back."""
+        self._most += 2 * (places - self._places)
+        self._places = places
+
     @property
     def free(self) -> int:
         return max(0, self._places - self._total)

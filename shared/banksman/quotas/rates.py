@@ -53,6 +53,23 @@ class TokenBucket:
         return max(0.0, (1 - self._level) / self.rate)
 
 
+class Rarely:
+    """Limits how often the log mentions what happens often."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._number, self._at = 0, float("-inf")
+
+    def due(self) -> int:
+        """Count an occurrence; return the number since the last line if another one is due, else 0."""
+        self._number += 1
+        now = time.monotonic()
+        if now - self._at < self._every_s:
+            return 0
+        number, self._number, self._at = self._number, 0, now
+        return number
+
+
 class Rates:
     """The rates of many clients, each with its own bucket."""
 

@@ -22,7 +22,7 @@ from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
-from banksman.cli.state import DataDir, Instance, readiness_problem
+from banksman.cli.state import DataDir, Instance, Readiness, readiness_report
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
 from banksman.runtime.disk import DiskLimits
@@ -170,16 +170,17 @@ def _port(settings: UpSettings) -> Finding:
 async def _readiness(running: Instance, logs: Path) -> list[Finding]:
     async with asyncio.TaskGroup() as group:
         problems = {
-            name: group.create_task(readiness_problem(ready_url))
-            for name, ready_url in running.health.items()
+            name: group.create_task(readiness_report(ready_url)) for name, ready_url in running.health.items()
         }
     return [_of_process(name, task.result(), logs / f"{name}.log") for name, task in problems.items()]
 
 
-def _of_process(name: str, problem: str | None, log: Path) -> Finding:
-    if problem is None:
-        return Finding(name, Exit.OK, "ready")
-    return Finding(name, Exit.CRITICAL, problem, f"read its log: {log}")
+def _of_process(name: str, found: Readiness, log: Path) -> Finding:
+    if found.problem is not None:
+        return Finding(name, Exit.CRITICAL, found.problem, f"read its log: {log}")
+    if found.warning is not None:
+        return Finding(name, Exit.WARNING, found.warning, "see docs/operating.md")
+    return Finding(name, Exit.OK, "ready")
 
 
 def _store(data: DataDir) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.agent.settings import AgentServiceSettings
+from banksman.agent.slots import FIRST_SLOTS, LEAST_SLOTS, SlotsWarning
 from banksman.agent.tools import AvailableTools, ToolRegistry
 from banksman.agent.worker import RunWorker
 from banksman.bus import names
@@ -30,6 +31,7 @@ from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.quotas.adaptive import AdaptiveLimit
 from banksman.quotas.places import Shares
 from banksman.quotas.stored import StorageRoom
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
@@ -53,9 +55,12 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         await enter(health_server(process.health, settings.agent))
         bus = await enter(await _connected(settings, process, AGENT))
         process.health.checks["nats"] = bus.problem
-        slots = Shares(settings.agent.slots, settings.running_runs)
-        process.health.places, process.health.used = settings.agent.slots, lambda: slots.used
         await enter(bus.disk.watched(process.health, settings.disk.limits()))
+        most = settings.agent.most_slots
+        limit = AdaptiveLimit(most, least=LEAST_SLOTS, initial=FIRST_SLOTS)
+        slots = Shares(limit.now, settings.running_runs)
+        process.health.places, process.health.used = most, lambda: slots.used
+        process.health.warnings["slots"] = SlotsWarning(limit).problem
         await enter(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
@@ -133,6 +138,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             names.AGENTS,
             worker.on_work,
             slots=slots,
+            limit=limit,
             stop=process.stop,
             grace_s=settings.agent.drain_s,
         )

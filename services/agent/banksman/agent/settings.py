@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.slots import memory_bytes, slots_by_memory
 from banksman.agent.tools import DEFAULT_AWAY_S
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.messages import Usage
@@ -20,10 +21,10 @@ from banksman.runtime.tenants import TenantSettings
 class AgentSettings(HealthSettings):
     """Settings of runs and their model requests."""
 
-    slots: int = Field(default=96, ge=1, le=10_000)
-    """Runs that a process drives at a time; parked runs do not count. Tenants share the slots: a single
-    active tenant takes at most three quarters, and a tenant without a run may take a slot above this
-    number."""
+    slots: int | None = Field(default=None, ge=1, le=10_000)
+    """Maximum runs that a process drives at a time; parked runs do not count. None chooses it by the memory
+    of the process. Tenants share the slots: a single active tenant takes at most three quarters, and a
+    tenant without a run may take a slot above this number."""
     tools_enabled: bool = True
     """False turns tools off for the whole system; runs continue as plain text."""
     away_s: float = Field(default=DEFAULT_AWAY_S, ge=0)
@@ -50,6 +51,10 @@ class AgentSettings(HealthSettings):
     """`provider:model` that writes summaries; None for the model of the run."""
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])
     """USD per million tokens by `provider:model`; replaces and extends the built-in table."""
+
+    @property
+    def most_slots(self) -> int:
+        return self.slots or slots_by_memory(memory_bytes())
 
     def priced(self, model: str, usage: Usage) -> Usage:
         """Return a usage of `provider:model` with its cost."""

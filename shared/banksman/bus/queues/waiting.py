@@ -23,8 +23,12 @@ HOLD_S = 0.5
 """Seconds after which a waiting message goes back, because another worker may have a free slot. Far shorter
 than `ack_wait`, even with the time until the next check."""
 RETURNS_PER_S = 100
-"""Redeliveries of one tenant per second. This bounds the cost of a long queue, and is more than the runs that
-a process ends in a second."""
+"""Redeliveries of one tenant per second, unless the process ends more runs. This bounds the cost of a long
+queue."""
+MIN_RETURNS_PER_S = 10
+SPARSE_S = 5.0
+"""Seconds for which the redeliveries of a process that ends fewer runs are farther apart. Those after that
+are not: if the process ended many runs at once, its slots would wait for them."""
 ALL_RETURNS_PER_S = 1000
 """Redeliveries of all tenants per second."""
 _GRAIN_S = 0.05
@@ -60,6 +64,11 @@ class ReturnTimes:
         """A heap with the due times of returned messages and their tenants."""
         self._last_due: dict[str, float] = {}
         """The due time of the last returned message, by tenant."""
+        self._per_s: float = RETURNS_PER_S
+
+    def adapt(self, ended_per_s: float) -> None:
+        """Follow the messages that the process ends: more come back, so that no slot stays free."""
+        self._per_s = max(MIN_RETURNS_PER_S, 1.25 * ended_per_s)
 
     def delay_s(self, tenant: str, now: float) -> float:
         """Return the delay of a message; the messages of a tenant come back one after another."""
@@ -67,11 +76,9 @@ class ReturnTimes:
             at, of = heapq.heappop(self._due)
             if self._last_due.get(of) == at:
                 del self._last_due[of]
-        due = max(
-            now + HOLD_S,
-            now + len(self._due) / ALL_RETURNS_PER_S,
-            self._last_due.get(tenant, 0.0) + 1 / RETURNS_PER_S,
-        )
+        last = self._last_due.get(tenant, 0.0)
+        per_s = self._per_s if last - now < SPARSE_S else max(self._per_s, RETURNS_PER_S)
+        due = max(now + HOLD_S, now + len(self._due) / ALL_RETURNS_PER_S, last + 1 / per_s)
         self._last_due[tenant] = due
         heapq.heappush(self._due, (due, tenant))
         return math.ceil((due - now) / _GRAIN_S) * _GRAIN_S
@@ -83,7 +90,7 @@ class WaitingMessages:
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
         self._held: dict[int, HeldDelivery] = {}
-        self._returns = ReturnTimes()
+        self.returns = ReturnTimes()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -109,7 +116,7 @@ class WaitingMessages:
         while len(self._held) > MAX_HELD:
             ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
             youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
-            found.append((self._held.pop(youngest), self._returns.delay_s(crowding, now)))
+            found.append((self._held.pop(youngest), self.returns.delay_s(crowding, now)))
         return found
 
     def expired(self, now: float) -> list[HeldDelivery]:

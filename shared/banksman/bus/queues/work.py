@@ -40,6 +40,7 @@ from banksman.bus.queues.pulls import Pulls
 from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
+from banksman.quotas.adaptive import AdaptiveLimit
 from banksman.quotas.places import Shares
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
@@ -49,6 +50,9 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_S = 0.8
 """Seconds between two `in progress` signals of a running handler; three fit into `ack_wait`, so two may be
 lost."""
+HEARTBEATS_AT_ONCE = 64
+"""Signals that are sent before other work gets a turn: all signals of thousands of handlers take a tenth of a
+second."""
 LOOK_AHEAD = 8
 """Minimum number of messages of a pull where tenants share the slots."""
 
@@ -61,6 +65,7 @@ async def work(
     *,
     slots: int | Shares,
     waiting: Shares | None = None,
+    limit: AdaptiveLimit | None = None,
     stop: asyncio.Event | None = None,
     grace_s: float = 20.0,
 ) -> None:
@@ -76,13 +81,14 @@ async def work(
         slots: The maximum number of messages in work, or how tenants share the slots.
         waiting: How tenants share the places of handlers that wait without a slot. With None, a handler that
             waits keeps its slot.
+        limit: Adapts the number of shared slots to the load; None keeps it.
         stop: Starts the drain; None runs until the connection is closed.
         grace_s: Seconds that running handlers get to end.
 
     Raises:
         Unavailable: The connection is permanently closed.
     """
-    worker = _Worker(bus, stream, durable, handler, slots, waiting)
+    worker = _Worker(bus, stream, durable, handler, slots, waiting, limit)
     await worker.run(stop or asyncio.Event(), grace_s)
 
 
@@ -95,6 +101,7 @@ class _Worker:
         handler: Handler,
         slots: int | Shares,
         without_slot: Shares | None,
+        limit: AdaptiveLimit | None,
     ) -> None:
         self._bus = bus
         self._stream = stream
@@ -103,6 +110,9 @@ class _Worker:
         self._slots = slots
         self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
         self._without_slot = without_slot
+        self._limit = limit
+        self._ended = 0
+        """Handlers that ended since the last adaptation."""
         self._failures = FailureCounts()
         self._pulls = Pulls(bus, stream, durable, self._wanted)
         self._in_work: dict[int, HeldDelivery] = {}
@@ -143,7 +153,9 @@ class _Worker:
 
     def _wanted(self) -> int:
         if isinstance(self._slots, Shares):
-            return max(LOOK_AHEAD, self._slots.free)
+            # While messages wait although slots are free, their tenants have their share, and most further
+            # messages would only be returned.
+            return LOOK_AHEAD if self._waiting else max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)
 
     def _reconnected(self) -> None:
@@ -220,6 +232,7 @@ class _Worker:
             raise
         finally:
             del self._in_work[item.message.stream_seq]
+            self._ended += 1
             if self._waiting is not None:
                 self._waiting.shares.give_back(item.tenant)
                 self._start_waiting()
@@ -245,6 +258,20 @@ class _Worker:
             slots.take(tenant)
             places.give_back(tenant)
 
+    def _adapt(self) -> None:
+        """Follow the load with the number of shared slots."""
+        if self._limit is None or not isinstance(self._slots, Shares):
+            return
+        if self._waiting is not None:
+            self._waiting.returns.adapt(self._ended / HEARTBEAT_S)
+        self._ended = 0
+        congested = self._bus.reply_times.congested()
+        self._slots.resize(
+            self._limit.update(self._slots.used, congested=congested, wanted=bool(self._waiting))
+        )
+        self._start_waiting()
+        self._pulls.check()
+
     async def _return(self, deliveries: list[HeldDelivery]) -> None:
         """Give messages back to the queue, which delivers them again at once."""
         for delivery in deliveries:
@@ -259,8 +286,11 @@ class _Worker:
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._heartbeat_now.wait()
             self._heartbeat_now.clear()
-            for item in tuple(self._in_work.values()):
-                if self._bus.connected:
+            self._adapt()
+            for number, item in enumerate(tuple(self._in_work.values())):
+                if number % HEARTBEATS_AT_ONCE == HEARTBEATS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                if self._bus.connected and item.message.stream_seq in self._in_work:
                     await send_status(self._bus, item.reply, IN_PROGRESS)
             if self._waiting is not None:
                 await self._return(self._waiting.expired(asyncio.get_running_loop().time()))

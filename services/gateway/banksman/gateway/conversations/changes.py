@@ -64,6 +64,12 @@ class ConversationChanges:
         Args:
             title_from: The first message, from which a missing title is derived.
         """
+        async with self.backlog.starts.place(caller.tenant):
+            return await self._create(caller, request, requests, title_from)
+
+    async def _create(
+        self, caller: Caller, request: ConversationCreate, requests: RequestIds, title_from: Content
+    ) -> Ack:
         changes = {"model": request.model, "system_prompt_id": request.system_prompt_id}
         given = {name: value for name, value in changes.items() if value is not None}
         settings = request.settings.model_copy(update=given)

@@ -80,8 +80,9 @@ class Imports:
         title = exported[:MAX_TITLE_CHARS] if isinstance(exported, str) else ""
         title = title or title_of(signal.runs[0].message.content)
         record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
-        await self.conversations.create(caller.tenant, record)
-        await self.queue.signal(signal, f"import-{conversation_id}")
+        async with self.backlog.starts.place(caller.tenant):
+            await self.conversations.create(caller.tenant, record)
+            await self.queue.signal(signal, f"import-{conversation_id}")
         return await self.conversations.get(caller.tenant, conversation_id)
 
 

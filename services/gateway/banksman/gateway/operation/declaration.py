@@ -74,6 +74,9 @@ class Operation:
     """Whether the request may contain a secret, which reports of its failure must omit."""
     body: BodyLimit = BodyLimit.SMALL
 
+    starts_work: bool = False
+    """Whether it stores new work, which an overloaded system refuses before anything is done for it."""
+
     def check(self, caller: Caller) -> None:
         """Raise `Forbidden` if a caller may not request the operation."""
         if self.right != PUBLIC:
@@ -133,6 +136,7 @@ class Operations:
         not_over_nats: str = "",
         confidential: bool = False,
         body: BodyLimit = BodyLimit.SMALL,
+        starts_work: bool = False,
         **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over HTTP and NATS.
@@ -150,6 +154,7 @@ class Operations:
             not_over_nats: Why NATS has no such operation; empty if it has.
             confidential: True if the request may contain a secret.
             body: How many bytes the body may have; the default suffices for all but texts and files.
+            starts_work: True if an overloaded system refuses the operation.
             options: Further arguments of the FastAPI route.
         """
         method, _, path = http.partition(" ")
@@ -167,6 +172,7 @@ class Operations:
             not_over_nats=not_over_nats,
             confidential=confidential,
             body=body,
+            starts_work=starts_work,
         )
 
     def over_nats(
@@ -211,6 +217,7 @@ class Operations:
         *,
         right: Rights,
         errors: tuple[ErrorCode, ...],
+        starts_work: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as the handler of a frame, over the websocket and NATS.
 
@@ -222,6 +229,7 @@ class Operations:
             errors=errors,
             frame=frame,
             named=named,
+            starts_work=starts_work,
             not_over_http="declared beside it, with the reply that HTTP clients expect",
         )
 

@@ -30,11 +30,19 @@ class AuditTrail(Protocol):
         ...
 
 
+class LoadLimit(Protocol):
+    async def check_load(self, tenant: str) -> None:
+        """Raise `Overloaded` if new work of a tenant could not start now."""
+        ...
+
+
 @dataclass
 class Dispatcher:
     operations: tuple[Operation, ...]
     services: ServiceMap
     trail: AuditTrail | None = None
+    """Set once the gateway is connected to NATS."""
+    admission: LoadLimit | None = None
     """Set once the gateway is connected to NATS."""
     _frames: dict[type[BaseModel], Operation] = field(init=False)
     _named: dict[str, Operation] = field(init=False)
@@ -61,8 +69,14 @@ class Dispatcher:
             Refused: The request may succeed later.
         """
         operation = self._frames[type(frame)]
-        operation.check(caller)
+        await self.admit(operation, caller)
         return await operation.handler(frame, **self._context(operation, caller, "") | known)
+
+    async def admit(self, operation: Operation, caller: Caller) -> None:
+        """Check the caller's right, and that the system has room for new work; raises as `handle`."""
+        operation.check(caller)
+        if operation.starts_work and self.admission is not None:
+            await self.admission.check_load(caller.tenant)
 
     async def request(self, name: str, caller: Caller, /, **arguments: Any) -> Any:
         """Perform the operation with a name, for a protocol that has its own formats; raises as `handle`.
@@ -87,7 +101,7 @@ class Dispatcher:
         The reply has the fields of its declared type alone, as over HTTP: a function may return the stored
         object, whose other fields are secret.
         """
-        operation.check(caller)
+        await self.admit(operation, caller)
         reply = await operation.handler(**arguments, **self._context(operation, caller, request_id))
         return _as_declared(reply, reply_types(operation))
 

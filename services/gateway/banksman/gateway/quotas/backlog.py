@@ -1,11 +1,14 @@
 """Admission control: count the runs that wait for agents, and refuse more when there are too many.
 
-Tenants share the capacity of the queue: a tenant that fills its share leaves capacity to the others.
+Tenants share the capacity of the queue: a tenant that fills its share leaves capacity to the others. While
+the system is congested, the capacity shrinks to the runs that keep it busy: accepting more would take the
+processor and the broker from those.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,26 +21,28 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import AGENTS, EVENTS, RUNS, USAGE, WORKFLOWS, api
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.errors import ErrorCode, Overloaded
+from banksman.contracts.errors import Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageTotals, usage_key
 from banksman.gateway.feature import Feature, Foundation
-from banksman.quotas.places import LENT, within_share
+from banksman.gateway.quotas.starts import Returns, StartQueue, TooManyWaiting, counted
+from banksman.quotas.adaptive import AdaptiveLimit
+from banksman.quotas.places import within_share
 from banksman.quotas.stored import MessageRoom, StorageRoom, is_crowded, lent_bytes_problem
 
 COUNT_VALID_S = 0.5
 """Seconds for which a count is used; other gateways may admit runs in this time."""
-MAX_RETRY_AFTER_S = 60.0
+COUNT_BUDGET_S = 2.0
+"""Seconds after which the last count is used instead."""
+FIRST_WAITING_RUNS, MIN_WAITING_RUNS = 512, 256
+"""Runs that may wait before the load is known, and however congested the system is."""
+FEW = 4
+"""Waiting runs of a tenant above which a congested system refuses further ones: it delays no other tenant."""
 FULL_RETRY_AFTER_S: Final = 60.0
 """Seconds after which a tenant whose logs fill its part may try again."""
-RUNS_PER_S = 20.0
-"""Assumed number of runs that agents start in a second, for the `retry_after_s` of a refusal."""
 
 _WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parked.")
-
-
-class TooManyWaiting(Overloaded):
-    code = ErrorCode.RATE_LIMITED
+_LIMIT = Gauge("banksman_waiting_runs_limit", "Runs that may wait; fewer than configured while congested.")
 
 
 @dataclass
@@ -45,7 +50,8 @@ class Backlog:
     """The runs that no agent has ended or parked: they are queued, or an agent drives them.
 
     One request to the broker each half second counts them, however many runs start. A second request counts
-    those of one tenant, only while all tenants together have as many waiting runs as one tenant may have.
+    those of one tenant, only while all tenants together have as many waiting runs as one tenant may have, or
+    the system is congested.
     """
 
     bus: Bus
@@ -56,6 +62,7 @@ class Backlog:
     logs: LogRoom
     """No run starts while the logs have no room for its tenant."""
     _total: int = 0
+    _counted_at: float = 0.0
     _by_tenant: dict[str, int] = field(default_factory=dict[str, int])
     _valid_until: float = 0.0
     # Concurrent callers share one request to the broker.
@@ -63,6 +70,17 @@ class Backlog:
 
     def __post_init__(self) -> None:
         self._room = MessageRoom(self.bus)
+        self._limit = AdaptiveLimit(self.limit, least=MIN_WAITING_RUNS, initial=FIRST_WAITING_RUNS)
+        self._returns = Returns()
+        self.starts = StartQueue(self._returns)
+        """The starts that this gateway is storing."""
+
+    async def check_load(self, tenant: str) -> None:
+        """Refuse work of a tenant that could not start now, before anything is stored; as `check`."""
+        with counted():
+            self.starts.check(tenant)
+            async with self._turn:
+                await self._admit(tenant)
 
     async def check(self, tenant: str, size: int = 0) -> None:
         """Count one more run of a tenant, whose message has about `size` bytes, or refuse it.
@@ -72,27 +90,34 @@ class Backlog:
             Overloaded: All tenants together have reached their limit, or storage is full, for all or for this
                 tenant.
         """
-        await self.logs.check(tenant)
-        await self._room.take_lent(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
-        async with self._turn:
-            await self._refresh()
-            if self._total >= self.limit:
-                wait_s = _retry_after(self._total, self.limit)
-                raise Overloaded(f"{self._total} runs wait; the limit is {self.limit}", retry_after_s=wait_s)
-            most, free = self.limit_of(tenant), self.limit - self._total
-            if tenant not in self._by_tenant and not (self._total < most and within_share(self._total, free)):
-                runs = subjects.run_work(tenant, ANY)
-                self._by_tenant[tenant] = await jetstream.count_below(self.bus, RUNS, runs)
-            waiting = self._by_tenant.get(tenant, 0)
-            if waiting >= most:
-                raise _too_many(waiting, f"the limit is {most}", most)
-            if not within_share(waiting, free):
-                raise _too_many(
-                    waiting, f"all tenants share {self.limit} places, {free} are free", LENT * free
-                )
-            self._total += 1
-            if tenant in self._by_tenant:
-                self._by_tenant[tenant] += 1
+        with counted():
+            await self.logs.check(tenant)
+            await self._room.take_lent(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
+            async with self._turn:
+                await self._admit(tenant)
+                self._total += 1
+                if tenant in self._by_tenant:
+                    self._by_tenant[tenant] += 1
+
+    async def _admit(self, tenant: str) -> None:
+        await self._refresh()
+        if self._total >= self.limit:
+            wait_s = self._returns.after_s()
+            raise Overloaded(f"{self._total} runs wait; the limit is {self.limit}", retry_after_s=wait_s)
+        most, free = self.limit_of(tenant), self._limit.now - self._total
+        if tenant not in self._by_tenant and not (self._total < most and within_share(self._total, free)):
+            runs = subjects.run_work(tenant, ANY)
+            self._by_tenant[tenant] = await jetstream.count_below(self.bus, RUNS, runs)
+        waiting = self._by_tenant.get(tenant, 0)
+        if waiting >= most:
+            raise self._too_many("tenant_limit", waiting, f"the limit is {most}")
+        congested = self._limit.now < self.limit
+        if not within_share(waiting, free) and not (congested and waiting < FEW):
+            shared = f"all tenants share {self._limit.now} places, {max(0, free)} are free"
+            raise self._too_many("congestion" if congested else "tenant_share", waiting, shared)
+
+    def _too_many(self, reason: str, waiting: int, text: str) -> TooManyWaiting:
+        return TooManyWaiting(reason, f"{waiting} runs wait; {text}", retry_after_s=self._returns.after_s())
 
     async def check_signal(self, tenant: str, size: int = 0) -> None:
         """Count one more signal of a tenant, or raise `Overloaded` if its signals fill its part."""
@@ -110,23 +135,23 @@ class Backlog:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        now = time.monotonic()
-        if now < self._valid_until:
+        if time.monotonic() < self._valid_until:
             return
-        info = await jetstream.call(self.bus, api("CONSUMER.INFO", RUNS, AGENTS))
-        self._total = int(info["num_pending"]) + int(info["num_ack_pending"])
-        _WAITING.set(self._total)
-        self._by_tenant.clear()
+        # If this fails, the last count stays: starts must not wait for the same reply one after another.
         self._valid_until = time.monotonic() + COUNT_VALID_S
+        with contextlib.suppress(Unavailable):
+            info = await jetstream.call(self.bus, api("CONSUMER.INFO", RUNS, AGENTS), budget_s=COUNT_BUDGET_S)
+            self._measured(int(info["num_pending"]) + int(info["num_ack_pending"]))
+            self._by_tenant.clear()
 
-
-def _too_many(waiting: int, reason: str, most: int) -> TooManyWaiting:
-    return TooManyWaiting(f"{waiting} runs wait; {reason}", retry_after_s=_retry_after(waiting, most))
-
-
-def _retry_after(waiting: int, limit: int) -> float:
-    """Return the seconds until there should be room for another run."""
-    return min(MAX_RETRY_AFTER_S, 1.0 + (waiting - limit) / RUNS_PER_S)
+    def _measured(self, total: int) -> None:
+        now = time.monotonic()
+        # The runs that this gateway started meanwhile are in the last number.
+        self._returns.ended(self._total, total, now - self._counted_at)
+        self._total, self._counted_at = total, now
+        self._valid_until = now + COUNT_VALID_S
+        _WAITING.set(total)
+        _LIMIT.set(self._limit.update(total, congested=self.bus.reply_times.congested()))
 
 
 class LogRoom:
@@ -157,7 +182,9 @@ async def build(base: Foundation) -> None:
     settings = base.settings
     logs = LogRoom(base.bus, StorageRoom(base.bus))
     limit = settings.gateway.max_waiting_runs
-    base.services.add(Backlog(base.bus, limit=limit, limit_of=settings.waiting_runs, logs=logs))
+    backlog = Backlog(base.bus, limit=limit, limit_of=settings.waiting_runs, logs=logs)
+    base.services.add(backlog)
+    base.dispatcher.admission = backlog
 
 
 FEATURE = Feature(build=build)

@@ -42,6 +42,7 @@ class OneRequest:
         None stands for the model of the default assistant. Raises `Unavailable` if the model did not reply
         within `REPLY_S` seconds, or its run failed.
         """
+        await self.backlog.check_load(caller.tenant)
         await self.backlog.check(caller.tenant)
         assistant = await self.assistants.get(caller.tenant, "default")
         wanted = RunOverrides(model=model)

@@ -67,7 +67,9 @@ Requests = Annotated[StoredRequests, provided(StoredRequests)]
 operations = Operations("runs")
 
 
-@operations.on_frame(ChatSend, "conversation_id", right=CHAT, errors=(MISSING, CONFLICT, EARLY))
+@operations.on_frame(
+    ChatSend, "conversation_id", right=CHAT, errors=(MISSING, CONFLICT, EARLY), starts_work=True
+)
 async def send_message(
     frame: ChatSend,
     starts: Annotated[RunStarts, provided(RunStarts)],
@@ -90,6 +92,7 @@ async def cancel(frame: RunCancel, cancels: Cancels, caller: CallerDep) -> Ack:
     status=202,
     response_model=Started,
     responses=STARTED,
+    starts_work=True,
     not_over_nats=FRAME,
 )
 async def start_run(
@@ -114,6 +117,7 @@ async def start_run(
     status=202,
     response_model=Started,
     responses=STARTED,
+    starts_work=True,
     not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
 )
 async def chat(
@@ -137,6 +141,7 @@ async def chat(
     status=202,
     response_model=Started,
     responses=STARTED,
+    starts_work=True,
     not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
 )
 async def context_chat(

@@ -55,6 +55,10 @@ class RunStarts:
 
     async def send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
         """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
+        async with self.backlog.starts.place(caller.tenant):
+            return await self._send(caller, request, requests)
+
+    async def _send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
         check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)

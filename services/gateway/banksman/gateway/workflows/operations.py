@@ -42,7 +42,9 @@ Requests = Annotated[StoredRequests, provided(StoredRequests)]
 operations = Operations("workflows")
 
 
-@operations.on_frame(WorkflowStart, "workflow", right=CHAT, errors=(MISSING, CONFLICT, EARLY))
+@operations.on_frame(
+    WorkflowStart, "workflow", right=CHAT, errors=(MISSING, CONFLICT, EARLY), starts_work=True
+)
 async def start(frame: WorkflowStart, starts: Starts, requests: Requests, caller: CallerDep) -> Ack:
     """Start a workflow."""
     return await starts.start(caller, frame, requests)
@@ -147,6 +149,7 @@ class NewWorkflowRun(RequestBody):
         202: {"description": "The run is stored, or has not ended within `wait_s`", "headers": Location},
     },
     not_over_nats="the frame `workflow.start` has the same fields",
+    starts_work=True,
 )
 async def start_workflow(
     name: str,

@@ -50,6 +50,10 @@ class WorkflowStarts:
 
     async def start(self, caller: Caller, request: WorkflowStart, requests: RequestIds) -> Ack:
         """Store the start of a workflow in a conversation of its own. Raises as `Dispatcher.handle`."""
+        async with self.backlog.starts.place(caller.tenant):
+            return await self._start(caller, request, requests)
+
+    async def _start(self, caller: Caller, request: WorkflowStart, requests: RequestIds) -> Ack:
         assistant, agent = await self._settings(caller, request)
         checked = await self.workflows.check(caller.tenant, request)
         settings_bytes = 0 if agent is None else len(agent.model_dump_json())

@@ -55,7 +55,7 @@ class _RawRequest(Request):
 
 
 class OperationRoute(APIRoute):
-    """A route that checks the caller's right before the body is read, and records the action."""
+    """A route that checks the caller's right and the load before the body is read, and records the action."""
 
     operation: ClassVar[Operation]
 
@@ -64,7 +64,7 @@ class OperationRoute(APIRoute):
         operation = self.operation
 
         async def handle_operation(request: Request) -> Response:
-            caller = None if operation.right == PUBLIC else _caller(request, operation)
+            caller = None if operation.right == PUBLIC else await _caller(request, operation)
             response = await handle(_RawRequest(request.scope, request.receive))
             if operation.audit is not None and caller is not None:
                 await _record(request, operation, caller, response)
@@ -100,10 +100,11 @@ def _add(router: APIRouter, operation: Operation) -> None:
     )
 
 
-def _caller(request: Request, operation: Operation) -> Caller:
+async def _caller(request: Request, operation: Operation) -> Caller:
     keys: Keys = request.app.state.keys
+    dispatcher: Dispatcher = request.app.state.dispatcher
     caller = request.state.caller = keys.caller(key_of(request.headers))
-    operation.check(caller)
+    await dispatcher.admit(operation, caller)
     return caller
 
 
