@@ -24,7 +24,7 @@ MIN_SLOTS, MAX_SLOTS = 96, 4_000
 """Limits of the default. With more slots, the signals of running runs alone would take a tenth of a core."""
 FIRST_SLOTS, LEAST_SLOTS = 64, 16
 """Slots before the load is known, and the fewest under any load."""
-EXHAUSTED_PERIODS = 10
+EXHAUSTED_PERIODS = 4
 """Periods in a row, of 0.8 s, after which slots and not the load count as the limit."""
 LOG_EVERY_S = 60.0
 CGROUP_LIMITS = ("memory.max", "memory.high", "memory/memory.limit_in_bytes")

@@ -95,6 +95,10 @@ class WaitingMessages:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def held(self) -> tuple[HeldDelivery, ...]:
+        return tuple(self._held.values())
+
     def add(self, delivery: HeldDelivery) -> None:
         """Add a delivery; a newer one of the same message replaces it."""
         self._held[delivery.message.stream_seq] = delivery

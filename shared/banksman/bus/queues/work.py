@@ -111,6 +111,7 @@ class _Worker:
         self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
         self._without_slot = without_slot
         self._limit = limit
+        self._congested = False
         self._ended = 0
         """Handlers that ended since the last adaptation."""
         self._failures = FailureCounts()
@@ -265,7 +266,7 @@ class _Worker:
         if self._waiting is not None:
             self._waiting.returns.adapt(self._ended / HEARTBEAT_S)
         self._ended = 0
-        congested = self._bus.reply_times.congested()
+        congested = self._congested = self._bus.reply_times.congested()
         self._slots.resize(
             self._limit.update(self._slots.used, congested=congested, wanted=bool(self._waiting))
         )
@@ -292,5 +293,9 @@ class _Worker:
                     await asyncio.sleep(0)
                 if self._bus.connected and item.message.stream_seq in self._in_work:
                     await send_status(self._bus, item.reply, IN_PROGRESS)
-            if self._waiting is not None:
+            if self._waiting is not None and self._congested:
+                # Other processes have no free slot either: returning messages would only cost the broker.
+                for held in self._waiting.held:
+                    await send_status(self._bus, held.reply, IN_PROGRESS)
+            elif self._waiting is not None:
                 await self._return(self._waiting.expired(asyncio.get_running_loop().time()))

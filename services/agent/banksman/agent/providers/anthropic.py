@@ -49,6 +49,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         super().__init__("anthropic", settings)
 
     def make_client(self) -> AsyncAnthropic:
+        import httpx2
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
         key = self.settings.anthropic_api_key
@@ -57,7 +58,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             api_key=key.get_secret_value() if key else "none",
             base_url=self.settings.anthropic_base_url,
             max_retries=0,
-            http_client=DefaultAioHttpClient(),
+            # The slots bound the requests. For aiohttp 0 is no limit; that of the SDK is 1,000 connections.
+            http_client=DefaultAioHttpClient(limits=httpx2.Limits(max_connections=0)),
         )
 
     def timeout(self, model: str) -> Timeout:

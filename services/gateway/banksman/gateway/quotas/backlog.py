@@ -111,10 +111,10 @@ class Backlog:
         waiting = self._by_tenant.get(tenant, 0)
         if waiting >= most:
             raise self._too_many("tenant_limit", waiting, f"the limit is {most}")
-        congested = self._limit.now < self.limit
-        if not within_share(waiting, free) and not (congested and waiting < FEW):
+        adapted = self._limit.now < self.limit
+        if not within_share(waiting, free) and not (adapted and waiting < FEW):
             shared = f"all tenants share {self._limit.now} places, {max(0, free)} are free"
-            raise self._too_many("congestion" if congested else "tenant_share", waiting, shared)
+            raise self._too_many("load" if adapted else "tenant_share", waiting, shared)
 
     def _too_many(self, reason: str, waiting: int, text: str) -> TooManyWaiting:
         return TooManyWaiting(reason, f"{waiting} runs wait; {text}", retry_after_s=self._returns.after_s())
