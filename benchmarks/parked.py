@@ -190,7 +190,7 @@ class Bench:
         return resident_bytes(pid)
 
     def _configure(self, now: str, then: str) -> None:
-        file = self.fleet.nats.config_file
+        file = self.fleet.nats.data.nats_config_file
         text = file.read_text(encoding="utf-8")
         assert now in text, f"{now} is not in {file}"
         file.write_text(text.replace(now, then), encoding="utf-8")

@@ -151,7 +151,11 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     without = without | {"tool-runner"} if sandbox.kind == "none" else without
     runners: Mapping[str, Path] = {} if "tool-runner" in without else local_runners(settings, data)
     nats = LocalNats(
-        data, port_for_clients(data), free_port(), settings.operator.storage_bytes, tuple(runners)
+        data,
+        port_for_clients(data),
+        free_port(),
+        storage_bytes=settings.operator.storage_bytes,
+        runners=tuple(runners),
     )
     nats.prepare()
     return Plan(
