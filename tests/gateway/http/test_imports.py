@@ -11,6 +11,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.json_text import MAX_VALUES
 from banksman.contracts.work import ImportConversation
 
 PATH = "/context/conversations/import"
@@ -60,6 +61,19 @@ async def test_the_messages_of_an_export_become_a_conversation_with_its_branches
     assert [run.replies[0].content for run in (one, two)] == ["Reply to One", "Reply to Two"]
     assert second.branch is not None and second.branch.after == one.replies[0].message_id
     assert one.run_id.startswith(record["conversation_id"]) and one.status == "completed"
+
+
+async def test_an_export_may_have_more_values_than_other_bodies(
+    gateway: Served, agent: Agent, bus: Bus
+) -> None:
+    async with gateway.http as http:
+        export = await _exported(http, agent)
+        other = {"type": "tool_call.output", "run_id": "r1", "data": {"numbers": list(range(20))}}
+        long = export | {"events": [*export["events"], *[other] * (MAX_VALUES // 20)]}
+        imported = await http.post(PATH, json=long)
+    assert imported.status_code == 201, imported.text
+    stored = await _stored(bus, agent.tenant, imported.json()["conversation_id"])
+    assert len(stored.runs) == 3
 
 
 async def test_an_invalid_or_oversized_export_is_refused_with_its_place(gateway: Served) -> None:

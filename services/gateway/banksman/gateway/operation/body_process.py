@@ -8,11 +8,14 @@ from typing import Any, cast
 import jiter
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.json_text import check_values, parsed
+from banksman.contracts.json_text import MAX_VALUES, check_values, parsed
 from banksman.runtime.limited_processes import serve
 
-CHECK, FIELDS = b"c", b"f"
-"""The first byte of a request: check the JSON that follows; return fields of a body that is forwarded."""
+CHECK, CHECK_LARGE, FIELDS = b"c", b"l", b"f"
+"""The first byte of a request: check the JSON that follows, which is small or large; return fields of a body
+that is forwarded."""
+LARGE_VALUES = 200_000
+"""Maximum number of values in the body of an operation that declares a large one: about 50 ms of parsing."""
 FORWARDED_VALUES = 500_000
 """Maximum number of values in a forwarded body."""
 NAMES = ("model", "prompt_id")
@@ -25,7 +28,7 @@ def reply_to(request: bytes) -> bytes:
     try:
         if request[:1] == FIELDS:
             return json.dumps(forwarded_fields(body)).encode()
-        check_values(body)
+        check_values(body, LARGE_VALUES if request[:1] == CHECK_LARGE else MAX_VALUES)
         parsed(body)
     except BadInput as error:
         return error.expected.encode()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.json_text import MAX_VALUES, CheckedJson, most_values
-from banksman.gateway.operation.body_process import CHECK, FIELDS, forwarded_fields
+from banksman.gateway.operation.body_process import CHECK, CHECK_LARGE, FIELDS, forwarded_fields
 from banksman.quotas.rates import Rates
 from banksman.runtime.limited_processes import LimitedProcesses, LimitExceeded, ProcessLimits
 
@@ -32,13 +32,14 @@ class JsonIntake:
         self._rates = Rates(bytes_per_s)
         self._processes = LimitedProcesses("banksman.gateway.operation.body_process", LIMITS)
 
-    async def admit(self, payer: str, data: bytes, *, what: str = "body") -> CheckedJson:
+    async def admit(self, payer: str, data: bytes, *, what: str = "body", large: bool = False) -> CheckedJson:
         """Charge `payer` for JSON, and return it with the mark that the number of its values is checked.
 
         Args:
             payer: A tenant; for clients without one, their address.
             data: The JSON, which may be invalid.
             what: The name of the JSON in errors.
+            large: Whether the operation declares a large body, which may have `LARGE_VALUES`.
 
         Raises:
             TooManyRequests: The tenant has exceeded its rate.
@@ -49,7 +50,7 @@ class JsonIntake:
         values = most_values(data)
         self._rates.check(payer, len(data) + VALUE_BYTES * min(values, MAX_VALUES))
         if values > MAX_VALUES:
-            await self._in_process(payer, CHECK, data, what)
+            await self._in_process(payer, CHECK_LARGE if large else CHECK, data, what)
         return CheckedJson(data)
 
     async def forwarded_fields(self, payer: str, body: bytes) -> dict[str, Any]:

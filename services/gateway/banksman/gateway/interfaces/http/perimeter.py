@@ -135,14 +135,15 @@ class Perimeter:
             case BodyLimit.SMALL | BodyLimit.LARGE:
                 most = own.max_body_bytes
                 most = min(SMALL_BYTES, most) if limit is BodyLimit.SMALL else most
-                return _LimitedBody(receive, most, partial(self._admit, scope, headers))
+                large = limit is BodyLimit.LARGE
+                return _LimitedBody(receive, most, partial(self._admit, scope, headers, large))
             case BodyLimit.FORWARDED:
                 return _LimitedBody(receive, own.max_body_bytes)
             case BodyLimit.FILE:
                 return _LimitedBody(receive, own.max_upload_bytes)
 
-    async def _admit(self, scope: Scope, headers: Headers, body: bytes) -> bytes:
-        scope[CHECKED] = await self._intake.admit(self._payer(scope, headers), body)
+    async def _admit(self, scope: Scope, headers: Headers, large: bool, body: bytes) -> bytes:
+        scope[CHECKED] = await self._intake.admit(self._payer(scope, headers), body, large=large)
         return body
 
     def _payer(self, scope: Scope, headers: Headers) -> str:
