@@ -302,7 +302,7 @@ async def test_dead_letters_are_listed_shown_replayed_and_removed(
     shown = banksman(system, "dead", "show", str(first.stream_seq))
     assert shown.returncode == 0
     assert first.letter.subject in shown.stdout and first.letter.reason in shown.stdout
-    assert "\\x1b[31m" in shown.stdout and "\x1b" not in shown.stdout
+    assert "\\u001b[31m" in shown.stdout and "\x1b" not in shown.stdout
 
     assert banksman(system, "dead", "replay", str(first.stream_seq)).returncode == 0
     [again] = await dead_lettered(operator, tenant, 1, known=(first, second))

@@ -58,6 +58,9 @@ class Canaries:
         password = self.secrets["password of a proxy"]
         proxy = f"http://someone:{password}@127.0.0.1:9"
         digest = sha256(self.client_key.encode()).hexdigest()
+        # The traffic creates assistants with approval policies of their own.
+        rights = ["chat", "approve", "admin"]
+        key = {"sha256": digest, "tenant": "local", "user": "local", "rights": rights}
         upstream = {
             "name": "vendor",
             "base_url": f"{model_url}/v1",
@@ -68,7 +71,7 @@ class Canaries:
             "BANKSMAN_MODELS__OPENAI_API_KEY": self.secrets["OpenAI key"],
             "BANKSMAN_MODELS__ANTHROPIC_API_KEY": self.secrets["Anthropic key"],
             "BANKSMAN_MODELS__BACKBOARD_API_KEY": self.secrets["Backboard key"],
-            "BANKSMAN_GATEWAY__KEYS": json.dumps([{"sha256": digest, "tenant": "local", "user": "local"}]),
+            "BANKSMAN_GATEWAY__KEYS": json.dumps([key]),
             "BANKSMAN_GATEWAY__UPSTREAMS": json.dumps([upstream]),
             "HTTP_PROXY": proxy,
             "HTTPS_PROXY": proxy,
