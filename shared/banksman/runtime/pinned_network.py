@@ -78,7 +78,8 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
         # One private address is enough to refuse: which address a client connects to depends on failures.
         for address in addresses:
             if not self._address_allowed(address):
-                raise UrlRefused(f"{host} is at {address}, which is not public")
+                where = host if host == str(address) else f"{host} is at {address}, which"
+                raise UrlRefused(f"{where} is not a public address")
         return addresses
 
     async def _verify_peer(self, stream: httpcore.AsyncNetworkStream, address: Address) -> None:
