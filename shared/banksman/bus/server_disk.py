@@ -13,14 +13,16 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import Gauge
 
 from banksman.bus.settings import NatsSettings
 from banksman.runtime.disk import DiskLimits, Room
-from banksman.runtime.health import Health
 from banksman.runtime.http_get import HttpReply, http_get
+
+if TYPE_CHECKING:  # The launcher imports this module, and must not import a web server.
+    from banksman.runtime.health import Health
 
 logger = logging.getLogger(__name__)
 

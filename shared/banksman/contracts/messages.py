@@ -92,9 +92,10 @@ class Provenance(Stored):
         return cls(author=author, typed=typed if len(typed) <= MAX_TYPED_CHARS else "")
 
 
-UNKNOWN = Provenance()
-PERSON = Provenance(author="person")
-BY_AGENT = Provenance(author="agent")
+# Without validation, whose code would be built at each start.
+UNKNOWN = Provenance.model_construct()
+PERSON = Provenance.model_construct(author="person")
+BY_AGENT = Provenance.model_construct(author="agent")
 
 
 def typed_text(content: Content, provenance: Provenance) -> str:

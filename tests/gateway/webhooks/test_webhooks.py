@@ -98,6 +98,7 @@ async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the
     Verifier(created["secret"]).verify(text, headers)
     assert json.loads(text) == {
         "text": "A call waits for approval:\n*bash*\n```echo '&lt;!channel&gt;' &amp; ` ` ````\n"
+        "If remembered, it applies to every call of bash with exactly this command\n"
         f"<https://agents.example/#/approvals/{request.approval_id}/{link}|Decide>"
     }
     assert (forged.status_code, moved.status_code, decided.status_code) == (400, 400, 200)
@@ -135,7 +136,8 @@ async def test_an_approval_request_arrives_as_an_email_with_a_link_that_is_used_
         again = await http.post(path, json={"all": "approve", "link": link})
     assert (text["To"], text["From"]) == ("ada@example.org", "agents@example.org")
     assert text["Subject"] == "A call waits for approval"
-    assert "bash\nrm -rf build\n\nDecide: https://agents.example/#/approvals/" in content
+    assert "bash\nrm -rf build\nIf remembered, it applies to every call of bash with exactly this" in content
+    assert "\n\nDecide: https://agents.example/#/approvals/" in content
     assert (first.status_code, again.status_code) == (202, 409)
     assert "was used by local" in again.json()["error"]["message"]
 
