@@ -116,7 +116,7 @@ async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
     gateway, operator, _ = deployment
     agent = Agent(operator, tenant)
     async with gateway.http as http:
-        body = {"url": "https://127.1/hook", "events": ["run.finished"]}
+        body = {"url": "https://receiver.invalid/hook", "events": ["run.finished"]}
         webhook = (await http.post("/context/webhooks", json=body)).json()["id"]
         run = await http.post("/v1/chat", json={"content": "hi"})
         start = await agent.started(run.json()["conversation_id"])

@@ -153,7 +153,9 @@ async def test_remembered_decisions_are_listed_with_who_when_and_what(gateway: S
         left = (await http.get("/context/remembered")).json()["items"]
     assert (listed["approval_id"], listed["by"], listed["scope"]) == (approval_id, "local", "conversation")
     assert (listed["title"], listed["conversation_id"]) == ("The crane", conversation)
-    assert listed["calls"] == [{"tool": "bash", "arguments": {"command": "make"}, "decision": "approve"}]
+    covers = {"by": "command", "words": "every call of bash with exactly this command"}
+    call = {"tool": "bash", "arguments": {"command": "make"}, "decision": "approve"}
+    assert listed["calls"] == [{**call, "covers": covers}]
     assert left == []
 
 

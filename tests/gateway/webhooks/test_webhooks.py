@@ -98,7 +98,7 @@ async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the
     Verifier(created["secret"]).verify(text, headers)
     assert json.loads(text) == {
         "text": "A call waits for approval:\n*bash*\n```echo '&lt;!channel&gt;' &amp; ` ` ````\n"
-        "If remembered, it applies to every call of bash with exactly this command\n"
+        "If remembered, it applies to no further call: this command runs more than its text shows\n"
         f"<https://agents.example/#/approvals/{request.approval_id}/{link}|Decide>"
     }
     assert (forged.status_code, moved.status_code, decided.status_code) == (400, 400, 200)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated
 
 from fastapi import Request, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from banksman.gateway.feature import Feature
 from banksman.gateway.interfaces.mcp.tools import Platform
@@ -36,19 +36,25 @@ async def mcp(
 ) -> Response:
     """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
     await _import_sdk()
-    return _McpResponse(Platform(dispatcher, feeds, caller), request.app.version)
+    # Read here, where a body that is refused gets its error; the SDK would respond with 500.
+    body = await request.body()
+    return _McpResponse(Platform(dispatcher, feeds, caller), request.app.version, body)
 
 
 class _McpResponse(Response):
-    def __init__(self, platform: Platform, version: str) -> None:
+    def __init__(self, platform: Platform, version: str, body: bytes) -> None:
         self.background = None
         self._platform = platform
         self._version = version
+        self._received: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from banksman.gateway.interfaces.mcp.server import serve
 
-        await serve(self._platform, self._version, scope, receive, send)
+        async def received() -> Message:
+            return self._received.pop() if self._received else await receive()
+
+        await serve(self._platform, self._version, scope, received, send)
 
 
 async def _import_sdk() -> None:
