@@ -42,6 +42,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
+from banksman.runtime.disk import DiskLimits
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
@@ -228,11 +229,13 @@ async def started(process: ServiceProcess, main: Coroutine[object, object, None]
     await running
 
 
+LIMITS = DiskLimits(low_bytes=0, low_percent=0, full_bytes=0, full_percent=0)
 LOOPS: dict[str, Component] = {
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
     "bucket-runners-expiry": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), ttl_s=0.1),
     "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
     "continued message": continuing,
+    "disk of NATS": lambda bus: bus.disk.watched(Health("loops", background=bus.background), LIMITS),
     "example tools": workflows_with_example_tools,
     "heads": heads,
     "heartbeat": handling,

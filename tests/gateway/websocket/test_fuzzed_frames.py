@@ -125,7 +125,8 @@ async def test_no_frame_is_an_internal_error(
 ) -> None:
     """A39: no reply has the code `internal`, no close the code 1011, and nothing is logged as an error."""
     found: Counter[str] = Counter()
-    limits = {"frames_per_s": UNBOUNDED, "requests_per_s": UNBOUNDED, "max_sockets_per_user": 99}
+    rates = dict.fromkeys(("frames_per_s", "requests_per_s", "json_bytes_per_s"), UNBOUNDED)
+    limits = {**rates, "max_sockets_per_user": 99}
     async with start_gateway(**limits) as gateway:
         async with gateway.socket() as socket:
             conversation = await socket.create()

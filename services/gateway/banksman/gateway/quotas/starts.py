@@ -21,7 +21,7 @@ AT_ONCE = 32
 """Starts that a gateway stores at a time. More would only wait for the broker, which stores 16 at a time."""
 MAX_QUEUED = 256
 """Starts that wait for their turn; tenants share the places. Further ones are refused."""
-MAX_QUEUED_S = 3.0
+MAX_QUEUED_S = 1.0
 """Seconds that a start waits for its turn; then it is refused."""
 MAX_RETRY_AFTER_S = 60.0
 RUNS_PER_S = 20.0
