@@ -15,7 +15,7 @@ from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
 
-LIMIT_S = 15.0
+LIMIT_S = 10.0
 AT_A_TIME = 40
 """Concurrent requests: the responses to all hundred at once would take the gateway seconds of CPU."""
 SENT: dict[str, Any] = {
@@ -48,7 +48,7 @@ INTERNAL = re.compile(r"\$JS|\$KV|[0-9a-f]{32}|STREAM\.|nats:|127\.0\.0\.1")
 async def test_every_endpoint_responds_while_the_broker_is_frozen(
     own_nats: Broker, own_bus: Bus, tenant: str
 ) -> None:
-    """Within fifteen seconds, with a sentence that names nothing internal."""
+    """Within ten seconds, with a sentence that names nothing internal."""
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         document = (await http.get("/openapi.json")).json()

@@ -8,7 +8,6 @@ processor and the broker from those.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -137,19 +136,21 @@ class Backlog:
     async def _refresh(self) -> None:
         if time.monotonic() < self._valid_until:
             return
-        # If this fails, the last count stays: starts must not wait for the same reply one after another.
-        self._valid_until = time.monotonic() + COUNT_VALID_S
-        with contextlib.suppress(Unavailable):
+        try:
             info = await jetstream.call(self.bus, api("CONSUMER.INFO", RUNS, AGENTS), budget_s=COUNT_BUDGET_S)
             self._measured(int(info["num_pending"]) + int(info["num_ack_pending"]))
             self._by_tenant.clear()
+        except Unavailable:
+            pass  # The last count stays.
+        finally:
+            # After the reply, or its absence: starts must not wait for it one after another.
+            self._valid_until = time.monotonic() + COUNT_VALID_S
 
     def _measured(self, total: int) -> None:
         now = time.monotonic()
         # The runs that this gateway started meanwhile are in the last number.
         self._returns.ended(self._total, total, now - self._counted_at)
         self._total, self._counted_at = total, now
-        self._valid_until = now + COUNT_VALID_S
         _WAITING.set(total)
         _LIMIT.set(self._limit.update(total, congested=self.bus.reply_times.congested()))
 
