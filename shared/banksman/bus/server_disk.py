@@ -113,7 +113,9 @@ class ServerDisk:
         try:
             health = await http_get(f"{self._url}/healthz", timeout_s=TIMEOUT_S)
             storage = await http_get(f"{self._url}/jsz?streams=true&config=true", timeout_s=TIMEOUT_S)
-            self._read(_write_error(health), json.loads(storage.body), limits)
+            failure = write_error(health)
+            text = failure and f"the disk of NATS is full or fails: {failure}"
+            self._read(text, json.loads(storage.body), limits)
         except (OSError, KeyError, TypeError, ValueError) as error:
             logger.debug("%s does not report its storage: %r", self._url, error)
 
@@ -136,11 +138,10 @@ class ServerDisk:
             self.failed.set_result(None)
 
 
-def _write_error(health: HttpReply) -> str | None:
-    if health.ok:
-        return None
-    text = str(json.loads(health.body).get("error"))
-    return f"the disk of NATS is full or fails: {text}" if "write error" in text else None
+def write_error(health: HttpReply) -> str | None:
+    """Return the write error in a reply of `/healthz`; None without one."""
+    text = "" if health.ok else str(json.loads(health.body).get("error"))
+    return text if "write error" in text else None
 
 
 def _room(storage: Mapping[str, Any], limits: DiskLimits) -> Room | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from banksman.bus.server_disk import write_error
 from banksman.cli.local.child_process import ManagedProcess
 from banksman.cli.local.screen import Screen
 from banksman.cli.state import DataDir, Instance
@@ -113,8 +113,6 @@ class StoreWatch:
 async def write_failure(health_url: str) -> str | None:
     """Return the write error that nats-server reports; None if it reports none or does not respond."""
     try:
-        reply = await http_get(health_url, timeout_s=_TIMEOUT_S)
-        text = "" if reply.ok else str(json.loads(reply.body).get("error"))
+        return write_error(await http_get(health_url, timeout_s=_TIMEOUT_S))
     except (OSError, ValueError):
         return None
-    return text if "write error" in text else None
