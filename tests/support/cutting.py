@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+
+from tests.support.proxies import listening
 
 _LINGER = struct.pack("ii", 1, 0)
 """Closing a socket with this option sends RST."""
@@ -90,13 +91,5 @@ class CuttingProxy:
 @asynccontextmanager
 async def cutting_proxy(server_port: int) -> AsyncGenerator[CuttingProxy]:
     """Run a proxy to the server on `server_port` during the block."""
-    proxy = CuttingProxy(server_port)
-    listener = await asyncio.start_server(proxy.link, "127.0.0.1", 0)
-    proxy.port = int(listener.sockets[0].getsockname()[1])
-    try:
+    async with listening(CuttingProxy(server_port)) as proxy:
         yield proxy
-    finally:
-        listener.close()
-        await proxy.close()
-        with contextlib.suppress(OSError):
-            await listener.wait_closed()

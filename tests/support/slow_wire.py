@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.support.polling import scripted_delay
+from tests.support.proxies import listening
 
 
 @dataclass
@@ -78,13 +78,5 @@ async def _release(late: asyncio.Queue[tuple[float, bytes]], target: asyncio.Str
 @asynccontextmanager
 async def slow_wire(server_port: int) -> AsyncGenerator[SlowWire]:
     """Run a proxy to the server on `server_port` during the block."""
-    wire = SlowWire(server_port)
-    listener = await asyncio.start_server(wire.link, "127.0.0.1", 0)
-    wire.port = int(listener.sockets[0].getsockname()[1])
-    try:
+    async with listening(SlowWire(server_port)) as wire:
         yield wire
-    finally:
-        listener.close()
-        await wire.close()
-        with contextlib.suppress(OSError):
-            await listener.wait_closed()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tests.support.chaos.fleet import Fleet, Member
+from tests.support.proxies import listening
 
 Direction = Literal["in", "out"]
 """
@@ -79,16 +80,8 @@ class HeldWire:
 @asynccontextmanager
 async def held_wire(server_port: int) -> AsyncGenerator[HeldWire]:
     """Run a proxy to the server on `server_port` during the block."""
-    wire = HeldWire(server_port)
-    listener = await asyncio.start_server(wire.link, "127.0.0.1", 0)
-    wire.port = int(listener.sockets[0].getsockname()[1])
-    try:
+    async with listening(HeldWire(server_port)) as wire:
         yield wire
-    finally:
-        listener.close()
-        await wire.close()
-        with contextlib.suppress(OSError):
-            await listener.wait_closed()
 
 
 @asynccontextmanager
