@@ -156,8 +156,9 @@ def test_every_library_finds_the_checked_host_in_an_accepted_text_and_in_its_nor
             assert _same(read(text), url), (read, text)
     sent = connected_url(url)
     assert (sent.scheme.decode(), sent.host.decode(), sent.port) == (url.scheme, url.host, url.port)
+    target = url.target.encode()
     # httpcore drops the mark of an empty query when it reads a text.
-    assert httpcore.URL(str(url)).target.rstrip(b"?") == url.target.encode().rstrip(b"?")
+    assert httpcore.URL(str(url)).target == (target[:-1] if target.find(b"?") == len(target) - 1 else target)
     assert parse_url(str(url)) == url
 
 

@@ -52,7 +52,7 @@ BASH = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command":
         ('{"type": "ping", "t": NaN}', "bad_request", "NaN"),
         ('{"type": "ping", "t": "\\ud800"}', "bad_request", "UTF-8"),
         ('{"type": "ping", "t": ' + "[" * 300 + "]" * 300 + "}", "bad_request", "deep"),
-        ('{"type": "ping", "t": ' + "[" * 10_000 + "}", "bad_request", "deep"),
+        ('{"type": "ping", "t": ' + "[" * 100_000 + "}", "bad_request", "deep"),
     ],
 )
 async def test_a_bad_frame_is_named_and_the_connection_stays(

@@ -56,7 +56,7 @@ def has_more_values(data: bytes, most: int) -> bool:
 def check_values(data: bytes, most: int = MAX_VALUES, *, what: str = "body") -> None:
     """Raise `BadInput` if a text has more than `most` values."""
     if not isinstance(data, CheckedJson) and has_more_values(data, most):
-        raise BadInput(what, None, f"JSON with at most {most} values")
+        raise BadInput(what, None, f"JSON with at most {most} values, nested at most {MAX_DEPTH} deep")
 
 
 def parsed(data: bytes, *, what: str = "body") -> object:

@@ -107,7 +107,8 @@ def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:
     streams = [(path, call) for path in SOURCES for name, call in calls(path) if name == "JStream"]
     declares = [where(path, call) for path, call in streams if not _binds_only(call)]
 
-    assert len(streams) >= 1
+    handlers = [call for path in SOURCES for name, call in calls(path) if name == "consumer"]
+    assert streams and len(handlers) >= 3
     assert declares == []
 
 
