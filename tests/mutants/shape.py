@@ -34,7 +34,7 @@ MUTANTS = (
         "R109",
         "a command sees the files of the machine",
         "services/tool-runner/banksman/tool_runner/sandbox/bwrap/recipe.py",
-        '        "--bind", str(workspace), WORKSPACE,\n',
+        '        "--bind", str(command.workspace), WORKSPACE,\n',
         '        "--bind", "/root", WORKSPACE,\n',
         "tests/scenarios/test_structure.py::test_a_command_has_no_key_no_network_and_no_other_files",
     ),
@@ -42,8 +42,7 @@ MUTANTS = (
         "R110",
         "decisions are not stored",
         "shared/banksman/bus/storage/approval_slots.py",
-        '        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))\n'
-        "        return written.stored or reply\n",
+        '        return await self._store(subject, reply, new_id("answer-"))\n',
         "        return reply\n",
         INTERFACES + "test_two_gateways_serve_one_conversation",
     ),

@@ -37,7 +37,7 @@ MUTANTS = (
         "R65",
         "commands start outside the workspace",
         "services/tool-runner/banksman/tool_runner/sandbox/bwrap/recipe.py",
-        '"--chdir", WORKSPACE,',
+        '"--chdir", command.directory,',
         '"--chdir", "/",',
         BEHAVIOUR + "test_bash.py::test_commands_run_in_the_workspace_and_their_files_remain",
     ),

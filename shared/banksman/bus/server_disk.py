@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import Gauge
 
 from banksman.bus.settings import NatsSettings
-from banksman.runtime.disk import DiskLimits, Room
-from banksman.runtime.http_get import HttpReply, http_get
+from banksman.runtime.disk import DiskLimits, Room, write_error
+from banksman.runtime.http_get import http_get
 
 if TYPE_CHECKING:  # The launcher imports this module, and must not import a web server.
     from banksman.runtime.health import Health
@@ -136,12 +136,6 @@ class ServerDisk:
             self._failed = None if self._failed is None or self._failed.done() else self._failed
         elif not self.failed.done():
             self.failed.set_result(None)
-
-
-def write_error(health: HttpReply) -> str | None:
-    """Return the write error in a reply of `/healthz`; None without one."""
-    text = "" if health.ok else str(json.loads(health.body).get("error"))
-    return text if "write error" in text else None
 
 
 def _room(storage: Mapping[str, Any], limits: DiskLimits) -> Room | None:

@@ -1,10 +1,13 @@
-"""The room on a volume, and the thresholds below which it is low or full."""
+"""The room on a volume, the thresholds below which it is low or full, and failed writes of nats-server."""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from banksman.runtime.http_get import HttpReply
 
 GIB = 1024**3
 
@@ -48,3 +51,12 @@ class DiskLimits:
         few = entries < self.low_percent
         full = full or entries < self.full_percent
         return Room(free, total, low or few or full, full, few and not low)
+
+
+def write_error(health: HttpReply) -> str | None:
+    """Return the failed write that `/healthz` of nats-server reports; None without one.
+
+    The supervisor of `banksman up` calls it too, and must not import the client of NATS.
+    """
+    text = "" if health.ok else str(json.loads(health.body).get("error"))
+    return text if "write error" in text else None

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from banksman.bus.server_disk import write_error
 from banksman.cli.local.child_process import ManagedProcess
 from banksman.cli.local.screen import Screen
 from banksman.cli.state import DataDir, Instance
 from banksman.runtime.backoff import Backoff
-from banksman.runtime.disk import DiskLimits
+from banksman.runtime.disk import DiskLimits, write_error
 from banksman.runtime.http_get import http_get
 
 T = TypeVar("T")

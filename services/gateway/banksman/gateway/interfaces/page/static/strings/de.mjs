@@ -687,6 +687,7 @@ export default {
   'operator.check.process': 'Der Prozess startet oder wird beendet',
   'operator.check.relay': 'Die Weiterleitung für Runner ist nicht verbunden',
   'operator.check.sandbox': 'Die Sandbox isoliert Aufrufe nicht',
+  'operator.check.slots': 'Die Plätze für Läufe begrenzen den Agenten, nicht die Maschine',
   'operator.check.storage': 'Der Speicher ist fast voll',
   'operator.check.streams': 'Streams fehlen, oder ihre Einstellungen sind zu schwach',
   'operator.check.workspaces': 'Die Festplatte der Arbeitsbereiche ist fast voll',

@@ -687,6 +687,7 @@ export default {
   'operator.check.process': 'The process is starting or shutting down',
   'operator.check.relay': 'The relay for runners is not connected',
   'operator.check.sandbox': 'The sandbox does not isolate calls',
+  'operator.check.slots': 'The slots for runs limit the agent, not the machine',
   'operator.check.storage': 'The storage is nearly full',
   'operator.check.streams': 'Streams are missing, or their settings are too weak',
   'operator.check.workspaces': 'The disk of the workspaces is nearly full',
