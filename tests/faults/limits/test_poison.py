@@ -30,7 +30,7 @@ from banksman.runs.approval.requests import sign
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
-from tests.support.polling import eventually
+from tests.support.polling import eventually, scripted_delay
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -164,9 +164,13 @@ async def test_poison_among_valid_work_is_dead_lettered_and_the_valid_work_is_do
 
     async def run_well(number: int) -> str:
         path = f"/context/conversations/{conversations[number % 10]}/runs"
+        once = {"Idempotency-Key": f"well-{number}"}
         async with at_once:
-            started = (await http.post(path, json={"content": "go"})).json()
-        return (await client.finished(started["run_id"]))["status"]
+            started = await http.post(path, json={"content": "go"}, headers=once)
+            while "retry-after" in started.headers:
+                await scripted_delay(float(started.headers["retry-after"]))
+                started = await http.post(path, json={"content": "go"}, headers=once)
+        return (await client.finished(started.raise_for_status().json()["run_id"]))["status"]
 
     client.timeout_s = max(client.timeout_s, good / 5)
     async with asyncio.TaskGroup() as group:
