@@ -71,3 +71,23 @@ def test_a_broker_that_stays_slow_is_accepted() -> None:
 
     assert found[0] and not found[-1]
     assert congested(times, 12 * TARGET_S)
+
+
+def test_a_busy_system_permits_a_little_more_than_it_has() -> None:
+    limit = AdaptiveLimit(10_000, least=256, initial=512)
+
+    assert limit.update(400, congested=False, pace=8.0) == 408
+    assert limit.update(408, congested=False, pace=8.0) == 416
+    assert limit.update(10, congested=False, pace=8.0) == 256
+    assert limit.update(200, congested=False) == 320
+
+
+def test_replies_much_slower_than_the_fastest_ones_show_a_busy_system() -> None:
+    times = ReplyTimes()
+
+    assert not congested(times, 0.002)
+    assert not times.busy
+    assert not congested(times, 0.012)
+    assert times.busy
+    assert not congested(times)
+    assert not times.busy

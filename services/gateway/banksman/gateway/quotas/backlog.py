@@ -2,7 +2,8 @@
 
 Tenants share the capacity of the queue: a tenant that fills its share leaves capacity to the others. While
 the system is congested, the capacity shrinks to the runs that keep it busy: accepting more would take the
-processor and the broker from those.
+processor and the broker from those. While it is busy, the capacity grows as fast as runs end, and a little
+faster.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ COUNT_BUDGET_S = 2.0
 """Seconds after which the last count is used instead."""
 FIRST_WAITING_RUNS, MIN_WAITING_RUNS = 512, 256
 """Runs that may wait before the load is known, and however congested the system is."""
+PACE = 0.25
+"""New places in a busy system, as a share of the runs that end."""
 FEW = 4
 """Waiting runs of a tenant above which a congested system refuses further ones: it delays no other tenant."""
 FULL_RETRY_AFTER_S: Final = 60.0
@@ -149,10 +152,13 @@ class Backlog:
     def _measured(self, total: int) -> None:
         now = time.monotonic()
         # The runs that this gateway started meanwhile are in the last number.
-        self._returns.ended(self._total, total, now - self._counted_at)
+        period_s = now - self._counted_at
+        self._returns.ended(self._total, total, period_s)
         self._total, self._counted_at = total, now
         _WAITING.set(total)
-        _LIMIT.set(self._limit.update(total, congested=self.bus.reply_times.congested()))
+        congested = self.bus.reply_times.congested()
+        pace = PACE * self._returns.per_s * period_s if self.bus.reply_times.busy else None
+        _LIMIT.set(self._limit.update(total, congested=congested, pace=pace))
 
 
 class LogRoom:

@@ -65,7 +65,8 @@ class Returns:
     """The times at which refused clients may return: one after another, as fast as runs end."""
 
     def __init__(self) -> None:
-        self._per_s = RUNS_PER_S
+        self.per_s = RUNS_PER_S
+        """Runs that end in a second, of late."""
         self._last = 0.0
         """The time promised to the client that was refused last."""
 
@@ -76,12 +77,12 @@ class Returns:
         """
         if before and seconds <= MAX_PERIOD_S:
             measured = max(0, before - after) / seconds
-            self._per_s = max(MIN_RUNS_PER_S, self._per_s + _SMOOTHING * (measured - self._per_s))
+            self.per_s = max(MIN_RUNS_PER_S, self.per_s + _SMOOTHING * (measured - self.per_s))
 
     def after_s(self) -> float:
         """Return the seconds after which a client may return, from 1 to `MAX_RETRY_AFTER_S`."""
         now = time.monotonic()
-        last = min(max(self._last, now) + 1 / self._per_s, now + MAX_RETRY_AFTER_S)
+        last = min(max(self._last, now) + 1 / self.per_s, now + MAX_RETRY_AFTER_S)
         self._last = last
         return max(1.0, last - now)
 
