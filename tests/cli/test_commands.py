@@ -192,6 +192,22 @@ def test_config_validate_lists_all_invalid_settings(tmp_path: Path) -> None:
     assert unknown in done.stderr
 
 
+@pytest.mark.parametrize("command", [("config", "validate"), ("config", "show"), ("agent",)])
+def test_malformed_settings_are_refused_in_one_sentence(tmp_path: Path, command: tuple[str, ...]) -> None:
+    file = tmp_path / "banksman.toml"
+    file.write_text("[agent\n")
+
+    for variables, sentence in (
+        ({"BANKSMAN_CONFIG": str(file)}, "BANKSMAN_CONFIG must be a TOML file: "),
+        ({"BANKSMAN_AGENT": '{"slots": '}, "BANKSMAN_AGENT must be JSON: "),
+    ):
+        done = banksman(*command, **variables)
+
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_config_validate_accepts_valid_settings() -> None:
     done = banksman("config", "validate")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,29 @@ def test_value_that_may_hold_a_secret_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     assert "hunter2" not in str(refusal(monkeypatch, variable, value))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BANKSMAN_LOG", "text"),
+        ("BANKSMAN_LOG", '{"level": '),
+        ("BANKSMAN_AGENT", '{"slots": 1,}'),
+    ],
+)
+def test_malformed_json_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    assert re.match(rf"{variable}(:| must)", str(refusal(monkeypatch, variable, value)))
+
+
+@pytest.mark.parametrize("content", [b"[log\nlevel = 1", b"\xff\xfe", b"[log]\n[log]\n"])
+def test_a_file_that_is_not_toml_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    file = tmp_path / "banksman.toml"
+    file.write_bytes(content)
+
+    sentence = str(refusal(monkeypatch, CONFIG_FILE_VARIABLE, str(file)))
+
+    assert f"{CONFIG_FILE_VARIABLE} must be a TOML file: " in sentence

@@ -10,6 +10,7 @@ names are refused, because a misspelled setting would silently keep its default.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SecretsSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -36,6 +38,8 @@ PREFIX = "BANKSMAN_"
 _SECRET = re.compile(r"KEY|SEED|TOKEN|SECRET|PASSWORD")
 """Matches variables whose values errors must not show. A URL with credentials contains `@`."""
 _EXCERPT_CHARS = 120
+_FIELD = re.compile(r'field "(\w+)"')
+"""Finds the field in an error of pydantic-settings."""
 SIGNING_KEY_BYTES = 32
 CONFIG_FILE_VARIABLE = "BANKSMAN_CONFIG"
 """Names the configuration file, in place of `banksman.toml` in the working directory."""
@@ -190,7 +194,7 @@ class ServiceSettings(BaseSettings):
             sources.append(SecretsSettingsSource(settings_cls, secrets_dir=secrets))
         file = config_file()
         if file is not None:
-            sources.append(TomlConfigSettingsSource(settings_cls, toml_file=file))
+            sources.append(file_source(settings_cls, file))
         return tuple(sources)
 
 
@@ -219,6 +223,9 @@ def load(settings: type[S], **given: Any) -> S:
         loaded = settings(**given)
     except ValidationError as error:
         raise invalid_setting(settings, error.errors(include_url=False)[0]) from error
+    except SettingsError as error:
+        variable = next(_broken_json(os.environ), variable_of(_FIELD.findall(str(error))))
+        raise BadInput(variable, None, f"must be JSON: {error.__cause__ or error}") from error
     redaction.remember_settings(loaded)
     return loaded
 
@@ -238,6 +245,16 @@ def variable_of(path: Sequence[str]) -> str:
     return PREFIX + "__".join(path).upper()
 
 
+def _broken_json(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables whose value begins as an object or a list of JSON and is none."""
+    for name, value in environment.items():
+        if name.startswith(PREFIX) and value.lstrip()[:1] in ("{", "["):
+            try:
+                json.loads(value)
+            except ValueError:
+                yield name
+
+
 def config_file() -> Path | None:
     """Return the configuration file, or None; raise `BadInput` if `BANKSMAN_CONFIG` names no file."""
     named = os.environ.get(CONFIG_FILE_VARIABLE)
@@ -247,6 +264,14 @@ def config_file() -> Path | None:
         return Path(named)
     default = Path("banksman.toml")
     return default if default.is_file() else None
+
+
+def file_source(settings: type[BaseSettings], file: Path) -> TomlConfigSettingsSource:
+    """Read a configuration file; raise `BadInput` if it cannot be read or is not TOML."""
+    try:
+        return TomlConfigSettingsSource(settings, toml_file=file)
+    except (OSError, ValueError) as error:
+        raise BadInput(CONFIG_FILE_VARIABLE, str(file), f"must be a TOML file: {error}") from error
 
 
 def _refuse_unknown_sections(environment: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from banksman.cli.services import SERVICES, settings_of
 from banksman.cli.settings import VENDOR_VARIABLES, UpSettings, adopt_vendor_names
 from banksman.contracts.errors import BanksmanError
 from banksman.runtime.logs import HIDDEN, SECRET_NAMES, SECRET_VALUES
-from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
+from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, file_source, load
 
 _CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings)
 
@@ -87,7 +87,7 @@ def _unknown_sections() -> Iterator[str]:
     file = config_file()
     if file is None:
         return
-    for section in TomlConfigSettingsSource(ServiceSettings, toml_file=file)():
+    for section in file_source(ServiceSettings, file)():
         if section not in SECTIONS:
             yield f"{file}: {section} is not a known section ({', '.join(sorted(SECTIONS))})"
 
