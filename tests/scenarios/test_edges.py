@@ -50,6 +50,7 @@ BASH = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command":
         ),
         ('{"type": "ping", "t": 1, "t": 2}', "bad_request", "duplicate"),
         ('{"type": "ping", "t": NaN}', "bad_request", "NaN"),
+        ('{"type": "ping", "t": 1e400}', "bad_request", "larger than a double"),
         ('{"type": "ping", "t": "\\ud800"}', "bad_request", "UTF-8"),
         ('{"type": "ping", "t": ' + "[" * 300 + "]" * 300 + "}", "bad_request", "deep"),
         ('{"type": "ping", "t": ' + "[" * 100_000 + "}", "bad_request", "deep"),

@@ -62,6 +62,7 @@ NATIVE_WRONG = {
     "a list": '[{"path": "none"}]',
     "no end": '{"path": "no',
     "no number": '{"path": NaN}',
+    "no double": '{"path": 1e400}',
     "a key twice": '{"path": "a", "path": "b"}',
 }
 

@@ -6,6 +6,7 @@ up to fifty times the bytes of its text.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import cast
 
@@ -60,16 +61,19 @@ def check_values(data: bytes, most: int = MAX_VALUES, *, what: str = "body") -> 
 
 
 def parsed(data: bytes, *, what: str = "body") -> object:
-    """Parse JSON; raise `BadInput` for duplicate keys, NaN, lone surrogates and deep nesting.
+    """Parse JSON; raise `BadInput` for duplicate keys, NaN, overflow, lone surrogates and deep nesting.
 
     The number of values must be checked before.
     """
     try:
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
             _parsed(_OPENED + data + _CLOSED)
-        return _parsed(data)
+        value = _parsed(data)
+        # The parser turns 1e400 into an infinity, which would be stored as null. This encoder refuses it.
+        json.dumps(value, allow_nan=False, ensure_ascii=False)
     except ValueError as error:
         raise BadInput(what, None, _expected(data, str(error))) from error
+    return value
 
 
 def _parsed(data: bytes, *, constants: bool = False) -> object:
@@ -100,6 +104,8 @@ def _rule(data: bytes, fault: str) -> str:
     rule = _POSITION.sub("", fault)
     if rule.startswith("Detected duplicate key"):
         return f"duplicate key '{rule[24:-1]}'"
+    if rule.startswith("Out of range float"):
+        return "a number is larger than a double can hold, about 1.8e308"
     if rule == "number out of range":
         return "a number has more than 4300 digits"
     if constant := _constant(data):

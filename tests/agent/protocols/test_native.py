@@ -59,6 +59,7 @@ def test_empty_arguments_are_an_empty_object() -> None:
         ('{"command": ', "valid JSON"),
         ('{"a": 1, "a": 2}', "duplicate key 'a'"),
         ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": 1e400}', "a number is larger than a double can hold"),
         ('{"a": "\\udc00"}', "lone surrogates"),
         ('"{}"', "one JSON object"),
         ("[1]", "one JSON object"),
