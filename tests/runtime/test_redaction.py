@@ -87,6 +87,15 @@ def test_a_key_behind_an_escaped_character_or_a_colour_is_removed(before: str) -
     assert redacted(f"{before}sk-proj-abcdefgh12345678") == before + redaction.HIDDEN
 
 
+@pytest.mark.parametrize("escape", ["\\u{:04x}", "\\u{:04X}", "\\\\u{:04x}"])
+def test_a_secret_with_some_escaped_characters_is_removed(escape: str) -> None:
+    some = "".join(escape.format(ord(char)) if at % 3 else char for at, char in enumerate(CANARY))
+
+    assert without_secrets(f'{{"a": "{some}"}}') == f'{{"a": "{redaction.HIDDEN}"}}'
+    assert redacted("Bearer " + "".join(map(escape.format, map(ord, "abc-defg-123")))) == redaction.HIDDEN
+    assert without_secrets("caf\\u00e9 \\ud83d\\ude00") == "caf\\u00e9 \\ud83d\\ude00"
+
+
 def test_values_keep_their_structure() -> None:
     value = {"a": [1, CANARY], "b": {"c": "kept"}}
 

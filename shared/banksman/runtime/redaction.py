@@ -45,6 +45,9 @@ KEYS = re.compile(
 )
 """Matches the form of vendors' keys, nkey seeds, JSON web tokens, and of credentials in headers and URLs."""
 
+_ESCAPE = re.compile(r"\\{1,8}u(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})")
+"""Matches a character that JSON text, or JSON within it, contains as an escape; half of a pair does not."""
+
 _secrets: set[str] = set()
 _needles: list[str] = []
 """All forms of the secrets of this process, the longest first."""
@@ -66,12 +69,12 @@ def remember_settings(settings: BaseModel) -> None:
 
 def redacted(text: str) -> str:
     """Return a text without secrets and key-like texts, for errors and logs."""
-    return KEYS.sub(HIDDEN, without_secrets(text))
+    return _also_escaped(text, lambda plain: KEYS.sub(HIDDEN, _without(plain, _needles)))
 
 
 def without_secrets(text: str) -> str:
     """Return a text without the secrets of this process, for content, which may contain keys of its user."""
-    return _without(text, _needles)
+    return _also_escaped(text, lambda plain: _without(plain, _needles))
 
 
 class Redaction:
@@ -89,7 +92,7 @@ class Redaction:
         if "\n" in text:
             for pattern in self._in_lines:
                 text = pattern.sub(HIDDEN, text)
-        return _without(text, self._needles)
+        return _also_escaped(text, lambda plain: _without(plain, self._needles))
 
     def of_content(self, value: JsonValue) -> JsonValue:
         """Return a JSON value without the secrets, including its keys."""
@@ -141,6 +144,16 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 def _needles_of(secrets: Iterable[str]) -> list[str]:
     return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+
+
+def _also_escaped(text: str, clean: Callable[[str], str]) -> str:
+    """Clean a text; if it has escapes of JSON, also of what is found when they are replaced."""
+    cleaned = clean(text)
+    if "\\u" not in cleaned:
+        return cleaned
+    plain = _ESCAPE.sub(lambda found: json.dumps(chr(int(found[1], 16)), ensure_ascii=False)[1:-1], cleaned)
+    shown = clean(plain)
+    return cleaned if shown == plain else shown
 
 
 def _without(text: str, needles: list[str]) -> str:

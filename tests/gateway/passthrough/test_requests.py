@@ -122,6 +122,40 @@ async def test_error_that_repeats_the_key_of_the_upstream_is_passed_on_without_i
     assert "7f3a9c2" not in shown and base64.b64encode(key.encode()).decode()[:16] not in shown
 
 
+ESCAPED_KEY = "".join(f"\\u{ord(char):04x}" if at % 2 else char for at, char in enumerate("key-5d1c88e07fa2"))
+ERROR = f'{{"error": {{"message": "Bearer {ESCAPED_KEY}", "type": "invalid_request_error"}}}}'
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize(
+    ("path", "status", "content_type", "written"),
+    [
+        (CHAT, 401, "application/json", ERROR),
+        (CHAT, 200, "application/json", f"\n {ERROR}"),
+        (CHAT, 200, "text/event-stream", f"data: {ERROR}\n\n"),
+        ("/v1/messages", 200, "text/event-stream", f'event: error\ndata: {{"type": "error", {ERROR[1:]}\n\n'),
+        ("/v1/responses", 200, "text/event-stream", f'data: {{"type":"error","message":"{ESCAPED_KEY}"}}\n\n'),
+    ],
+)
+async def test_error_with_an_escaped_key_is_passed_on_without_it(
+    start_passing: StartPassing, path: str, status: int, content_type: str, written: str, normalise: bool
+) -> None:
+    """Also with the status of a success, as a body or within a stream."""
+    redaction.remember(["key-5d1c88e07fa2"])
+
+    def handler(_: web.Request) -> web.Response:
+        return web.Response(text=written, status=status, content_type=content_type)
+
+    dialect = {CHAT: "openai", "/v1/messages": "anthropic"}.get(path, "responses")
+    async with upstream_of(handler) as url:
+        keyed = Upstream(name="u", base_url=url, dialects=(dialect,), normalise=normalise)
+        async with start_passing(keyed) as passing, passing.http as http:
+            response = await http.post(path, json=body(stream=content_type == "text/event-stream"))
+    assert response.status_code == status
+    assert redaction.HIDDEN in response.text
+    assert ESCAPED_KEY not in response.text
+
+
 async def test_a_redirect_is_an_error_that_names_no_address(
     start_passing: StartPassing, caplog: pytest.LogCaptureFixture
 ) -> None:

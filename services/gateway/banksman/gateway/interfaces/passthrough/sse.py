@@ -10,6 +10,7 @@ from typing import Any, assert_never, cast
 from banksman.gateway.operation.errors import ANTHROPIC_TYPES
 from banksman.gateway.operation.streaming import EVENT_ENDS
 from banksman.gateway.settings import Dialect
+from banksman.runtime.redaction import redacted
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Maximum bytes of an event, which is in memory until it is complete. A longer event ends its stream."""
@@ -25,6 +26,8 @@ _FINISHED: dict[Dialect, tuple[re.Pattern[bytes], ...]] = {
     "responses": (re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|error)"'),),
 }
 """Text that the last events of a finished stream contain, including errors."""
+_ERROR = re.compile(rb'"error"[ \t]*:[ \t]*["{]|"type"[ \t]*:[ \t]*"error"|^event:[ \t]*error', re.MULTILINE)
+"""Matches events with an error, in which upstreams repeat the headers of the request."""
 
 
 class UnfinishedStream(Exception):
@@ -61,6 +64,8 @@ class EventReader:
 
     def _repaired(self, events: bytes) -> bytes:
         events = self._repair(events)
+        if _ERROR.search(events):
+            events = redacted(events.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         self.finished = self.finished or any(ending.search(events) for ending in self._endings)
         return events
 

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -27,6 +28,8 @@ WHOLE_BODY_BYTES = 2**20
 """A larger body is sent as a file, in chunks: aiohttp writes bytes at once, which delays other requests."""
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
+_ERROR = re.compile(rb'\s*\{\s*"error"\s*:\s*["{]')
+"""Matches the beginning of an error, which some proxies send with status 200."""
 
 REQUEST_HEADERS = frozenset(
     {
@@ -198,6 +201,8 @@ class Upstreams:
         pieces = self._pieces(response, upstream)
         if response.status >= 400:
             pieces = _redacted(pieces)
+        elif response.content_type == "application/json":
+            pieces = _redacted_error(pieces)
         return UpstreamResponse(response.status, response_headers(response.headers), pieces, upstream)
 
     async def _pieces(self, response: aiohttp.ClientResponse, upstream: Upstream) -> AsyncGenerator[bytes]:
@@ -233,6 +238,21 @@ async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     # Bytes that are not UTF-8 are forwarded unchanged.
     text = bytes(body[:MAX_ERROR_BYTES]).decode(errors="surrogateescape")
     yield redacted(text).encode(errors="surrogateescape")
+
+
+async def _redacted_error(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield a body as it is, unless it is an error with the status of a success."""
+    async with contextlib.aclosing(pieces):
+        first = await anext(pieces, b"")
+        rest = _rest(first, pieces)
+        async for piece in _redacted(rest) if _ERROR.match(first) else rest:
+            yield piece
+
+
+async def _rest(first: bytes, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    yield first
+    async for piece in pieces:
+        yield piece
 
 
 def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
