@@ -8,12 +8,16 @@ import httpx
 import pytest
 
 from banksman.agent.protocols.base import FALLBACK_TEXT
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.names import api
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, logged, model_requests
 from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 
 READ = ScriptedCall(name="read_file", arguments={"path": "none"})
@@ -220,6 +224,38 @@ async def test_deleting_a_conversation_ends_its_run_and_removes_it(
         assert deleted.status_code in (200, 202, 204)
         assert (await client.finished(run_id))["status"] == "cancelled"
         assert (await http.get(f"/context/conversations/{conversation}")).status_code == 404
+
+
+async def test_a_deleted_conversation_leaves_none_of_its_content_in_the_broker(
+    client: Client, system: System, play: Play, operator: Bus
+) -> None:
+    """Its approval requests contain the arguments of calls, decided or not, and go with its log."""
+    secret = new_id("unforgettable-")
+    command = ScriptedCall(name="bash", arguments={"command": f"echo {secret}"})
+    conversation = await client.create(play(ScriptedReply(tool_calls=(command,)), at_end="repeat"))
+    run_id = await client.chat(conversation, f"go, {secret}")
+    await client.approve(run_id)
+    await client.approval_request(run_id)
+    listed = (await jetstream.call(operator, api("STREAM.LIST")))["streams"]
+    # The others are queues, whose messages are removed when they are handled.
+    streams = [one["config"]["name"] for one in listed if one["config"].get("allow_direct")]
+
+    async def left() -> dict[str, str]:
+        return {
+            message.subject: stream
+            for stream in streams
+            async for message in jetstream.read(operator, stream, ">", current=True)
+            if secret.encode() in message.data
+        }
+
+    assert {"APPROVALS", "EVENTS"} <= set((await left()).values())
+    async with httpx.AsyncClient(base_url=system.url) as http:
+        (await http.delete(f"/context/conversations/{conversation}")).raise_for_status()
+
+    async def gone() -> bool:
+        return not await left()
+
+    await eventually(gone, failure=lambda: "the broker still holds the content")
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])

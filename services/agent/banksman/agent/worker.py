@@ -251,6 +251,7 @@ class RunWorker:
         freed = await self.log.size(tenant, conversation_id, before=before)
         await usage.release(tenant, freed)
         await self.ports.runners.forget(tenant, conversation_id)
+        await self.approvals.forget_conversation(tenant, conversation_id)
         await self.log.purge(tenant, conversation_id, before=before)
         return Done()
 

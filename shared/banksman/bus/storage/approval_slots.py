@@ -21,7 +21,7 @@ from banksman.bus.publish import schedule
 from banksman.bus.storage.slots import decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from banksman.contracts.ids import digest, new_id
+from banksman.contracts.ids import conversation_of_approval, digest, new_id
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse, SetAside
 from banksman.runtime.failpoints import reach
 
@@ -201,6 +201,14 @@ class ApprovalSlots:
             subjects.approval_reply(tenant, approval_id),
         ):
             await jetstream.purge_subject(self._bus, APPROVALS, subject)
+
+    async def forget_conversation(self, tenant: str, conversation_id: str) -> None:
+        """Remove the requests of a conversation with their replies and notes, decided or not."""
+        every = subjects.approval_request(tenant, subjects.ANY)
+        ids = [name.rpartition(".")[2] async for name, _ in jetstream.subjects_in(self._bus, APPROVALS, every)]
+        for approval_id in ids:
+            if conversation_of_approval(approval_id) == conversation_id:
+                await self.forget(tenant, approval_id)
 
     async def _store(self, subject: str, value: T, writer: str) -> T:
         """Store a value unless the slot holds one; return the stored value."""

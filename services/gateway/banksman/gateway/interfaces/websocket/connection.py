@@ -256,10 +256,16 @@ class WebsocketConnection:
             )
 
     async def _create(self, caller: Caller, frame: frames.ConversationCreate) -> None:
+        self._subscriptions.check(None)
         ack = await self._context.dispatcher.handle(caller, frame)
         self.transport.send(ack)
         live = frames.Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
-        feed = await self._subscriptions.open(caller, live)
+        try:
+            feed = await self._subscriptions.open(caller, live)
+        except BanksmanError as error:
+            # The request has its reply: the conversation exists.
+            self.transport.send(frames.error_frame(error))
+            return
         await self._subscriptions.start(feed, None, quiet=True)
 
 

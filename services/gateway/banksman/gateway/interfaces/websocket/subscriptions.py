@@ -46,10 +46,7 @@ class SocketSubscriptions:
 
     async def open(self, caller: Caller, wanted: frames.Subscribe | frames.Resume) -> ConversationFeed:
         """Return a feed that is not started; raise `BadInput` if the websocket has too many subscriptions."""
-        if wanted.conversation_id not in self._open and len(self._open) >= MAX_SUBSCRIPTIONS:
-            raise BadInput(
-                "conversation_id", wanted.conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions"
-            )
+        self.check(wanted.conversation_id)
         return await self.feeds.open(
             caller,
             wanted.conversation_id,
@@ -58,6 +55,11 @@ class SocketSubscriptions:
             detail=wanted.detail,
             sink=self.outbox,
         )
+
+    def check(self, conversation_id: str | None) -> None:
+        """Raise `BadInput` if a subscription of a conversation, or of a new one, would be one too many."""
+        if conversation_id not in self._open and len(self._open) >= MAX_SUBSCRIPTIONS:
+            raise BadInput("conversation_id", conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions")
 
     async def resume(
         self, caller: Caller, positions: Iterable[frames.Resume]
