@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -315,6 +316,26 @@ def test_detached_up_returns_when_ready_and_down_stops_it(data_dir: Path) -> Non
     assert begun.stdout.startswith("Banksman is ready at http://127.0.0.1:")
     assert [begun.returncode, again.returncode, ended.returncode, nothing.returncode] == [0, 1, 0, 0]
     assert (ended.stdout, nothing.stdout) == ("stopped\n", "nothing is running\n")
+
+
+def test_one_of_several_detached_starts_wins_and_keeps_its_log(data_dir: Path) -> None:
+    arguments = ("up", "--detach", "--json", "--data-dir", str(data_dir), "--port", "0")
+    left_out = [word for name in SERVICES_LEFT_OUT for word in ("--without", name)]
+    with ThreadPoolExecutor() as pool:
+        starts = [pool.submit(banksman, *arguments, *left_out) for _ in range(4)]
+        done = [start.result() for start in starts]
+    try:
+        answers = {one.returncode: json.loads(one.stdout) for one in done}
+        log = (data_dir / "logs/up.log").read_text()
+        instance = json.loads((data_dir / "run.json").read_text())
+    finally:
+        banksman("down", "--data-dir", str(data_dir))
+
+    assert sorted(one.returncode for one in done) == [0, 1, 1, 1], [one.stderr for one in done]
+    assert answers[0]["pid"] == instance["supervisor"]["pid"]
+    assert answers[1]["running"]
+    assert "already running" not in log and "is starting in" not in log and "ready" in log
+    assert not list((data_dir / "logs").glob(".up-*"))
 
 
 def test_detached_up_prints_the_reason_of_a_failed_start(data_dir: Path) -> None:

@@ -92,9 +92,10 @@ def detach(options: UpOptions) -> Exit:
         return _already_running(data, running.supervisor.pid, as_json=options.json)
     for notice in settings.notices:
         output.print_error(notice)
-    log = data.logs / "up.log"
+    # Another start may win: the log is the winner's, or that of the last start that failed.
+    log, own = data.logs / "up.log", data.logs / f".up-{os.getpid()}.log"
     without = [word for name in options.without for word in ("--without", name)]
-    with log.open("wb") as out:
+    with own.open("wb") as out:
         supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "banksman.cli", "up", *without],
             stdin=subprocess.DEVNULL,
@@ -106,12 +107,19 @@ def detach(options: UpOptions) -> Exit:
     while supervisor.poll() is None:
         instance = data.read()
         if instance and instance.ready and instance.supervisor.pid == supervisor.pid:
+            own.replace(log)
             text = f"Banksman is ready at {instance.url} (`make down` or `banksman down` stops it)"
             return _print_running(instance, text, as_json=options.json)
         if time.monotonic() > deadline:
+            own.replace(log)
             raise Unavailable(f"not ready yet; the system continues to start and writes its log to {log}")
         time.sleep(_DETACH_POLL_S)
-    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    text = own.read_text(encoding="utf-8", errors="replace").strip()
+    if supervisor.returncode == Exit.WARNING:
+        own.unlink()
+        output.print_result({"running": True}, text, as_json=options.json)
+        return Exit.WARNING
+    own.replace(log)
     if options.json:
         last = text.rpartition("\n")[2]
         return output.print_failure(last.removeprefix(f"{PROGRAM}: "), ErrorCode.UNAVAILABLE, as_json=True)
@@ -180,8 +188,9 @@ def local_runners(settings: UpSettings, data: DataDir) -> Mapping[str, Path]:
 def _already_running(data: DataDir, holder: int, *, as_json: bool) -> Exit:
     instance = data.running()
     if instance is None:
-        text = f"another `banksman up` (pid {holder}) is starting in {data.path}"
-        output.print_result({"running": True, "pid": holder}, text, as_json=as_json)
+        named = f" (pid {holder})" if holder else ""
+        text = f"another `banksman up`{named} is starting in {data.path}"
+        output.print_result({"running": True, "pid": holder or None}, text, as_json=as_json)
     else:
         pid = instance.supervisor.pid
         text = f"already running: {instance.url} (pid {pid}; `make down` or `banksman down` stops it)"

@@ -159,10 +159,8 @@ class McpClient:
 
 def _timed_out(call: _Call) -> ToolOutcome:
     text = f"the tool did not end within {call.run.timeout_s:g} s"
-    # A program has been killed. A server over HTTP may still execute the call.
-    if call.sent and isinstance(call.target.transport, HttpServer):
-        return _unknown(text)
-    return failure("timeout", text)
+    # A server over HTTP may still execute the call. A program was killed, and may have had effects before.
+    return _unknown(text) if call.sent else failure("timeout", text)
 
 
 def _stopped(call: _Call) -> ToolOutcome:
