@@ -103,7 +103,7 @@ def test_text_without_a_call_is_final(reply: str) -> None:
         ('{"tool": "b", "tool": "c", "parameters": {}, "terminate": true}', "duplicate key 'tool'", 0),
         ('{"tool": "b", "parameters": {"a": 1, "a": 2}, "terminate": true}', "duplicate key 'a'", 0),
         ('{"tool": "b", "parameters": {"a": NaN}, "terminate": true}', "NaN is not JSON", 0),
-        ('{"tool": "b", "parameters": {"a": [-1e999]}, "terminate": true}', "a number is larger than a double", 0),
+        ('{"tool": "b", "parameters": {"a": [-1e999]}, "terminate": true}', "larger than a double", 0),
         ('{"tool": "b", "parameters": {"a": "\\ud800"}, "terminate": true}', "lone surrogates", 0),
         ('{"tool": "b", "parameters": {"a": "x\ny"}, "terminate": true}', "Invalid control character", 36),
         ('{"tool": "b", "parameters": {"a": 1,}, "terminate": true}', "property name", 36),

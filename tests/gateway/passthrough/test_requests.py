@@ -126,6 +126,9 @@ ESCAPED_KEY = "".join(f"\\u{ord(char):04x}" if at % 2 else char for at, char in 
 ERROR = f'{{"error": {{"message": "Bearer {ESCAPED_KEY}", "type": "invalid_request_error"}}}}'
 
 
+FLAT_ERROR = f'{{"type": "error", "message": "{ESCAPED_KEY}"}}'
+
+
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize(
     ("path", "status", "content_type", "written"),
@@ -134,7 +137,7 @@ ERROR = f'{{"error": {{"message": "Bearer {ESCAPED_KEY}", "type": "invalid_reque
         (CHAT, 200, "application/json", f"\n {ERROR}"),
         (CHAT, 200, "text/event-stream", f"data: {ERROR}\n\n"),
         ("/v1/messages", 200, "text/event-stream", f'event: error\ndata: {{"type": "error", {ERROR[1:]}\n\n'),
-        ("/v1/responses", 200, "text/event-stream", f'data: {{"type":"error","message":"{ESCAPED_KEY}"}}\n\n'),
+        ("/v1/responses", 200, "text/event-stream", f"data: {FLAT_ERROR}\n\n"),
     ],
 )
 async def test_error_with_an_escaped_key_is_passed_on_without_it(

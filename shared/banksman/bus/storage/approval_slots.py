@@ -205,8 +205,8 @@ class ApprovalSlots:
     async def forget_conversation(self, tenant: str, conversation_id: str) -> None:
         """Remove the requests of a conversation with their replies and notes, decided or not."""
         every = subjects.approval_request(tenant, subjects.ANY)
-        ids = [name.rpartition(".")[2] async for name, _ in jetstream.subjects_in(self._bus, APPROVALS, every)]
-        for approval_id in ids:
+        names = [name async for name, _ in jetstream.subjects_in(self._bus, APPROVALS, every)]
+        for approval_id in (name.rpartition(".")[2] for name in names):
             if conversation_of_approval(approval_id) == conversation_id:
                 await self.forget(tenant, approval_id)
 
