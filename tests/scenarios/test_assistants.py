@@ -116,6 +116,28 @@ async def test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plai
     assert warning["level"] == "warning"
 
 
+@pytest.mark.parametrize("tools", [{"enabled": False}, {"enabled": True, "allowed_tools": []}])
+async def test_without_tools_a_reply_that_shows_a_call_is_text(
+    client: Client, http: httpx.AsyncClient, play: Play, tools: dict[str, Any]
+) -> None:
+    """R82, R86, R40: a user who asks for an example call gets it, whole or broken."""
+    shown = [
+        'Like this:\n{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}',
+        '{"tool": "bash", "parameters": {"command": ',
+    ]
+    name = play(*(ScriptedReply(text=text) for text in shown))
+    settings = {**tools, "tool_protocol": "json_text"}
+    conversation = await client.create(assistant=await created(http, model=name, tools=settings))
+
+    outcomes = [await client.run(conversation, "show me an example call") for _ in shown]
+
+    assert [(one["status"], one["content"], one["iterations"]) for one in outcomes] == [
+        ("completed", text, 1) for text in shown
+    ]
+    deltas = [frame["data"]["text"] for frame in client.frames if frame["type"] == "message.delta"]
+    assert "".join(deltas) == "".join(shown)
+
+
 async def test_tools_of_an_assistant_can_be_disabled_and_a_run_records_its_revision(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:

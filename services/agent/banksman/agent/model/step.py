@@ -225,7 +225,9 @@ class ModelStep:
             settings.options,
             state.conversation_id,
         )
-        protocol = protocol_for(settings.tool_protocol)
+        # Without tools a reply is text, also one that shows how a call is written (R82, R86).
+        callable_tools = tools or self.catalog.returning(state.tenant, settings.tools)
+        protocol = protocol_for(settings.tool_protocol if callable_tools else "native")
         return _Prepared(protocol, protocol.prepare(request), prompt.tools, frozenset(prompt.dropped))
 
     async def _base_prompt(self, tenant: str, run: Run) -> str:
