@@ -7,7 +7,6 @@ import json
 import httpx
 import pytest
 
-from banksman.agent.protocols.base import FALLBACK_TEXT
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.names import api
@@ -109,17 +108,28 @@ async def test_arguments_that_are_not_json_are_logged(system: System, client: Cl
     assert "JSON" in line["error"]
 
 
-@pytest.mark.parametrize(("written", "content"), [("Half a reply", "Half a reply"), ("", FALLBACK_TEXT)])
-async def test_an_unknown_finish_reason_is_logged_and_the_content_returned(
-    system: System, client: Client, play: Play, written: str, content: str
+@pytest.mark.parametrize(
+    ("written", "reason", "content"),
+    [
+        ("Half a reply", "odd", "Half a reply"),
+        ("", "odd", "I encountered an issue and could not finish the answer."),
+        ("", "length", "I encountered an issue and could not finish the answer."),
+        ("Cut off", "length", "Cut off"),
+        ("", "content_filter", "I encountered an issue: the model's provider withheld the answer."),
+    ],
+)
+async def test_an_unexpected_finish_reason_is_logged_and_the_content_returned(
+    system: System, client: Client, play: Play, written: str, reason: str, content: str
 ) -> None:
     """R99: a warning, the calls, and the text of the model; without a text, one that states this."""
-    reason = new_id("reason")
     replies = (ScriptedReply(tool_calls=(READ,)), ScriptedReply(text=written, finish_reason=reason))
 
-    outcome = await client.run(await client.create(play(*replies)), "go")
+    run_id, level = await client.chat(await client.create(play(*replies)), "go"), "warning"
+    outcome = await client.finished(run_id)
 
-    await logged(system, "agent", "unexpected finish reason", finish_reason=reason, level="warning")
+    await logged(
+        system, "agent", "unexpected finish reason", finish_reason=reason, run_id=run_id, level=level
+    )
     assert (outcome["status"], outcome["content"]) == ("completed", content)
     assert [call["tool"] for call in outcome["tool_calls"]] == ["read_file"]
 

@@ -103,7 +103,7 @@ def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
     with capture_logs() as logs:
         reading = PROTOCOL.read(reply)
 
-    expected = reply.finish_reason in ("stop", "length")
+    expected = reply.finish_reason == "stop"
     assert [line["event"] for line in logs] == ([] if expected else ["unexpected finish reason"])
     assert isinstance(reading, Final)
     assert reading.text == text

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from structlog.contextvars import bound_contextvars
+
 from banksman.agent.model import replies
 from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents
 from banksman.agent.model.compaction import Compactor
@@ -76,6 +78,10 @@ class ModelStep:
         If the history is too long for the model, the commit is a compaction, and the loop requests the reply
         in its next step. An error of the broker is no reason to end the run.
         """
+        with bound_contextvars(run_id=owned.run.run_id):
+            return await self._next(owned)
+
+    async def _next(self, owned: Ownership) -> Build:
         await owned.confirm()
         ending = await self.tenants.used_up(owned)
         if ending is not None:

@@ -23,10 +23,10 @@ MAX_REPLY_CHARS = 256 * 1024
 MAX_NAME_CHARS = 256
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
-"""The final text if a model stops for an unknown reason without text."""
+"""The final text if a model stops without text for another reason than that its reply is complete (R99)."""
 
-WITHHELD_TEXT = "The model's provider withheld the answer."
-"""The final text if the vendor's content filter removed all text."""
+WITHHELD_TEXT = "I encountered an issue: the model's provider withheld the answer."
+"""The same if the vendor's content filter removed all text."""
 
 _log = structlog.get_logger(__name__)
 
@@ -155,17 +155,19 @@ def truncated_text(text: str) -> str:
 
 def final_reply(reply: ModelReply) -> Final:
     """Read a reply without calls, for every finish reason (R90, R99)."""
-    text = truncated_text(reply.text or "")
-    match reply.finish_reason:
-        case "stop" | "length":
-            return Final(text, reply.finish_reason)
+    text, reason = truncated_text(reply.text or ""), reply.finish_reason
+    if reason == "stop":
+        return Final(text, "stop")
+    _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason or reason)
+    match reason:
+        case "length":
+            return Final(text or FALLBACK_TEXT, "length")
         case "content_filter":
             return Final(text or WITHHELD_TEXT, "content_filter")
         case "tool_calls" | "unknown":
-            _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason)
             return Final(text or FALLBACK_TEXT, "unknown")
         case _:
-            assert_never(reply.finish_reason)
+            assert_never(reason)
 
 
 def flatten(

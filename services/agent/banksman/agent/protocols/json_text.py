@@ -23,9 +23,7 @@ from itertools import islice
 from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
     MAX_REPLY_CHARS,
-    WITHHELD_TEXT,
     DeltaFilter,
-    Final,
     Malformed,
     ModelReply,
     ModelRequest,
@@ -67,12 +65,12 @@ class JsonText:
             found = _find_call(text)
         except _MalformedCall as fault:
             if reply.finish_reason == "content_filter":
-                return Final(WITHHELD_TEXT, "content_filter")
+                return final_reply(replace(reply, text=None))
             return _malformed(text, fault, reply, attempt)
         if found is None:
             return final_reply(reply)
         if reply.finish_reason == "content_filter":
-            return Final(WITHHELD_TEXT, "content_filter")
+            return final_reply(replace(reply, text=None))
         call, start, end = found
         return RequestedCalls(_prose(text, start, end), (call,))
 
