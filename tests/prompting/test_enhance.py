@@ -118,10 +118,10 @@ def test_tools_with_the_lowest_priority_are_dropped_first_and_named() -> None:
 
 
 def test_budget_without_room_keeps_the_base() -> None:
-    enhanced = enhance("You help.", [BASH, NOW], "json_text", budget_tokens=0, mermaid=False)
+    enhanced = enhance("You help.", [NOW], "json_text", budget_tokens=0, mermaid=False)
 
     assert enhanced.text == "You help."
-    assert set(enhanced.dropped) == {"bash", "now"}
+    assert enhanced.dropped == ("now",)
 
 
 def test_thousand_tools_are_cut_to_the_budget() -> None:

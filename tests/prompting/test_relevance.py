@@ -50,14 +50,44 @@ def called(name: str) -> tuple[Message, ...]:
     )
 
 
-def offered(*history: Message, max_tools: int = 2, always: tuple[str, ...] = ()) -> list[str]:
+FOUR = {"bash", "read_file", "write_file", "web_fetch"}
+"""The tools of R63, which every run is offered."""
+
+
+def offered(*history: Message, others: int = 2, always: tuple[str, ...] = ()) -> list[str]:
+    """Return the tools that are offered beside the four."""
     needs = needs_of(history, MESSAGE_ID, always)
-    return [kept.name for kept in enhance("", TOOLS, "native", max_tools=max_tools, needs=needs).tools]
+    kept = enhance("", TOOLS, "native", max_tools=len(FOUR) + others, needs=needs).tools
+    assert {one.name for one in kept} >= FOUR
+    return [one.name for one in kept if one.name not in FOUR]
 
 
 def test_all_tools_are_offered_if_they_fit() -> None:
     """R56: no tool is omitted, and the order of the tools is unchanged."""
-    assert offered(user_message("book a flight"), max_tools=len(TOOLS)) == [one.name for one in TOOLS]
+    kept = enhance("", TOOLS, "native", max_tools=len(TOOLS)).tools
+    assert [one.name for one in kept] == [one.name for one in TOOLS]
+
+
+@pytest.mark.parametrize("text", ["use gizmo_05", "Please run Gizmo_05.", "the gizmo 05", "ls, and gizmo_05"])
+def test_the_user_names_one_of_many_similar_tools(text: str) -> None:
+    """R33: short names and numbers count too."""
+    many = (*(tool(f"gizmo_{number:02d}") for number in range(80)), tool("ls"), *WORKSPACE_TOOLS)
+    needs = needs_of((user_message(text),), MESSAGE_ID)
+
+    names = {one.name for one in enhance("", many, "native", max_tools=len(FOUR) + 2, needs=needs).tools}
+
+    assert names >= {"gizmo_05", *FOUR}
+    assert ("ls" in names) == text.startswith("ls")
+
+
+def test_the_four_workspace_tools_are_never_displaced() -> None:
+    """R63: 75 other tools, of which one was called, and a budget without room."""
+    many = (*(tool(f"other_{number}", priority=99) for number in range(75)), *WORKSPACE_TOOLS)
+    needs = needs_of((user_message("other_7"), *called("other_7")), MESSAGE_ID)
+
+    for most, budget in ((64, 8_000), (1, 8_000), (64, 1)):
+        enhanced = enhance("", many, "native", max_tools=most, budget_tokens=budget, needs=needs)
+        assert {one.name for one in enhanced.tools} >= FOUR
 
 
 @pytest.mark.parametrize(
@@ -66,14 +96,14 @@ def test_all_tools_are_offered_if_they_fit() -> None:
         ((user_message("Please refund the payment, then find a hotel."),), {"refund_payment", "find_hotel"}),
         ((user_message("Something about billing"),), {"create_invoice", "refund_payment"}),
         ((user_message("I need a bed and a seat on a plane"),), {"book_flight", "find_hotel"}),
-        ((user_message("hm"),), {"search_tickets", "bash"}),
+        ((user_message("hm"),), {"search_tickets", "search_code"}),
         (
             (user_message("Book it.", "m0"), *called("book_flight"), user_message("Thanks. And now?")),
             {"book_flight", "find_hotel"},
         ),
         (
             (UserMessage(message_id=MESSAGE_ID, content=(TextPart(text="Look"), FilePart(path="a.csv"))),),
-            {"bash", "read_file"},
+            {"search_code", "search_tickets"},
         ),
     ],
     ids=["named", "category", "words", "priority", "category of an earlier run", "files"],
@@ -92,11 +122,11 @@ def test_tool_in_the_history_is_never_dropped() -> None:
         *called("find_hotel"),
         *called("book_flight"),
     )
-    assert set(offered(*history, max_tools=1)) == {"find_hotel", "book_flight"}
+    assert set(offered(*history, others=1)) == {"find_hotel", "book_flight"}
 
     needs = needs_of(history, MESSAGE_ID)
     tight = enhance("Base.", TOOLS, "json_text", budget_tokens=1, needs=needs)
-    assert {kept.name for kept in tight.tools} == {"find_hotel", "book_flight"}
+    assert {kept.name for kept in tight.tools} == {"find_hotel", "book_flight", *FOUR}
     assert "**find_hotel**" in tight.text and "find_hotel" not in tight.dropped
 
 
@@ -108,23 +138,23 @@ def test_always_offered_tool_ranks_above_a_tool_that_the_user_names() -> None:
 def test_offered_tools_do_not_change_during_a_run() -> None:
     """Vendors cache a prefix that starts with the tools."""
     history: tuple[Message, ...] = (user_message("Invoice the trip to Rome"),)
-    first = offered(*history, max_tools=4)
+    first = offered(*history, others=4)
     for name in first:
         history = (*history, *called(name))
-        assert offered(*history, max_tools=4) == first
+        assert offered(*history, others=4) == first
 
 
 def test_words_of_a_correction_do_not_count_as_words_of_the_user() -> None:
     reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
     correction = user_message("Use find_hotel or book_flight properly.", "m-bad")
-    assert offered(user_message("refund payment"), reply, correction, max_tools=1) == ["refund_payment"]
+    assert offered(user_message("refund payment"), reply, correction, others=1) == ["refund_payment"]
 
 
 def test_dropped_tools_are_named_least_relevant_first() -> None:
     needs = needs_of((user_message("find a hotel"),), MESSAGE_ID)
-    dropped = enhance("", TOOLS, "native", max_tools=3, needs=needs).dropped
+    dropped = enhance("", TOOLS, "native", max_tools=7, needs=needs).dropped
     assert dropped[0] == "book_flight" or dropped[0] in {"create_invoice", "refund_payment"}
-    assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 3
+    assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 7
 
 
 def test_words_are_compared_in_the_singular_without_common_words() -> None:

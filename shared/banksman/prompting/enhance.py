@@ -1,11 +1,12 @@
 """The enhanced system prompt: base, tools by category, calling instructions, diagrams (R4, R24-R26, R33).
 
 If there are more tools than a request may contain, or their descriptions exceed the budget of the prompt, the
-least relevant tools are dropped. The first criterion that differs decides:
+least relevant tools are dropped, but never the four of R63 and those that the conversation has called. Of the
+others, the first criterion that differs decides:
 
-1. the conversation has called the tool; such a tool is never dropped
-2. the assistant always offers it
-3. the user names it
+1. the assistant always offers it
+2. the user names it, with every part of its name: `gizmo_05`, `gizmo 05`
+3. the user writes the words of its name, without numbers and short words
 4. the user names its category, or an earlier run of the conversation called a tool of its category
 5. it works on files, and the conversation has files
 6. the number of the user's words in its name and description
@@ -48,6 +49,9 @@ MAX_TEXT_CHARS = 20_000
 MIN_WORD_CHARS = 3
 """Shorter words do not describe the purpose of a tool."""
 
+NEVER_DROPPED = frozenset({"bash", "read_file", "write_file", "web_fetch"})
+"""Names of the workspace tools that every run has (R63)."""
+
 _WORD = re.compile(r"[^\W_]+")
 # Words that most descriptions and messages contain.
 _COMMON = frozenset(
@@ -69,6 +73,8 @@ class Needs:
     """Names of the tools that the assistant always offers."""
     words: frozenset[str] = frozenset()
     """The user's words, in lower case and in the singular."""
+    spoken: frozenset[str] = frozenset()
+    """All words and numbers of the user, as written but in lower case."""
     has_files: bool = False
 
 
@@ -96,9 +102,11 @@ def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] 
                     before = set(used)
             case _:
                 pass
-    words = frozenset(word for text in texts[-USER_MESSAGES:] for word in words_of(text))
+    latest = texts[-USER_MESSAGES:]
+    words = frozenset(word for text in latest for word in words_of(text))
+    spoken = frozenset(word for text in latest for word in _WORD.findall(text.lower()))
     earlier = frozenset(used if before is None else before)
-    return Needs(frozenset(used), earlier, frozenset(always), words, has_files)
+    return Needs(frozenset(used), earlier, frozenset(always), words, spoken, has_files)
 
 
 def ranks(tools: Sequence[ToolDefinition], needs: Needs) -> dict[str, Rank]:
@@ -117,8 +125,8 @@ def words_of(text: str) -> frozenset[str]:
 def _rank(tool: ToolDefinition, place: int, needs: Needs, category_used: bool) -> Rank:
     name, category, about = _words_about(tool.name, tool.category, tool.description)
     return (
-        tool.name in needs.used,
         tool.name in needs.always,
+        needs.spoken.issuperset(_WORD.findall(tool.name.lower())),
         bool(name) and name <= needs.words,
         category_used or (bool(category) and category <= needs.words),
         needs.has_files and tool.category == WORKSPACE and tool.server is None,
@@ -211,8 +219,8 @@ def estimated_tokens(text: str) -> int:
 
 
 def _least_first(tools: Sequence[ToolDefinition], needs: Needs) -> list[ToolDefinition]:
-    rank = ranks(tools, needs)
-    return sorted((tool for tool in tools if tool.name not in needs.used), key=lambda tool: rank[tool.name])
+    rank, kept = ranks(tools, needs), needs.used | NEVER_DROPPED
+    return sorted((tool for tool in tools if tool.name not in kept), key=lambda tool: rank[tool.name])
 
 
 def _excess(
