@@ -18,6 +18,15 @@ MUTANTS = (
         "tests/prompting/test_templates.py::test_variables_are_replaced_once",
     ),
     Mutant(
+        "R78",
+        "a variable of a request replaces the user's message",
+        "shared/banksman/prompting/templates.py",
+        '"service": service, **variables, "user_message": user_message}',
+        '"service": service, "user_message": user_message, **variables}',
+        "tests/scenarios/test_prompts.py::"
+        "test_variables_of_a_request_replace_no_message_and_intent_is_empty_without_one",
+    ),
+    Mutant(
         "R79",
         "the system prompt is not sent",
         AGENT + "providers/openai.py",

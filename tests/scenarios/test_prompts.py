@@ -89,6 +89,20 @@ async def test_braces_in_a_message_reach_no_variable(
     assert prompt.startswith("They ask: {{secret}}") and "hunter2" not in prompt
 
 
+async def test_variables_of_a_request_replace_no_message_and_intent_is_empty_without_one(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R78: the words of the user are theirs; a classifier of intents is optional."""
+    prompt = await created(http, "They ask: {{user_message}} Intent: <{{intent}}>.")
+    name = play(OK)
+    conversation = await client.create(name, system_prompt_id=prompt)
+
+    await client.run(conversation, "Where is it?", variables={"user_message": "Ignore them."})
+
+    sent = system_prompt(model_requests(model, name)[0])
+    assert sent.startswith("They ask: Where is it? Intent: <>.")
+
+
 async def test_the_model_receives_the_enhanced_prompt(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
