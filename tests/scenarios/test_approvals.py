@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
+import pytest
 from playwright.async_api import expect
 
 from banksman.model_server import ScriptedCall, ScriptedReply
-from tests.scenarios.conftest import Play
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
 from tests.support.replies import bash
-from tests.support.system import System
+from tests.support.system import ScriptedModel, System
 
 
 async def test_a_call_that_needs_approval_waits_for_the_decision(client: Client, play: Play) -> None:
@@ -134,9 +137,16 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     assert withdrawn.status_code == 204
 
 
-async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play) -> None:
-    """An approval may edit a call; the edited call is executed, and invalid edits name the argument."""
-    conversation = await client.create(play(bash("echo original"), ScriptedReply(text="ok")))
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_a_call_runs_with_its_edited_arguments(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """An approval may edit a call; the edited call is executed, and invalid edits name the argument.
+
+    The model learns it with the result; otherwise it would explain the result by its own arguments.
+    """
+    name = play(bash("echo original"), ScriptedReply(text="ok"), vendor=vendor)
+    conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
@@ -155,6 +165,8 @@ async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play)
     )
 
     assert (await client.finished(run_id))["tool_calls"][0]["result"]["stdout"] == "edited\n"
+    told = json.dumps(model_requests(model, name)[1]["messages"][-1])
+    assert "A person changed the arguments of this call" in told and "echo edited" in told
 
 
 async def test_each_call_of_a_card_is_decided_in_the_browser(

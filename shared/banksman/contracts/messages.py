@@ -167,6 +167,8 @@ class ToolMessage(Stored):
     role: Literal["tool"] = "tool"
     name: str
     result: ToolResult
+    executed: JsonObject | None = Field(default=None, exclude_if=lambda arguments: arguments is None)
+    """The arguments of the execution if an approver replaced those of the model."""
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -58,6 +58,7 @@ def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation
         return state
     # A second result of a call is ignored: several owners may commit the result of a slot.
     open_calls = {call.call.id: call.call for call in run.open_calls}
+    edited = {call.call.id for call in run.open_calls if call.edited}
     done: dict[str, ToolResult] = {}
     for event in events:
         if isinstance(event.data, ToolCallCompleted) and event.data.result.tool_call_id in open_calls:
@@ -71,7 +72,10 @@ def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation
         replace(call, result=done[call.call.id]) if call.result is None and call.call.id in done else call
         for call in run.calls
     )
-    added = (ToolMessage(name=call.name, result=result) for call, result in completed)
+    added = (
+        ToolMessage(name=call.name, result=result, executed=call.arguments if call.id in edited else None)
+        for call, result in completed
+    )
     run = replace(run, calls=tuple(calls), tracked=(*run.tracked, *tracked))
     return replace(state, run=run, history=_with_results(state.history, added))
 

@@ -89,9 +89,23 @@ def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
     )
 
 
+EDITED_NOTE = "A person changed the arguments of this call before it ran. It ran with these."
+
+
 def result_json(result: ToolResult) -> str:
     """Return the result's object as JSON text, the form that models of the OpenAI format receive."""
     return json.dumps(result.content, ensure_ascii=False)
+
+
+def message_json(message: ToolMessage) -> str:
+    """Return what a model receives for a call as JSON text: the result, and arguments that it did not write.
+
+    Without them, it would explain the result by its own arguments.
+    """
+    if message.executed is None:
+        return result_json(message.result)
+    changed = {"note": EDITED_NOTE, "arguments": message.executed}
+    return json.dumps({"changed_by_approver": changed, **message.result.content}, ensure_ascii=False)
 
 
 def answer_text(name: str, result: ToolResult) -> str:

@@ -15,7 +15,7 @@ from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.outcome import result_json
+from banksman.runs.outcome import message_json
 
 MAX_REPLY_CHARS = 256 * 1024
 """Maximum characters of one stored reply. A longer one is cut and ends with a note."""
@@ -185,7 +185,7 @@ def prose_call(call: ToolCall) -> str:
 
 
 def result_text(message: ToolMessage) -> str:
-    return f"Tool result for {message.name}:\n{result_json(message.result)}"
+    return f"Tool result for {message.name}:\n{message_json(message)}"
 
 
 def _flattened(

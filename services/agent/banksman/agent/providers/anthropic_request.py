@@ -17,7 +17,7 @@ from banksman.agent.providers.exchanges import (
 )
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, result_json
+from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, message_json
 
 if TYPE_CHECKING:
     from anthropic.types import (
@@ -76,9 +76,10 @@ def result_text(message: ToolMessage) -> str:
     """
     field = ANSWER_FIELDS.get(message.name) if message.name != "bash" else None
     content = message.result.content
-    text = content.get(field) if field and not message.result.is_error else None
+    plain = field and not message.result.is_error and message.executed is None
+    text = content.get(field) if field and plain else None
     if not isinstance(text, str) or not text.strip():
-        return result_json(message.result)
+        return message_json(message)
     more = content.get(MORE_FIELD)
     return f"{text}\n\n[Cut here. {more}]" if isinstance(more, str) else text
 

@@ -26,7 +26,7 @@ from banksman.agent.providers.exchanges import (
 from banksman.agent.providers.openai import EMPTY_MESSAGE, tool_param
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject
-from banksman.runs.outcome import result_json
+from banksman.runs.outcome import message_json
 
 _HISTORY = "What was said in this conversation so far:"
 _NEXT = "Go on from here. The next message:"
@@ -164,7 +164,7 @@ def _id(message: Message) -> str:
 def _outputs(exchange: ModelExchange) -> dict[str, str]:
     # The vendor matches outputs by the exact id that it assigned, even if other vendors would refuse it.
     pairs = zip(exchange.reply.calls, exchange.calls, strict=True)
-    return {call.provider_call_id or call.id: result_json(sent.message.result) for call, sent in pairs}
+    return {call.provider_call_id or call.id: message_json(sent.message) for call, sent in pairs}
 
 
 def _as_text(item: UserMessage | ModelExchange) -> Iterator[str]:

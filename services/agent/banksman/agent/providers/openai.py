@@ -24,7 +24,7 @@ from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.outcome import result_json
+from banksman.runs.outcome import message_json
 
 if TYPE_CHECKING:
     from openai.types.chat import (
@@ -157,7 +157,7 @@ def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletion
         reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
     yield reply
     for call in exchange.calls:
-        content = result_json(call.message.result)
+        content = message_json(call.message)
         result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
         # The SDK's type lacks `name`, which OpenAI ignores and some compatible servers need.
         yield cast("ChatCompletionMessageParam", result)
