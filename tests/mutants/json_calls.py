@@ -105,6 +105,15 @@ MUTANTS = (
     ),
     Mutant(
         "R13",
+        "a call runs while an earlier one waits for a decision",
+        "shared/banksman/runs/steps.py",
+        'lambda call: call.gate != "waiting", run.open_calls)',
+        "lambda call: True, run.open_calls)",
+        "tests/scenarios/test_approvals.py::"
+        "test_what_follows_a_call_that_waits_has_not_run_before_its_decision",
+    ),
+    Mutant(
+        "R13",
         "a run continues after a rejection",
         RUNS + "steps.py",
         'run.settings.tools.on_reject == "abort" and',

@@ -38,6 +38,7 @@ RARELY = {
     "runner: done": 40,
     "runner: idempotent call executed again": 30,
     "runner: next attempt elsewhere": 30,
+    "steer: calls run during an approval request": 20,
     "runner: start refused to a disconnected one": 5,
     "runner: start refused to one whose lease an agent ended": 12,
     "runner: start stored by one whose lease an agent ended": 20,

@@ -12,6 +12,7 @@ from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System
 
@@ -204,3 +205,33 @@ async def test_each_call_of_a_card_is_decided_in_the_browser(
     results = {entry["tool"]: entry["result"] for entry in finished["data"]["tool_calls"]}
     assert results["bash"]["stdout"] == "approved\n"
     assert "keep the folder clean" in results["write_file"]["error"]
+
+
+@pytest.mark.parametrize("on_reject", ["abort", "feedback"])
+async def test_what_follows_a_call_that_waits_has_not_run_before_its_decision(
+    client: Client, http: httpx.AsyncClient, play: Play, on_reject: str
+) -> None:
+    """R13, R12, R93: calls run in order up to the first that waits; what is before it runs at once."""
+    read = ScriptedCall(name="read_file", arguments={"path": "none"})
+    command = ScriptedCall(name="bash", arguments={"command": "echo never"})
+    name = play(ScriptedReply(tool_calls=(read, command, read)), ScriptedReply(text="ok"))
+    tools = {"enabled": True, "on_reject": on_reject}
+    created = await http.post("/context/assistants", json={"model": name, "tools": tools})
+    conversation = await client.create(assistant=created.json()["id"])
+    run_id = await client.chat(conversation, "go")
+
+    await client.approval_request(run_id)
+    await client.event("tool_call.completed", run_id=run_id)
+    await eventually(lambda: parked(http, run_id))
+    before = len(client.events(conversation, "tool_call.completed"))
+    await client.approve(run_id, "reject")
+    outcome = await client.finished(run_id)
+
+    kinds = [call["result"].get("error_kind") for call in outcome["tool_calls"]]
+    assert before == 1
+    assert outcome["status"] == {"abort": "rejected", "feedback": "completed"}[on_reject]
+    assert kinds == ["tool_error", "rejected", "not_executed" if on_reject == "abort" else "tool_error"]
+
+
+async def parked(http: httpx.AsyncClient, run_id: str) -> bool:
+    return (await http.get(f"/context/runs/{run_id}")).json()["status"] == "awaiting_approval"

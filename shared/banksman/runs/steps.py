@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
@@ -94,7 +95,9 @@ def next_step(state: Conversation, now: datetime) -> Step:
     unrunnable = tuple(_refusal(call) for call in run.open_calls if _cannot_run(call))
     if unrunnable:
         return RecordEvents(run.run_id, unrunnable)
-    runnable = tuple(call for call in run.open_calls if call.gate in ("free", "approved"))
+    # What follows a call that waits for a decision waits with it: after a rejection, none of it has run.
+    due = takewhile(lambda call: call.gate != "waiting", run.open_calls)
+    runnable = tuple(call for call in due if call.gate in ("free", "approved"))
     if runnable:
         return ExecuteCalls(runnable)
     if run.waits:
@@ -181,7 +184,7 @@ def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
 
 def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
     # No runner has a request for a call that awaits a decision, or for any call of a run without an owner: a
-    # run is parked only when every call that needs no approval has its result.
+    # run is parked only when every call before the first one that waits has its result.
     return (
         state.owner is None
         or call.gate in ("waiting", "rejected", "withdrawn", "awaiting")
