@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads
 
 STANDBY_S = 0.2
@@ -22,7 +23,8 @@ async def counting(
     It stores its totals only on `flush` unless `write_every_s` is given.
     """
     async with (
+        DamagedLogs(bus) as damaged,
         UsageLedger(bus, write_every_s=write_every_s) as ledger,
-        HeadsRecorder(LogHeads(bus), fold=ledger, write_every_s=STANDBY_S, standby_s=standby_s),
+        HeadsRecorder(LogHeads(bus), damaged, ledger, write_every_s=STANDBY_S, standby_s=standby_s),
     ):
         yield ledger

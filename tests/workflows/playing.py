@@ -27,6 +27,7 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY, SERVED
 from banksman.contracts.tools import PathChange, ToolResult, failed
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.sdk.workflows import Workflow
@@ -248,7 +249,7 @@ async def serving(bus: Bus, *workflows: Workflow, **settings: Any) -> AsyncGener
     """Serve workflows as the service serves its built-in ones."""
     stop, given = asyncio.Event(), WorkflowSettings(drain_s=0.0, **settings)
     async with AsyncExitStack() as stack:
-        worker = await app.enter_worker(stack, bus, workflows)
+        worker = await app.enter_worker(stack, bus, DamagedLogs(bus), workflows)
         await app.offer(bus, worker, workflows)
         loop = asyncio.create_task(app.serve(bus, worker, given, Shares(given.slots), stop))
         try:

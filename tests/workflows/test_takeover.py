@@ -20,6 +20,7 @@ from banksman.contracts.errors import ErrorCode, Poison, Unavailable
 from banksman.contracts.events import Commit, Event, RunFinished, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import StartWorkflow
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from banksman.workflows import app
@@ -73,7 +74,7 @@ async def process(
 ) -> AsyncGenerator[WorkflowWorker]:
     """Run the worker of another process, as far as the log is concerned."""
     async with AsyncExitStack() as stack:
-        worker = await app.enter_worker(stack, bus, BUILTIN)
+        worker = await app.enter_worker(stack, bus, DamagedLogs(bus), BUILTIN)
         await app.offer(bus, worker, BUILTIN)
         log = CrashingLog(worker.ports.log, dies_at, stored, end=of or Crash())
         yield replace(worker, ports=replace(worker.ports, log=log))

@@ -64,17 +64,6 @@ class NewerVersion(Fault):
         super().__init__(f"{subject}: this process does not know version {version} of the message")
 
 
-class LogBroken(Fault):
-    """A stored commit is missing from a log: its successor names it, but the stream does not have it."""
-
-    def __init__(self, subject: str, expected: int, found: int) -> None:
-        self.expected = expected
-        self.found = found
-        super().__init__(
-            f"{subject}: expected the commit that follows {expected}, found one that follows {found}"
-        )
-
-
 class LogDamaged(Fault):
     """A log is damaged. Nothing is appended to it until an operator restores or accepts it."""
 
@@ -85,6 +74,16 @@ class LogDamaged(Fault):
         super().__init__(
             f"the log of {conversation_id} is damaged: {problem}. It accepts no run until an operator "
             "restores a backup or accepts the loss (`banksman check`)"
+        )
+
+
+class LogBroken(LogDamaged):
+    """A stored commit is missing from a log: its successor names it, but the stream does not have it."""
+
+    def __init__(self, subject: str, expected: int, found: int) -> None:
+        super().__init__(
+            subject.rpartition(".")[2],
+            f"the commit after message {expected} is missing, the next one follows message {found}",
         )
 
 

@@ -49,6 +49,7 @@ CheckName = Literal[
     "background",
     "disk",
     "lease",
+    "log_record",
     "logs",
     "nats",
     "nats_api",
@@ -85,38 +86,25 @@ class ServiceState(Stored):
 
 
 class HeadsMark(Stored):
-    """The start of the record of all logs; replaced when the record is rebuilt."""
+    """The claim of the process that writes the record of the last commits of all logs."""
 
     generation: Token
-    """Id of this record; the keys of its segments begin with it."""
-    stream_created: Timestamp
-    """When the server created the stream EVENTS. A stream with another time is a different stream."""
+    """Id of the claim."""
     began_at: Timestamp
-
-
-class LogHead(Stored):
-    """The commits of one log in one segment of the stream."""
-
-    commits: int = Field(ge=1)
-    """Number of its commits in the segment."""
-    last: int = Field(ge=1)
-    """Stream sequence of the last of these commits."""
 
 
 class HeadsSegment(Stored):
     """The logs with commits in one segment of the stream."""
 
-    upto: int = Field(ge=0)
-    """Stream sequence of the last counted commit. Later commits are not counted."""
-    heads: dict[str, LogHead] = Field(default_factory=dict[str, LogHead])
-    """Heads by `{tenant}.{conversation}`."""
+    heads: dict[str, int] = Field(default_factory=dict[str, int])
+    """Stream sequence of the last commit in the segment, by `{tenant}.{conversation}`."""
 
 
 class DamagedLog(Stored):
     """A log in which no run continues until an operator restores it or accepts the loss."""
 
     tenant: str
-    """Empty, like `conversation_id`, if the record concerns all logs."""
+    """Empty, like `conversation_id`, if the problem concerns all logs, or the record of their ends."""
     conversation_id: str
     problem: str
     found_at: Timestamp

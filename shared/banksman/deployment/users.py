@@ -174,9 +174,7 @@ def agent() -> User:
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
             # One agent follows all logs, and adds up the usage of each tenant over all agents for the others.
             subjects.counted_usage(),
-            api("CONSUMER.CREATE", names.EVENTS, ANY),
-            api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
-            *(api("STREAM.PURGE", stream) for stream in (*_STREAMS, kv_stream(names.HEADS))),
+            *(api("STREAM.PURGE", stream) for stream in _STREAMS),
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),
             *(runner_api(verb, stream) for verb, stream in REMOVES_OBJECTS),
@@ -336,6 +334,9 @@ def _drives_runs() -> tuple[str, ...]:
         api("STREAM.PURGE", object_stream(names.SNAPSHOTS)),
         *_inspects(),
         *_reads(ANY),
+        # They compare the logs with the record of their ends before they work.
+        api("CONSUMER.CREATE", names.EVENTS, ANY),
+        api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
     )
 
 

@@ -2,118 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import subjects_in
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ
-from banksman.bus.storage.log import StoredCommit, stored_commit
+from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from banksman.contracts.events import ConversationUpdated
+from banksman.contracts.events import Commit, ConversationUpdated
 
 
-@dataclass(frozen=True, slots=True)
-class LogProblem:
-    tenant: str
-    conversation_id: str
-    problem: str
+class Continuity:
+    """Compares each commit with the one before it in its log, by their headers, in stream order."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[int, int, str]] = {}
+        """Stream sequence, last event and log epoch of the last commit of each log, by subject."""
+
+    def problem(self, subject: str, stream_seq: int, headers: Mapping[str, str]) -> str | None:
+        """Return why the next commit of a log does not follow the commits before it."""
+        try:
+            first, last, prev = (int(headers[name]) for name in (FIRST_SEQ, LAST_SEQ, PREV))
+            epoch = headers[LOG_EPOCH]
+        except (KeyError, ValueError):
+            return f"message {stream_seq} is no commit"
+        # The events before the first commit of a log are numbered up to 0.
+        prev_seq, end, prev_epoch = self._heads.get(subject, (0, 0, epoch))
+        self._heads[subject] = (stream_seq, last, epoch)
+        if first > end + 1:
+            return f"events {end + 1} to {first - 1} are missing"
+        if first <= end:
+            return f"event {first} is stored twice, the second time in message {stream_seq}"
+        if prev != prev_seq:
+            return f"message {stream_seq} names predecessor {prev} instead of {prev_seq}"
+        # Only a restore starts a new epoch, with a commit that has no events.
+        if epoch != prev_epoch and first <= last:
+            return f"message {stream_seq} is from another log epoch"
+        return None
 
 
-@dataclass(slots=True)
-class _Head:
-    stream_seq: int
-    last_seq: int
-    log_epoch: str
-
-
-async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
-    """Yield tenant and id of each conversation that has a log."""
-    async for subject, _ in subjects_in(bus, EVENTS, subjects.all_of("conversation")):
-        yield parts(subject)
-
-
-async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[LogProblem]:
-    """Read all commits, or only the log on `subject`, and yield the first problem of each damaged log."""
-    heads: dict[str, _Head] = {}
-    damaged: set[str] = set()
+async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[tuple[str, str]]:
+    """Read all commits, or those on `subject`; yield each damaged log and its first problem."""
+    check, damaged = _CommitCheck(), set[str]()
     async for message in jetstream.read(bus, EVENTS, subject or subjects.all_of("conversation")):
-        if message.subject in damaged:
-            continue
-        problem = _next(heads, message)
-        if problem is not None:
+        if message.subject not in damaged and (problem := check.problem(message)):
             damaged.add(message.subject)
-            heads.pop(message.subject, None)
-            yield LogProblem(*parts(message.subject), problem)
+            yield log_of(message.subject), problem
 
 
 async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
     """Return the messages of a log from the first damaged one; none if the log is intact."""
-    heads: dict[str, _Head] = {}
-    found: list[StoredMessage] = []
+    check, found = _CommitCheck(), list[StoredMessage]()
     async for message in jetstream.read(bus, EVENTS, subject, current=True):
-        if found or _next(heads, message) is not None:
+        if found or check.problem(message) is not None:
             found.append(message)
     return found
 
 
-def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
-    """Process the next message of a log; return its problem, or None."""
-    try:
-        stored = stored_commit(message)
-    except Poison as poison:
-        return poison.reason
-    commit, head = stored.commit, heads.get(message.subject)
-    if message.headers.get(FIRST_SEQ) != str(commit.first_seq) or message.headers.get(LAST_SEQ) != str(
-        commit.last_seq
-    ):
-        return f"message {message.stream_seq} does not match its headers"
-    problem = _numbering(stored) or (_beginning(stored) if head is None else _continuity(head, stored))
-    heads[message.subject] = _Head(stored.stream_seq, commit.last_seq, commit.log_epoch)
-    return problem
+class _CommitCheck:
+    def __init__(self) -> None:
+        self._continuity = Continuity()
+        self._begun: set[str] = set()
+
+    def problem(self, message: StoredMessage) -> str | None:
+        begins = message.subject not in self._begun
+        self._begun.add(message.subject)
+        problem = self._continuity.problem(message.subject, message.stream_seq, message.headers)
+        try:
+            commit = stored_commit(message).commit
+        except Poison as poison:
+            return poison.reason
+        if message.headers.get(FIRST_SEQ) != str(commit.first_seq) or message.headers.get(LAST_SEQ) != str(
+            commit.last_seq
+        ):
+            return f"message {message.stream_seq} does not match its headers"
+        for expected, event in enumerate(commit.events, start=commit.first_seq):
+            if event.seq != expected:
+                return f"message {message.stream_seq} holds event {event.seq} instead of {expected}"
+        # The commits before the tombstone of a deleted conversation are purged.
+        return None if begins and _is_tombstone(commit) else problem
 
 
-def _numbering(stored: StoredCommit) -> str | None:
-    commit = stored.commit
-    for expected, event in enumerate(commit.events, start=commit.first_seq):
-        if event.seq != expected:
-            return f"message {stored.stream_seq} holds event {event.seq} instead of {expected}"
-    return None
-
-
-def _beginning(stored: StoredCommit) -> str | None:
-    """Check that a log begins with event 1, or with the tombstone of a deleted conversation."""
-    if stored.prev == 0 and stored.commit.first_seq == 1:
-        return None
-    if is_tombstone(stored):
-        return None
-    return f"events 1 to {stored.commit.first_seq - 1} are missing"
-
-
-def is_tombstone(stored: StoredCommit) -> bool:
-    """Return whether a commit is the tombstone of a deleted conversation; earlier commits may be purged."""
-    bodies = [event.data for event in stored.commit.events]
+def _is_tombstone(commit: Commit) -> bool:
+    bodies = [event.data for event in commit.events]
     return any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies)
 
 
-def _continuity(head: _Head, stored: StoredCommit) -> str | None:
-    commit = stored.commit
-    if commit.first_seq > head.last_seq + 1:
-        return f"events {head.last_seq + 1} to {commit.first_seq - 1} are missing"
-    if commit.first_seq <= head.last_seq:
-        return f"event {commit.first_seq} is stored twice, the second time in message {stored.stream_seq}"
-    if stored.prev != head.stream_seq:
-        return f"message {stored.stream_seq} names predecessor {stored.prev} instead of {head.stream_seq}"
-    # Only a restore starts a new epoch, with a commit that has no events.
-    if commit.log_epoch != head.log_epoch and commit.events:
-        return f"message {stored.stream_seq} is from another log epoch"
-    return None
-
-
-def parts(subject: str) -> tuple[str, str]:
-    """Return tenant and conversation of a log's subject."""
-    _, tenant, conversation_id = subject.split(".")
-    return tenant, conversation_id
+def log_of(subject: str) -> str:
+    """Return `{tenant}.{conversation}` of a log's subject."""
+    return subject.partition(".")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 ALL = "all"
 """Key of a problem that concerns all logs together."""
+RECORD = "record"
+"""Key that is present while the record of the ends of logs is incomplete."""
 SHOWN = 5
 """Number of logs that a readiness warning names; others are only counted."""
 
@@ -29,58 +32,63 @@ OnFound = Callable[[str, str], None]
 class DamagedLogs:
     """The damaged logs. Within its context, the view follows changes by other processes."""
 
-    def __init__(self, bus: Bus, *, on_found: OnFound | None = None) -> None:
-        """Create the view; `on_found` is called once for each log that becomes damaged."""
+    def __init__(self, bus: Bus) -> None:
         self._bucket = Bucket(bus, DAMAGED, DamagedLog)
         self._view = BucketView(self._bucket, on_change=self._changed)
-        self.on_found = on_found
+        self.on_found: OnFound | None = None
+        """Called once for each log that becomes damaged."""
+        self.current = asyncio.Event()
+        """Cleared while the logs are not checked yet since the connection to NATS was made."""
+        self.current.set()
 
-    def problem(self, tenant: str, conversation_id: str) -> str | None:
-        entry = self._view.get(key_of(tenant, conversation_id))
-        return self.of_all if entry is None else entry.value.problem
-
-    def check(self, tenant: str, conversation_id: str) -> None:
-        """Raise `LogDamaged` if the log, or all logs together, are damaged."""
-        if problem := self.problem(tenant, conversation_id):
-            raise LogDamaged(conversation_id, problem)
-
-    @property
-    def of_all(self) -> str | None:
-        """The problem of all logs together, or None."""
-        entry = self._view.get(ALL)
-        return None if entry is None else entry.value.problem
+    def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
+        """Return the damage of a log, or of all logs together; None if none is known."""
+        problem = self._problem(f"{tenant}.{conversation_id}") or self._problem(ALL)
+        return LogDamaged(conversation_id, problem) if problem else None
 
     @property
-    def logs(self) -> list[DamagedLog]:
-        return [entry.value for entry in self._view.entries() if entry.key != ALL]
+    def logs(self) -> dict[str, str]:
+        """The problems by `{tenant}.{conversation}`."""
+        return {entry.key: entry.value.problem for entry in self._view.entries() if "." in entry.key}
 
     async def unready(self) -> str | None:
         """Return why a process is not ready: a problem of all logs together; otherwise None."""
-        return self.of_all
+        return self._problem(ALL)
 
     async def warning(self) -> str | None:
-        found = self.logs
+        found = [f"{log.replace('.', '/')}: {problem}" for log, problem in self.logs.items()]
         if not found:
             return None
-        named = "; ".join(f"{log.tenant}/{log.conversation_id}: {log.problem}" for log in found[:SHOWN])
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        named = "; ".join(found[:SHOWN])
         return f"{len(found)} damaged: {named}{more}. `banksman check` lists them with the remedy"
+
+    async def incomplete(self) -> str | None:
+        """Return a warning while a further loss of the end of a log would not be detected."""
+        problem = self._problem(RECORD)
+        return problem and f"the record of the ends of logs is incomplete: {problem}"
 
     async def report(self, tenant: str, conversation_id: str, problem: str) -> LogDamaged:
         """Report a damaged log to all services and return the error to raise."""
-        await self.put(found_now(tenant, conversation_id, problem))
+        await self.put(f"{tenant}.{conversation_id}", problem)
         return LogDamaged(conversation_id, problem)
 
-    async def put(self, damaged: DamagedLog) -> None:
+    async def put(self, key: str, problem: str) -> None:
         """Store a report, unless the log has one."""
-        key = key_of(damaged.tenant, damaged.conversation_id)
-        if await self._bucket.create(key, damaged) is not None:
-            logger.error("log %s is damaged: %s", key, damaged.problem)
+        tenant, _, conversation_id = key.rpartition(".")
+        report = DamagedLog(
+            tenant=tenant,
+            conversation_id=conversation_id if tenant else "",
+            problem=problem,
+            found_at=datetime.now(UTC),
+        )
+        if await self._bucket.create(key, report) is not None:
+            logger.error("log %s is damaged: %s", key, problem)
 
-    async def clear(self, tenant: str, conversation_id: str) -> None:
+    async def clear(self, key: str) -> None:
         """Remove the report of a log that was repaired, accepted or deleted."""
-        if await self._bucket.get(key_of(tenant, conversation_id)) is not None:
-            await self._bucket.delete(key_of(tenant, conversation_id))
+        if await self._bucket.get(key) is not None:
+            await self._bucket.delete(key)
 
     async def __aenter__(self) -> Self:
         await self._view.__aenter__()
@@ -91,16 +99,11 @@ class DamagedLogs:
     ) -> None:
         await self._view.__aexit__(kind, error, trace)
 
+    def _problem(self, key: str) -> str | None:
+        entry = self._view.get(key)
+        return entry and entry.value.problem
+
     def _changed(self, key: str, entry: Entry[DamagedLog] | None) -> None:
-        if entry is not None and key != ALL and self.on_found is not None:
-            self.on_found(entry.value.tenant, entry.value.conversation_id)
-
-
-def found_now(tenant: str, conversation_id: str, problem: str) -> DamagedLog:
-    """Return a report with the current time; for all logs together if the conversation is empty."""
-    now = datetime.now(UTC)
-    return DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
-
-
-def key_of(tenant: str, conversation_id: str) -> str:
-    return f"{tenant}.{conversation_id}" if conversation_id else ALL
+        tenant, _, conversation_id = key.rpartition(".")
+        if entry is not None and tenant and self.on_found is not None:
+            self.on_found(tenant, conversation_id)

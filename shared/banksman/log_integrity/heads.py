@@ -1,201 +1,185 @@
-"""Record of the stored logs: the number of commits of each log, and its last commit.
+"""Record of the last commit of each log: a log that lost its end looks like a shorter log.
 
-A log that lost its last commits looks like a shorter log. Therefore one agent follows the headers of all
-commits in stream order and records every few seconds to which logs they belong. The record is divided into
-segments of the stream, so that the size of a write depends on the recent commits and not on the number of
-conversations. Runs write nothing to the record. It may lack the commits of the last seconds before a crash,
-and it never contains commits that were not stored.
+Each commit names its predecessor, so only the end of a log needs this record. One agent follows the headers
+of all commits and records every few seconds to which logs they belong. Runs write nothing to the record. It
+may lack the commits of the last seconds before a crash, and never contains commits that were not stored.
 
-`survey` compares the stored logs with the record. The server counts the messages of each subject in memory. A
-count below the record shows that a log lost commits: in the middle, at the end, or all of them. Only these
-logs are read, because the log of a deleted conversation has only its tombstone.
+The record has a message for each segment of the stream, so that the size of a write depends on the recent
+commits and not on the number of conversations. Each segment is stored twice. Recording a segment again only
+adds to it: a lost segment is recorded from the stream, and a lost commit stays recorded, after a restart too,
+until an operator accepts its loss.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import call
-from banksman.bus.names import EVENTS, HEADS, api, kv_stream, kv_subject
+from banksman.bus.jetstream import ApiError, call
+from banksman.bus.names import EVENTS, HEADS, api
 from banksman.bus.settings import Replicas
-from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import stored_commit
-from banksman.bus.storage.tail import last_sequence
+from banksman.bus.storage.tail import stored_headers
 from banksman.contracts import subjects
-from banksman.contracts.administration import DamagedLog, HeadsMark, HeadsSegment
+from banksman.contracts.administration import HeadsMark, HeadsSegment
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
-from banksman.contracts.wire import Timestamp
-from banksman.log_integrity.check import is_tombstone
-from banksman.log_integrity.damage import found_now
+from banksman.log_integrity.check import log_of
 
 SEGMENT_COMMITS = 2_000
 """Stream sequences per segment of the record."""
+CONFIRM_S: Mapping[Replicas, float] = {1: 1.0, 3: 10.0}
+"""Seconds for which a commit must be missing before it counts as lost, by number of replicas: a newly elected
+leader may still be catching up with the other servers."""
+RECHECK_S = 0.5
 
 _MARK = "mark"
-_TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(Timestamp)
+_COPIES = ("a", "b")
 
-CONFIRM_S: Mapping[Replicas, float] = {1: 1.0, 3: 10.0}
-"""Seconds for which commits must be missing before a log counts as damaged, by number of replicas: a newly
-elected leader may still be catching up with the other servers."""
-RECHECK_S = 0.5
-MAX_DAMAGED = 1_000
-"""Number of damaged logs above which all conversations stop, because the store itself is in doubt."""
+Segment = dict[str, int]
+"""Stream sequence of the last commit of each log, `{tenant}.{conversation}`, in one segment."""
 
 
-@dataclass(slots=True)
-class KnownLog:
-    """The recorded state of a log."""
-
-    commits: int = 0
-    last: int = 0
-    """Stream sequence of its last commit."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class KnownHeads:
-    """The recorded state of all logs."""
+    copies: tuple[dict[int, Segment], dict[int, Segment]]
+    """The segments by number, in each copy."""
+    end: int
+    """Stream sequence of the last message of the stream."""
 
-    mark: Entry[HeadsMark] | None = None
-    """Start of the record; None if there is no record."""
-    upto: int = 0
-    """Stream sequence of the last recorded commit."""
-    logs: dict[str, KnownLog] = field(default_factory=dict[str, KnownLog])
-    """By `{tenant}.{conversation}`."""
+    @property
+    def logs(self) -> Segment:
+        """The last recorded commit of each log."""
+        logs: Segment = {}
+        for copy in self.copies:
+            for heads in copy.values():
+                logs |= {log: max(last, logs.get(log, 0)) for log, last in heads.items()}
+        return logs
+
+    @property
+    def newest(self) -> int:
+        """The number of the segment that contains the end of the stream, or of the last recorded one."""
+        recorded = max((max(copy, default=0) for copy in self.copies), default=0)
+        return min(recorded, number_of(self.end))
+
+    @property
+    def in_one_copy(self) -> list[tuple[int, Segment]]:
+        """The segments that are lost in the other copy."""
+        first, second = self.copies
+        return [(number, (first | second)[number]) for number in first.keys() ^ second.keys()]
+
+    @property
+    def missing(self) -> list[int]:
+        """The numbers of the segments in neither copy: the ends of logs in them may be lost unnoticed."""
+        first, second = self.copies
+        needed = range(number_of(self.end) + 1) if self.end else ()
+        return [number for number in needed if number not in first and number not in second]
 
 
 class LogHeads:
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self._marks = Bucket(bus, HEADS, HeadsMark)
-        self.segments = Bucket(bus, HEADS, HeadsSegment)
-
-    async def mark(self) -> Entry[HeadsMark] | None:
-        """Return the start of the record."""
-        return await self._marks.get_or_drop(_MARK)
+        self._segments = Bucket(bus, HEADS, HeadsSegment)
 
     async def read(self) -> KnownHeads:
-        """Return the complete record. A replica may serve the read, so the last seconds can be missing."""
-        known = KnownHeads(await self.mark())
-        if known.mark is None:
-            return known
-        async for entry in self.segments.entries(known.mark.value.generation):
-            known.upto = max(known.upto, entry.value.upto)
-            for name, head in entry.value.heads.items():
-                log = known.logs.setdefault(name, KnownLog())
-                log.commits += head.commits
-                log.last = max(log.last, head.last)
-        return known
+        """Return the complete record."""
+        end = int((await call(self.bus, api("STREAM.INFO", EVENTS)))["state"]["last_seq"])
+        return KnownHeads((await self._copy(_COPIES[0]), await self._copy(_COPIES[1])), end)
 
-    async def newest(self, generation: str) -> Entry[HeadsSegment] | None:
-        """Return the segment that was written last, or None."""
-        subject = kv_subject(HEADS, f"{generation}.>")
-        message = await jetstream.last_message(self.bus, kv_stream(HEADS), subject)
-        if message is None:
-            return None
-        try:
-            return self.segments.entry(message)
-        except Poison as poison:
-            await self.segments.unreadable.report(message, poison.reason)
-            raise
+    async def claim(self) -> str:
+        """Make the caller the process that writes the record; return the id of its claim."""
+        mark = HeadsMark(generation=new_id("g"), began_at=datetime.now(UTC))
+        await self._marks.put(_MARK, mark)
+        return mark.generation
 
-    async def is_behind(self, newest: Entry[HeadsSegment] | None) -> bool:
-        """Return whether there are commits after those of the newest segment."""
-        return await last_sequence(self.bus, EVENTS) > (newest.value.upto if newest else 0)
+    async def claimed_by(self) -> str | None:
+        """Return the id of the newest claim."""
+        mark = await self._marks.get_or_drop(_MARK)
+        return mark and mark.value.generation
 
-    async def begin(self, earlier: Entry[HeadsMark] | None) -> HeadsMark | None:
-        """Replace the record by one of the stored commits; return None if another process replaced it."""
-        mark = HeadsMark(
-            generation=new_id("g"),
-            stream_created=created_at(await call(self.bus, api("STREAM.INFO", EVENTS))),
-            began_at=datetime.now(UTC),
-        )
-        if earlier is None:
-            written = await self._marks.create(_MARK, mark)
-        else:
-            written = await self._marks.update(_MARK, mark, earlier.revision)
-            subject = kv_subject(HEADS, f"{earlier.value.generation}.>")
-            await jetstream.purge_subject(self.bus, kv_stream(HEADS), subject)
-        return mark if written is not None else None
+    async def add(self, number: int, heads: Segment) -> None:
+        """Record commits of a segment. Safe to repeat, also by several processes."""
+        for copy in _COPIES:
+            await self._change(
+                f"{copy}.{number}",
+                lambda known: known | {log: max(last, known.get(log, 0)) for log, last in heads.items()},
+            )
 
+    async def forget(self, is_forgotten: Callable[[str], bool]) -> None:
+        """Remove logs from the record: the loss of a log was accepted, or its tenant deleted."""
+        for copy in _COPIES:
+            for number in await self._copy(copy):
+                await self._change(
+                    f"{copy}.{number}",
+                    lambda known: {log: last for log, last in known.items() if not is_forgotten(log)},
+                )
 
-def created_at(info: dict[str, Any]) -> datetime:
-    return _TIMESTAMP.validate_python(info["created"])
+    async def _copy(self, copy: str) -> dict[int, Segment]:
+        entries = self._segments.entries(copy)
+        return {int(entry.key.rpartition(".")[2]): entry.value.heads async for entry in entries}
 
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    known: KnownHeads
-    damaged: tuple[DamagedLog, ...] = ()
-    reuses_sequences: bool = False
-    """Whether the stream reassigns recorded sequences, because it ends before them or was recreated."""
+    async def _change(self, key: str, changed: Callable[[Segment], Segment]) -> None:
+        """Apply a change to the stored segment, or to an empty one."""
+        written = None
+        while written is None:
+            entry = await self._segments.get_or_drop(key)
+            heads = changed(entry.value.heads if entry else {})
+            if entry is None:
+                written = await self._segments.create(key, HeadsSegment(heads=heads))
+            elif heads != entry.value.heads:
+                written = await self._segments.update(key, HeadsSegment(heads=heads), entry.revision)
+            else:
+                return
 
 
-async def survey(heads: LogHeads) -> Survey:
-    """Compare the stored commits with the record."""
-    bus = heads.bus
-    # The record is read before the counts, because logs only grow in between, except on deletion.
-    known = await heads.read()
-    if known.mark is None:
-        return Survey(known)
-    every_log = subjects.all_of("conversation")
-    stored = {
-        subject.partition(".")[2]: count
-        async for subject, count in jetstream.subjects_in(bus, EVENTS, every_log)
-    }
-    info = await call(bus, api("STREAM.INFO", EVENTS))
-    suspects = {name: log for name, log in known.logs.items() if stored.get(name, 0) < log.commits}
-    # With a maximum age set by an operator, the server removes old commits, so a lower count is no loss.
-    damaged = [] if info["config"].get("max_age") else await _confirmed(bus, suspects)
-    reuses_sequences = (
-        int(info["state"]["last_seq"]) < known.upto or created_at(info) != known.mark.value.stream_created
-    )
-    return Survey(known, tuple(damaged), reuses_sequences)
+def number_of(stream_seq: int) -> int:
+    """Return the number of the segment of a commit."""
+    return max(stream_seq - 1, 0) // SEGMENT_COMMITS
 
 
-async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[DamagedLog]:
-    """Return the logs that lack commits throughout `CONFIRM_S`."""
+async def lost_ends(bus: Bus, known: KnownHeads) -> dict[str, str]:
+    """Return the problem of each log that ends before its last recorded commit."""
+    ends: Segment = {}
+    async for message in stored_headers(bus, EVENTS, last_on=subjects.all_of("conversation")):
+        ends[log_of(message.subject)] = message.stream_seq
+    suspects = {log: last for log, last in known.logs.items() if ends.get(log, 0) < last}
+    # With a maximum age set by an operator, the server removes old commits.
+    if not suspects or (await call(bus, api("STREAM.INFO", EVENTS)))["config"].get("max_age"):
+        return {}
+    return await confirmed(bus, suspects)
+
+
+async def confirmed(bus: Bus, suspects: Segment) -> dict[str, str]:
+    """Return the problem of each log that lacks its last commit throughout `CONFIRM_S`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CONFIRM_S[bus.settings.replicas]
-    found = {name: await _problem(bus, name, log) for name, log in suspects.items()}
-    while any(found.values()) and loop.time() < deadline:
+    while True:
+        problems = {log: await _problem(bus, log, last) for log, last in suspects.items()}
+        found = {log: problem for log, problem in problems.items() if problem is not None}
+        if not found or loop.time() > deadline:
+            return found
+        suspects = {log: suspects[log] for log in found}
         await asyncio.sleep(RECHECK_S)
-        found = {
-            name: await _problem(bus, name, suspects[name]) for name, problem in found.items() if problem
-        }
-    return [
-        found_now(tenant, conversation_id, problem)
-        for name, problem in found.items()
-        if problem is not None
-        for tenant, _, conversation_id in (name.partition("."),)
-    ]
 
 
-async def _problem(bus: Bus, name: str, log: KnownLog) -> str | None:
-    """Return a sentence about the lost commits; None if none is lost, or if the conversation was deleted."""
-    tenant, _, conversation_id = name.partition(".")
-    subject = subjects.conversation(tenant, conversation_id)
-    last = await jetstream.last_message(bus, EVENTS, subject)
-    first = await jetstream.next_message(bus, EVENTS, subject, after=0)
-    if last is None or first is None:
-        return f"all of it is lost: {log.commits} commits were stored"
+async def _problem(bus: Bus, log: str, last: int) -> str | None:
+    """Return a sentence about the lost end of a log; None if nothing is lost."""
+    subject = subjects.conversation(*log.split("."))
     try:
-        end = stored_commit(last).commit.last_seq
-        if is_tombstone(stored_commit(first)):
-            return None
+        found = await jetstream.last_message(bus, EVENTS, subject)
+        if found is None:
+            return f"all of it is lost: its last commit was message {last}"
+        end = stored_commit(found).commit.last_seq
     except Poison as poison:
         return poison.reason
-    count = await jetstream.count_below(bus, EVENTS, subject)
-    if count >= log.commits:
+    except ApiError as error:
+        return f"its last commit, message {last}, cannot be read: {error.description}"
+    if found.stream_seq >= last:
         return None
-    if last.stream_seq < log.last:
-        return f"its end after event {end} is lost: {log.commits} commits were stored, {count} are left"
-    return f"{log.commits - count} commits within it are lost: {log.commits} commits were stored"
+    return f"its end after event {end} is lost: its last commit was message {last}"

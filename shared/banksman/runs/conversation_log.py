@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from datetime import datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import LogBroken, LogDamaged
+from banksman.bus.errors import LogBroken
 from banksman.bus.storage.log import AppendConflict, EventLog, StoredCommit
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import (
@@ -28,7 +28,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import text_of
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import CONFIRM_S, RECHECK_S
+from banksman.log_integrity.heads import confirmed
 from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.snapshots import SNAPSHOT_S, SnapshotStore, is_due, snapshot_commit
 from banksman.runs.state import Conversation
@@ -62,6 +62,9 @@ class ConversationLog:
             LogDamaged: A commit is missing from the log, or the log is known to be damaged.
             Poison: A commit cannot be decoded.
         """
+        if self._damaged is not None and (tenant, conversation_id) not in self._folds:
+            # The server may have restarted, and this process does not know where the log ended.
+            await self._damaged.current.wait()
         self._check(tenant, conversation_id)
         try:
             return await self._folded(self.cached(tenant, conversation_id))
@@ -73,7 +76,7 @@ class ConversationLog:
         except LogBroken as broken:
             if self._damaged is None:
                 raise
-            raise await self._damaged.report(tenant, conversation_id, str(broken)) from broken
+            raise await self._damaged.report(tenant, conversation_id, broken.problem) from broken
 
     async def append(
         self, state: Conversation, commit: Commit, *, folded: Conversation | None = None
@@ -167,35 +170,21 @@ class ConversationLog:
         return None if isinstance(stored, AppendConflict) else stored
 
     def _check(self, tenant: str, conversation_id: str) -> None:
-        if self._damaged is None:
-            return
-        try:
-            self._damaged.check(tenant, conversation_id)
-        except LogDamaged:
+        if self._damaged and (damage := self._damaged.damage(tenant, conversation_id)):
             self.forget(tenant, conversation_id)
-            raise
+            raise damage
 
     async def _check_end(self, state: Conversation, conflict: AppendConflict) -> None:
         """Check after a conflict that the log did not lose its end: an owner would retry forever."""
-        found = conflict.last
-        if found >= state.stream_seq:
+        if conflict.last >= state.stream_seq:
             return
         logger.error("%s: commits up to %d are lost", state.conversation_id, state.stream_seq)
         self.forget(state.tenant, state.conversation_id)
         if self._damaged is None:
             return
-        loop = asyncio.get_running_loop()
-        # A new leader may not have applied its last entries yet, so a log counts as damaged only after a
-        # while.
-        deadline = loop.time() + CONFIRM_S[self._bus.settings.replicas]
-        while loop.time() <= deadline:
-            await asyncio.sleep(RECHECK_S)
-            last = await self._commits.last(state.tenant, state.conversation_id)
-            found = 0 if last is None else last.stream_seq
-            if found >= state.stream_seq:
-                return
-        problem = f"it ends with message {found}, and the message stored at {state.stream_seq} is missing"
-        raise await self._damaged.report(state.tenant, state.conversation_id, problem)
+        log = f"{state.tenant}.{state.conversation_id}"
+        if found := await confirmed(self._bus, {log: state.stream_seq}):
+            raise await self._damaged.report(state.tenant, state.conversation_id, found[log])
 
     def _remember(self, state: Conversation) -> Conversation:
         key = (state.tenant, state.conversation_id)

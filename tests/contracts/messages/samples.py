@@ -212,9 +212,8 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _integrity() -> Iterator[tuple[str, BaseModel]]:
-    yield "heads.mark", administration.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
-    head = administration.LogHead(commits=2, last=7)
-    yield "heads.segment", administration.HeadsSegment(upto=9, heads={"acme.c1": head})
+    yield "heads.mark", administration.HeadsMark(generation="g1", began_at=LATER)
+    yield "heads.segment", administration.HeadsSegment(heads={"acme.c1": 7})
     damaged = administration.DamagedLog(
         tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS
     )

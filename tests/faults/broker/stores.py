@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 Damage = Callable[[Path], None]
@@ -73,3 +73,40 @@ def lose_meta_inf(stream: Path) -> None:
 def lose_everything(stream: Path) -> None:
     """Remove the whole directory."""
     shutil.rmtree(stream)
+
+
+def flip_in_last_on(stream: Path, subject: str) -> int:
+    """Flip a bit in the content of the last message on a subject; return its sequence."""
+    return _flip_on(stream, lambda found: found == subject)[-1]
+
+
+def flip_in_all_below(stream: Path, prefix: str) -> list[int]:
+    """Flip a bit in the content of each message whose subject has a prefix; return their sequences."""
+    return _flip_on(stream, lambda found: found.startswith(prefix), only_last=False)
+
+
+def _flip_on(stream: Path, is_hit: Callable[[str], bool], *, only_last: bool = True) -> list[int]:
+    hits = [
+        (block, content_end, seq)
+        for block in blocks(stream)
+        for subject, seq, content_end in _messages(block.read_bytes())
+        if is_hit(subject)
+    ]
+    assert hits, stream
+    for block, content_end, _ in hits[-1:] if only_last else hits:
+        content = bytearray(block.read_bytes())
+        content[content_end - 2] ^= 1
+        block.write_bytes(content)
+    return [seq for _, _, seq in (hits[-1:] if only_last else hits)]
+
+
+def _messages(content: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield subject, sequence and the end of the content of each message of a block."""
+    begin = 0
+    while begin < len(content):
+        end = begin + (int.from_bytes(content[begin : begin + 4], "little") & 0x7FFFFFFF)
+        seq = int.from_bytes(content[begin + 4 : begin + 12], "little")
+        length = int.from_bytes(content[begin + 20 : begin + 22], "little")
+        if not seq >> 62:  # neither removed nor the mark of a removal
+            yield content[begin + 22 : begin + 22 + length].decode(), seq, end - 8
+        begin = end

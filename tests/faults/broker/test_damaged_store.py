@@ -23,7 +23,7 @@ from banksman.cli.operator.recovery import cut
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit, ConversationUpdated, HistoryCut
-from banksman.log_integrity.check import LogProblem, check_logs
+from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
 from tests.bus.test_late_results import late
 from tests.faults.broker.stores import blocks, flip_a_bit, stream_of
@@ -68,8 +68,8 @@ async def test_a_foreign_event_is_found(own_nats: NatsServer, tenant: str) -> No
         foreign._ends["c1"] = (stored.stream_seq, 1)  # it continues from our end
         await foreign.commit("c1", None, ConversationUpdated(title="theirs"))
     [damage] = await _damages(own_nats)
-    assert damage.conversation_id == "c1"
-    assert "is from another log epoch" in damage.problem
+    assert damage[0] == f"{tenant}.c1"
+    assert "is from another log epoch" in damage[1]
 
 
 async def test_log_with_a_gap_continues_before_it_and_the_rest_is_in_a_file(
@@ -179,7 +179,7 @@ async def _written(server: NatsServer, tenant: str) -> tuple[str, str]:
 
 async def _is_noticed(server: NatsServer, tenant: str, hurt: str, whole: str) -> None:
     [damage] = await _damages(server)
-    assert (damage.tenant, damage.conversation_id) == (tenant, hurt)
+    assert damage[0] == f"{tenant}.{hurt}"
     async with _gateway(server, tenant) as (_, served):
         async with served.socket() as socket:
             refused = await socket.request("chat.send", conversation_id=hurt, content="on?")
@@ -189,7 +189,7 @@ async def _is_noticed(server: NatsServer, tenant: str, hurt: str, whole: str) ->
             assert accepted["type"] == "ack"
 
 
-async def _damages(server: NatsServer) -> list[LogProblem]:
+async def _damages(server: NatsServer) -> list[tuple[str, str]]:
     async with await connect(server) as bus:
         return [damage async for damage in check_logs(bus)]
 

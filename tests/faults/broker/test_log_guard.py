@@ -10,8 +10,9 @@ from functools import partial
 
 import pytest
 
-from banksman.agent.logs.guard import SCRUB_AFTER_S, LogGuard
 from banksman.agent.logs.heads_recorder import HeadsRecorder
+from banksman.agent.logs.scrub import SCRUB_AFTER_S, LogScrub
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.errors import LogDamaged
@@ -28,7 +29,8 @@ from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads, survey
+from banksman.log_integrity.guard import LogGuard
+from banksman.log_integrity.heads import SEGMENT_COMMITS, KnownHeads, LogHeads, lost_ends
 from banksman.runs.conversation_log import ConversationLog
 from tests.bus.builders import commit, now
 from tests.faults.broker.stores import (
@@ -66,15 +68,17 @@ async def test_logs_lost_by_a_store_are_reported_before_work_begins(
     last = await _filled(own_nats, tenant)
     await _altered(own_nats, damage)
     async with _guarded(own_nats) as (bus, damaged):
-        assert {log.conversation_id for log in damaged.logs} == hurt
-        assert all("commits were stored" in log.problem for log in damaged.logs)
+        assert damaged.logs.keys() == {f"{tenant}.{conversation}" for conversation in hurt}
+        assert all("its last commit was message" in problem for problem in damaged.logs.values())
         assert await last_sequence(bus, EVENTS) < last
         assert f"{tenant}/{min(hurt)}" in (await damaged.warning() or "")
         for conversation in {EARLY, MIDDLE, LATE} - hurt:
-            assert damaged.problem(tenant, conversation) is None
+            assert damaged.damage(tenant, conversation) is None
     async with _guarded(own_nats) as (bus, damaged):
-        assert {log.conversation_id for log in damaged.logs} == hurt, "it was forgotten"
-        assert (await survey(LogHeads(bus))).damaged == ()
+        assert damaged.logs.keys() == {f"{tenant}.{conversation}" for conversation in hurt}, (
+            "it was forgotten"
+        )
+        assert (await _lost(bus)).keys() == damaged.logs.keys()
 
 
 async def test_a_stream_without_its_meta_inf_has_its_logs_again_after_provisioning(
@@ -84,7 +88,7 @@ async def test_a_stream_without_its_meta_inf_has_its_logs_again_after_provisioni
     last = await _filled(own_nats, tenant)
     await _altered(own_nats, lose_meta_inf)
     async with _guarded(own_nats) as (bus, damaged):
-        assert damaged.logs == []
+        assert damaged.logs == {}
         assert await last_sequence(bus, EVENTS) == last
         assert [damage async for damage in check_logs(bus)] == []
         await _write(bus, tenant, LATE, 1)
@@ -110,10 +114,9 @@ async def test_an_older_version_of_a_stream_is_detected(own_nats: NatsServer, te
         await _counted(bus)
     await _altered(own_nats, roll_back)
     async with _guarded(own_nats) as (_, damaged):
-        found = {log.conversation_id: log.problem for log in damaged.logs}
-        assert found.keys() == {"c-new", MIDDLE}
-        assert found["c-new"] == "all of it is lost: 3 commits were stored"
-        assert f"its end after event {COMMITS} is lost" in found[MIDDLE]
+        assert damaged.logs.keys() == {f"{tenant}.c-new", f"{tenant}.{MIDDLE}"}
+        assert "all of it is lost: its last commit was message" in damaged.logs[f"{tenant}.c-new"]
+        assert f"its end after event {COMMITS} is lost" in damaged.logs[f"{tenant}.{MIDDLE}"]
 
 
 async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
@@ -122,7 +125,7 @@ async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
     """M1: the server is killed repeatedly while commits are stored and counted."""
     for round_ in range(3):
         async with _guarded(own_nats) as (bus, damaged):
-            assert damaged.logs == []
+            assert damaged.logs == {}
             killed = asyncio.Event()
             writer = asyncio.create_task(_write_until(bus, tenant, f"c{round_}", killed))
             await eventually(partial(_is_counted, bus, f"{tenant}.c{round_}"), WAIT_TIMEOUT_S)
@@ -131,9 +134,9 @@ async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
             own_nats.start()
             await writer
     async with _guarded(own_nats) as (bus, damaged):
-        assert damaged.logs == []
+        assert damaged.logs == {}
         await _counted(bus)
-        assert (await survey(LogHeads(bus))).damaged == ()
+        assert await _lost(bus) == {}
 
 
 async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
@@ -151,11 +154,11 @@ async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer
                 assert isinstance(stored, int)
                 await log.append(tenant, conversation, commit(7), after=stored)
         await _counted(bus)
-        assert (await survey(LogHeads(bus))).damaged == ()
+        assert await _lost(bus) == {}
     own_nats.kill()
     own_nats.start()
     async with _guarded(own_nats) as (_, damaged):
-        assert damaged.logs == []
+        assert damaged.logs == {}
 
 
 async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
@@ -169,7 +172,7 @@ async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) ->
             return (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"] == 0
 
         await eventually(expired, WAIT_TIMEOUT_S)
-        assert (await survey(LogHeads(bus))).damaged == ()
+        assert await _lost(bus) == {}
 
 
 async def test_many_processes_maintain_one_record_over_many_segments(
@@ -178,18 +181,16 @@ async def test_many_processes_maintain_one_record_over_many_segments(
     """The process that starts last maintains it; the others detect this, and nothing is counted twice."""
     per_log = SEGMENT_COMMITS // 100
     async with await connect(own_nats) as bus, await connect(own_nats) as other:
-        keepers = [
-            HeadsRecorder(LogHeads(one), write_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)
-        ]
-        async with keepers[0], keepers[1]:
+        async with _recorder(bus), _recorder(other):
             async with asyncio.TaskGroup() as group:
                 for number in range(120):
                     group.create_task(_write(bus, tenant, f"c{number}", per_log))
             await _counted(bus)
         known = await LogHeads(bus).read()
-    assert known.upto == 120 * per_log
-    assert {log.commits for log in known.logs.values()} == {per_log}
-    assert len(known.logs) == 120
+        stored = [await EventLog(bus).last(tenant, f"c{number}") for number in range(120)]
+    ends = {f"{tenant}.c{number}": last.stream_seq for number, last in enumerate(stored) if last}
+    assert (known.logs, len(ends), known.newest) == (ends, 120, 1)
+    assert known.copies[0] == known.copies[1]
 
 
 async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_the_damage(
@@ -203,13 +204,13 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
         await _altered(own_nats, cut_the_tail)
         with pytest.raises(LogDamaged) as refused:
             await log.append(state, commit(COMMITS + 1))
-        assert f"the message stored at {state.stream_seq} is missing" in refused.value.problem
-        await eventually(lambda: damaged.problem(tenant, LATE) is not None)
+        assert f"its last commit was message {state.stream_seq}" in refused.value.problem
+        await eventually(lambda: damaged.damage(tenant, LATE) is not None)
         with pytest.raises(LogDamaged):
             await log.read(tenant, LATE)
         assert await damaged.unready() is None
-        await damaged.clear(tenant, LATE)
-        await eventually(lambda: damaged.problem(tenant, LATE) is None)
+        await damaged.clear(f"{tenant}.{LATE}")
+        await eventually(lambda: damaged.damage(tenant, LATE) is None)
         assert (await log.read(tenant, LATE)).last_seq < COMMITS
 
 
@@ -237,11 +238,30 @@ async def _guarded(
 ) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
     """Run the checks of an agent before and during its work."""
     async with await connect(server) as bus, DamagedLogs(bus) as damaged:
-        guard = LogGuard(bus, damaged, write_every_s=KEEP_S, scrub_after_s=scrub_after_s)
+        guard = LogGuard(bus, damaged)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert await guard.checked(asyncio.Event())
-        async with guard:
+        async with (
+            guard,
+            UsageLedger(bus) as usage,
+            HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=KEEP_S) as recorder,
+            LogScrub(bus, damaged, recorder.recording, scrub_after_s=scrub_after_s),
+        ):
             yield bus, damaged
+
+
+@asynccontextmanager
+async def _recorder(bus: Bus) -> AsyncGenerator[None]:
+    async with (
+        DamagedLogs(bus) as damaged,
+        UsageLedger(bus) as usage,
+        HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=KEEP_S, standby_s=KEEP_S),
+    ):
+        yield
+
+
+async def _lost(bus: Bus) -> dict[str, str]:
+    return await lost_ends(bus, await LogHeads(bus).read())
 
 
 async def _filled(server: NatsServer, tenant: str) -> int:
@@ -285,10 +305,14 @@ async def _counted(bus: Bus) -> int:
     last = await last_sequence(bus, EVENTS)
 
     async def counted() -> bool:
-        return (await LogHeads(bus).read()).upto >= last
+        return _upto(await LogHeads(bus).read()) >= last
 
     await eventually(counted, WAIT_TIMEOUT_S)
     return last
+
+
+def _upto(known: KnownHeads) -> int:
+    return max(known.logs.values(), default=0)
 
 
 async def _is_counted(bus: Bus, log: str) -> bool:
@@ -314,10 +338,10 @@ async def test_unreadable_messages_in_an_old_file_are_found_by_their_headers(
     flip_a_bit(stream_of(own_nats.directory / "store"))
     own_nats.start()
     async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
-        assert damaged.logs == []
-        await eventually(lambda: damaged.problem(tenant, EARLY) is not None)
-        assert "are missing" in (damaged.problem(tenant, EARLY) or "")
-        assert damaged.problem(tenant, LATE) is None
+        assert damaged.logs == {}
+        await eventually(lambda: damaged.damage(tenant, EARLY) is not None)
+        assert "are missing" in str(damaged.damage(tenant, EARLY))
+        assert damaged.damage(tenant, LATE) is None
 
 
 async def test_foreign_messages_in_a_log_are_found_by_their_headers(
@@ -338,7 +362,6 @@ async def test_foreign_messages_in_a_log_are_found_by_their_headers(
         await _counted(bus)
     async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
         await eventually(lambda: len(damaged.logs) == 3)
-        found = {log.conversation_id: log.problem for log in damaged.logs}
-        assert "is no commit" in found[EARLY]
-        assert "stored twice" in found[MIDDLE]
-        assert "is from another log epoch" in found[LATE]
+        assert "is no commit" in damaged.logs[f"{tenant}.{EARLY}"]
+        assert "stored twice" in damaged.logs[f"{tenant}.{MIDDLE}"]
+        assert "is from another log epoch" in damaged.logs[f"{tenant}.{LATE}"]

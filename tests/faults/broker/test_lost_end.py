@@ -109,7 +109,7 @@ async def _counted(fleet: Fleet) -> None:
         last = await last_sequence(bus, EVENTS)
 
         async def counted() -> bool:
-            return (await LogHeads(bus).read()).upto >= last
+            return last in (await LogHeads(bus).read()).logs.values()
 
         await eventually(counted, WAIT_TIMEOUT_S)
 

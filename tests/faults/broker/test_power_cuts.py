@@ -14,6 +14,7 @@ import pytest
 from websockets.exceptions import WebSocketException
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import ApiError, last_message
@@ -22,7 +23,8 @@ from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.work import ApprovalReply, StartRun
-from banksman.log_integrity.heads import LogHeads, survey
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.heads import LogHeads, lost_ends
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsServer, plain_config
@@ -138,7 +140,9 @@ async def installation(directory: Path, tenant: str, *, sync_always: bool) -> As
         async with (
             await connect(server) as bus,
             gateway_on(server, bus, tenant, frames_per_s=UNBOUNDED) as served,
-            HeadsRecorder(LogHeads(bus), write_every_s=0.1),
+            DamagedLogs(bus) as damaged,
+            UsageLedger(bus) as usage,
+            HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=0.1),
             asyncio.TaskGroup() as group,
         ):
             there = Installation(server, volume, served, bus)
@@ -176,7 +180,7 @@ async def _missing(bus: Bus, acked: Acked, tenant: str) -> Lost:
         for conversation, last_seq in acked.events.items():
             commits = await EventLog(bus).read(tenant, conversation, leader=True)
             lost.events += not commits or commits[-1].commit.last_seq < last_seq
-        lost.alarms = len((await survey(LogHeads(bus))).damaged)
+        lost.alarms = len(await lost_ends(bus, await LogHeads(bus).read()))
     except (ApiError, Unavailable, NoResponders):
         # A whole stream is missing.
         return Lost(len(acked.runs), len(acked.decisions), len(acked.events))

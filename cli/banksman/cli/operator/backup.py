@@ -24,7 +24,7 @@ from banksman.cli.operator.backup_files import (
     file_chunks,
     read_manifest,
 )
-from banksman.cli.operator.recovery import LogRecovery
+from banksman.cli.operator.recovery import LogRecovery, conversations
 from banksman.cli.operator.restore_checks import (
     check_empty,
     check_room,
@@ -38,7 +38,6 @@ from banksman.cli.output import Exit
 from banksman.contracts.errors import BanksmanError, Conflict
 from banksman.deployment.streams import provision, stream_info
 from banksman.deployment.topology import Topology
-from banksman.log_integrity.check import conversations
 
 _BEFORE_THE_LOGS = (
     names.RUNS,

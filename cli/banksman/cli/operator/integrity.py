@@ -14,14 +14,14 @@ from banksman.cli import output
 from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
 from banksman.cli.broker.salvage import salvage as salvage_files
 from banksman.cli.broker.store import rebuild_states, remove_indexes
-from banksman.cli.operator.recovery import LogRecovery, cut
+from banksman.cli.operator.recovery import LogRecovery, conversations, cut
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.contracts.administration import DamagedLog
 from banksman.contracts.errors import BadInput, BanksmanError, NotReady
-from banksman.log_integrity.check import check_logs, conversations
-from banksman.log_integrity.damage import ALL, DamagedLogs, key_of
-from banksman.log_integrity.heads import LogHeads, survey
+from banksman.log_integrity.check import check_logs
+from banksman.log_integrity.damage import ALL, RECORD, DamagedLogs
+from banksman.log_integrity.heads import LogHeads, lost_ends
 
 _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
@@ -34,7 +34,7 @@ def check(data_dir: Path | None, *, as_json: bool) -> Exit:
             named = {"tenant": tenant, "conversation_id": conversation_id} if conversation_id else {}
             output.print_json({**named, "problem": problem})
         else:
-            output.print_line(f"{tenant}/{conversation_id}: {problem}" if conversation_id else problem)
+            output.print_line(f"{_name(key)}: {problem}" if conversation_id else problem)
     if found and not as_json:
         output.print_error(
             "No run continues in these. Restore a backup (`banksman restore`), or continue with the "
@@ -69,52 +69,59 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
     return Exit.CRITICAL if refused else Exit.OK
 
 
+async def _known(bus: Bus) -> dict[str, str]:
+    """Return the reported problems by `{tenant}.{conversation}`; one of all logs together is under `all`."""
+    reports = Bucket(bus, DAMAGED, DamagedLog)
+    return {entry.key: entry.value.problem async for entry in reports.entries() if entry.key != RECORD}
+
+
 async def _damaged(bus: Bus) -> dict[str, str]:
-    """Return the problems by `{tenant}.{conversation}`; a problem of all logs together is under `all`."""
-    known = Bucket(bus, DAMAGED, DamagedLog)
-    found = {entry.key: entry.value.problem async for entry in known.entries()}
-    for log in (await survey(LogHeads(bus))).damaged:
-        found.setdefault(key_of(log.tenant, log.conversation_id), log.problem)
-    async for damage in check_logs(bus):
-        found.setdefault(key_of(damage.tenant, damage.conversation_id), damage.problem)
-    return found
+    found = await lost_ends(bus, await LogHeads(bus).read()) | await _known(bus)
+    return {log: problem async for log, problem in check_logs(bus)} | found
 
 
 async def _accept(bus: Bus, requested: list[str], set_aside: Path | None) -> tuple[list[str], dict[str, str]]:
-    bucket = Bucket(bus, DAMAGED, DamagedLog)
-    known = {entry.key async for entry in bucket.entries()}
+    known = await _known(bus)
     if unknown := [key for key in requested if key not in known]:
-        raise BadInput("conversation", unknown[0].replace(".", "/", 1), "a log listed by `banksman check`")
-    keys = requested or sorted(known - {ALL})
+        raise BadInput("conversation", _name(unknown[0]), "a log listed by `banksman check`")
+    keys = requested or sorted(known.keys() - {ALL})
     if not requested and ALL in known:
-        keys = [key_of(*conversation) async for conversation in conversations(bus)]
-    damaged = DamagedLogs(bus)
-    done: list[str] = []
+        keys = [".".join(conversation) async for conversation in conversations(bus)]
+    damaged, heads = DamagedLogs(bus), LogHeads(bus)
+    accepted: list[str] = []
     refused: dict[str, str] = {}
     async with BrokerClock(bus) as clock:
         recovery = LogRecovery(bus, clock)
         for key in keys:
             tenant, _, conversation_id = key.partition(".")
-            name = f"{tenant}/{conversation_id}"
             try:
                 lost = None if set_aside is None else await cut(bus, tenant, conversation_id, set_aside)
                 await recovery.recover(tenant, conversation_id, cut=lost)
             except BanksmanError as error:
-                refused[name] = str(error)
-                await damaged.report(tenant, conversation_id, str(error))
+                refused[_name(key)] = str(error)
+                await damaged.put(key, str(error))
             else:
-                await damaged.clear(tenant, conversation_id)
-                done.append(name)
-    if not requested:
-        await damaged.clear("", "")
-    return done, refused
+                accepted.append(key)
+    forgotten = {*accepted}
+    if not requested and ALL in known:
+        # Logs of which nothing is left are no conversations.
+        forgotten |= (await lost_ends(bus, await heads.read())).keys()
+        accepted.append(ALL)
+    await heads.forget(lambda log: log in forgotten and _name(log) not in refused)
+    for key in accepted:
+        await damaged.clear(key)
+    return [_name(key) for key in accepted if key != ALL], refused
+
+
+def _name(key: str) -> str:
+    return key.replace(".", "/", 1)
 
 
 def _key(name: str) -> str:
     tenant, slash, conversation_id = name.partition("/")
     if not (tenant and slash and conversation_id) or "/" in conversation_id:
         raise BadInput("conversation", name, "TENANT/CONVERSATION, as listed by `banksman check`")
-    return key_of(tenant, conversation_id)
+    return f"{tenant}.{conversation_id}"
 
 
 def salvage(store: Path, *, as_json: bool) -> Exit:

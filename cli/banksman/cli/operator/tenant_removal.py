@@ -30,6 +30,8 @@ from banksman.log_integrity.heads import LogHeads
 STARTING = (names.KEYS, names.WEBHOOKS, names.SCHEDULES, names.MCP)
 """Buckets whose entries can cause new runs or requests: they are emptied first."""
 POLL_S = 0.5
+RECORDED_S = 6.0
+"""Seconds within which agents record a commit, see `HeadsRecorder`."""
 STORES = {"APP": (names.SNAPSHOTS,), "RUN": (names.OUTPUTS, names.WORKSPACES)}
 
 Counts = Counter[str]
@@ -79,8 +81,9 @@ async def remove(bus: Bus, tenant: str) -> Counts:
     for stream_seq in letters:
         await dead.remove(bus, stream_seq)
     removed["DEAD"] = len(letters)
-    heads = LogHeads(bus)
-    await heads.begin(await heads.mark())
+    # An agent records the last commits of the tenant's logs within seconds.
+    await asyncio.sleep(RECORDED_S)
+    await LogHeads(bus).forget(lambda log: log.startswith(f"{tenant}."))
     return removed
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from banksman.agent.logs.guard import LogGuard
+from banksman.agent.logs.heads_recorder import HeadsRecorder
+from banksman.agent.logs.scrub import LogScrub
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
@@ -31,6 +32,8 @@ from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.guard import LogGuard
+from banksman.log_integrity.heads import LogHeads
 from banksman.quotas.adaptive import AdaptiveLimit
 from banksman.quotas.places import Shares
 from banksman.quotas.stored import StorageRoom
@@ -69,15 +72,17 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 return
         damaged = await enter(DamagedLogs(bus))
         log = ConversationLog(bus, damaged)
-        usage = UsageLedger(bus)
-        guard = LogGuard(bus, damaged, fold=usage)
+        guard = LogGuard(bus, damaged)
         process.health.checks["logs"] = guard.problem
         process.health.warnings["logs"] = damaged.warning
+        process.health.warnings["log_record"] = damaged.incomplete
         process.health.warnings["storage"] = StorageRoom(bus).warning
         if not await guard.checked(process.stop):
             return
-        await enter(usage)
         await enter(guard)
+        usage = await enter(UsageLedger(bus))
+        recorder = await enter(HeadsRecorder(LogHeads(bus), damaged, usage))
+        await enter(LogScrub(bus, damaged, recorder.recording))
         clock = await enter(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
         stores = RunnerStores(bus, lambda: placements.leases())

@@ -26,6 +26,7 @@ from banksman.deployment import users
 from banksman.deployment.streams import Durability, provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.guard import LogGuard
 from banksman.quotas.places import Shares
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
@@ -78,8 +79,14 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             process.health.checks["streams"] = durability.problem
             if not await durability.holds(process.stop):
                 return
+        damaged = await stack.enter_async_context(DamagedLogs(bus))
+        guard = LogGuard(bus, damaged)
+        process.health.checks["logs"] = guard.problem
+        if not await guard.checked(process.stop):
+            return
+        await stack.enter_async_context(guard)
         worker = await enter_worker(
-            stack, bus, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
+            stack, bus, damaged, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
         )
         await offer(bus, worker, BUILTIN)
         reports = ProgressReports(worker.ports, worker.registry)
@@ -114,11 +121,11 @@ def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
 async def enter_worker(
     stack: AsyncExitStack,
     bus: Bus,
+    damaged: DamagedLogs,
     workflows: tuple[Workflow, ...],
     wait_s: float = WorkspaceSettings().wait_s,
     signing_key: bytes = b"",
 ) -> WorkflowWorker:
-    damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))

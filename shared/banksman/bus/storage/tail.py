@@ -1,4 +1,4 @@
-"""Follow all messages of a stream from a position: subjects and headers, without payloads.
+"""Follow all messages of a stream from a position, or read those stored now: headers without payloads.
 
 This serves data that is derived from all logs. Each process receives every message through a consumer in the
 server's memory. The server refuses the 1001st consumer of a stream, so only services use this, never clients.
@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -36,6 +37,8 @@ INACTIVE_S = 60
 """Seconds without a pull after which the server removes a consumer."""
 RETRY_S = 0.5
 """Seconds before a new consumer replaces a failed one."""
+SILENCE_S = 5.0
+"""Seconds without a message after which the rest of the stored messages counts as unreadable or removed."""
 CONSUMER = "tail-"
 """Prefix of the names of these consumers."""
 
@@ -54,6 +57,8 @@ class StoredHeaders:
     """When the server stored it."""
     headers: Mapping[str, str]
     payload_bytes: int = 0
+    pending: int = 0
+    """Number of stored messages after this one."""
 
 
 async def last_sequence(bus: Bus, stream: str) -> int:
@@ -63,13 +68,54 @@ async def last_sequence(bus: Bus, stream: str) -> int:
 
 
 async def tail(bus: Bus, stream: str, *, after: int) -> AsyncGenerator[StoredHeaders]:
-    """Yield every message after a stream sequence, each once and in order, without end.
+    """Yield every message after a stream sequence, in order and without end; a lagging leader repeats some.
 
     Continues after reconnects, server restarts and elections.
 
     Raises:
         Unavailable: The connection is permanently closed.
     """
+    async with _receiving(bus) as (inbox, arrived):
+        while not bus.closed.is_set():
+            try:
+                # A damaged stream that lost its end gives the lost sequences to new messages.
+                after = min(after, await last_sequence(bus, stream))
+                consumer = _Consumer(bus, stream, inbox, arrived)
+                await consumer.create({"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1})
+                while True:
+                    message = await consumer.next()
+                    after = message.stream_seq
+                    yield message
+            except BanksmanError as error:
+                logger.info("%s: a new consumer continues after %d: %s", stream, after, error)
+            await asyncio.sleep(RETRY_S)
+    raise Unavailable(f"{stream}: the connection to NATS is closed")
+
+
+async def stored_headers(
+    bus: Bus, stream: str, *, last_on: str | None = None
+) -> AsyncGenerator[StoredHeaders]:
+    """Yield the messages that are stored now, without those that the server cannot read.
+
+    With `last_on`, a subject with wildcards, yields only the last message on each subject that matches.
+
+    Raises:
+        Unavailable: The server did not respond, or the connection was lost.
+    """
+    async with _receiving(bus) as (inbox, arrived):
+        consumer = _Consumer(bus, stream, inbox, arrived)
+        last = {"deliver_policy": "last_per_subject", "filter_subject": last_on}
+        left = await consumer.create(last if last_on else {"deliver_policy": "all"})
+        with contextlib.suppress(TimeoutError):
+            while left:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await consumer.next()
+                left = min(left - 1, message.pending)
+                yield message
+
+
+@asynccontextmanager
+async def _receiving(bus: Bus) -> AsyncGenerator[tuple[str, asyncio.Queue[Msg | None]]]:
     inbox, arrived = bus.nc.new_inbox(), asyncio.Queue[Msg | None]()
 
     async def received(msg: Msg) -> None:
@@ -79,22 +125,11 @@ async def tail(bus: Bus, stream: str, *, after: int) -> AsyncGenerator[StoredHea
     # None marks a reconnect: messages may be lost, so a new consumer starts at the last received position.
     remove = bus.on_reconnect(lambda: arrived.put_nowait(None))
     try:
-        while not bus.closed.is_set():
-            try:
-                consumer = _Consumer(bus, stream, inbox, arrived)
-                await consumer.create(after)
-                while True:
-                    message = await consumer.next()
-                    after = message.stream_seq
-                    yield message
-            except BanksmanError as error:
-                logger.info("%s: a new consumer continues after %d: %s", stream, after, error)
-            await asyncio.sleep(RETRY_S)
+        yield inbox, arrived
     finally:
         remove()
         with contextlib.suppress(NatsError):
             await subscription.unsubscribe()
-    raise Unavailable(f"{stream}: the connection to NATS is closed")
 
 
 class _Consumer:
@@ -109,11 +144,11 @@ class _Consumer:
         self._outstanding = 0
         self._received = 0
 
-    async def create(self, after: int) -> None:
+    async def create(self, start: Mapping[str, str | int | None]) -> int:
+        """Create it; return the number of messages that it will deliver."""
         config = {
+            **start,
             "name": self._name,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": after + 1,
             "ack_policy": "none",
             "headers_only": True,
             "mem_storage": True,
@@ -124,7 +159,8 @@ class _Consumer:
         while not self._arrived.empty():
             self._arrived.get_nowait()
         body = {"stream_name": self._stream, "config": config, "action": "create"}
-        await call(self._bus, api("CONSUMER.CREATE", self._stream, self._name), body)
+        created = await call(self._bus, api("CONSUMER.CREATE", self._stream, self._name), body)
+        return int(created["num_pending"])
 
     async def next(self) -> StoredHeaders:
         while True:
@@ -152,6 +188,7 @@ class _Consumer:
                 metadata.timestamp,
                 headers,
                 int(headers.get(MSG_SIZE, "0")),
+                metadata.num_pending,
             )
 
     async def _pull(self) -> None:

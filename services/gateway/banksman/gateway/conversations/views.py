@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from banksman.bus import jetstream
-from banksman.bus.errors import LogBroken, LogDamaged
+from banksman.bus.errors import LogDamaged
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
-from banksman.contracts.errors import Conflict, Poison
+from banksman.contracts.errors import Poison
 from banksman.contracts.events import Event
 from banksman.gateway.conversations.sent_approvals import as_sent
 from banksman.gateway.conversations.view import ConversationView
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.fold import apply_commit
 from banksman.runs.state import Conversation
-
-logger = logging.getLogger(__name__)
 
 CACHED_VIEWS = 2_000
 """Cached views, some kilobytes each. The least recently used ones are dropped, and folded again on demand."""
@@ -42,7 +39,7 @@ class _CachedView:
 
 
 class Views:
-    """Caches the views of the conversations that were read last. Reads raise `LogBroken` or `Poison`."""
+    """Caches the views of the conversations that were read last. Reads raise `LogDamaged`."""
 
     def __init__(
         self, log: EventLog, *, damaged: DamagedLogs | None = None, size: int = CACHED_VIEWS
@@ -55,20 +52,12 @@ class Views:
     async def read(self, tenant: str, conversation_id: str) -> ConversationView:
         """Return the view of everything that is stored when this is called."""
         cached = self._cached(tenant, conversation_id)
-        async with cached.turn:
-            after = cached.view.stream_seq
-            # Usually nothing is new, which takes one request instead of two.
-            if after and not await self.log.more(tenant, conversation_id, after=after):
+        try:
+            async with cached.turn:
+                await self._read_more(tenant, conversation_id, cached)
                 return cached.view
-            # Read from the leader: a follower may lack a commit that the client already knows.
-            commits = await self.log.read(tenant, conversation_id, after=after, leader=True)
-            if commits and after and commits[0].commit.log_epoch != cached.view.log_epoch:
-                # The log was restored from a backup: positions of the earlier log are invalid in it.
-                cached.view = ConversationView()
-                commits = await self.log.read(tenant, conversation_id, leader=True)
-            for stored in commits:
-                cached.view.apply(stored)
-            return cached.view
+        except Poison as poison:
+            raise LogDamaged(conversation_id, poison.reason) from poison
 
     async def as_sent(self, tenant: str, conversation_id: str) -> ConversationView:
         """Return what `read` returns, with its open approval requests as an approver is sent them now."""
@@ -93,21 +82,15 @@ class Views:
 
     def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
         """Return the known damage of a log; None if none is known."""
-        problem = self._damaged and self._damaged.problem(tenant, conversation_id)
-        return LogDamaged(conversation_id, problem) if problem else None
+        return self._damaged and self._damaged.damage(tenant, conversation_id)
 
     async def check_complete(self, tenant: str, conversation_id: str) -> None:
-        """Raise `LogDamaged` or `Conflict` if a log lacks events: a model must not continue from a part."""
+        """Raise `LogDamaged` if a log lacks events: a model must not continue from a part."""
         if damage := self.damage(tenant, conversation_id):
             raise damage
-        try:
-            view = await self.read(tenant, conversation_id)
-            problem = None if view.oldest_seq == 1 or view.deleted else f"it begins with {view.oldest_seq}"
-        except (LogBroken, Poison) as error:
-            problem = str(error)
-        if problem is not None:
-            logger.error("the log of a conversation is damaged: %s", problem, extra={"id": conversation_id})
-            raise Conflict(f"the log of {conversation_id} is damaged: an operator can restore it ({problem})")
+        view = await self.read(tenant, conversation_id)
+        if view.oldest_seq != 1 and not view.deleted:
+            raise LogDamaged(conversation_id, f"it begins with event {view.oldest_seq}")
 
     async def commit(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
         """Return one stored commit; None if it is no longer stored."""
@@ -131,6 +114,20 @@ class Views:
     def forget(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a conversation: it was deleted, or its log is damaged."""
         self._cache.pop((tenant, conversation_id), None)
+
+    async def _read_more(self, tenant: str, conversation_id: str, cached: _CachedView) -> None:
+        after = cached.view.stream_seq
+        # Usually nothing is new, which takes one request instead of two.
+        if after and not await self.log.more(tenant, conversation_id, after=after):
+            return
+        # Read from the leader: a follower may lack a commit that the client already knows.
+        commits = await self.log.read(tenant, conversation_id, after=after, leader=True)
+        if commits and after and commits[0].commit.log_epoch != cached.view.log_epoch:
+            # The log was restored from a backup: positions of the earlier log are invalid in it.
+            cached.view = ConversationView()
+            commits = await self.log.read(tenant, conversation_id, leader=True)
+        for stored in commits:
+            cached.view.apply(stored)
 
     def _cached(self, tenant: str, conversation_id: str) -> _CachedView:
         key = (tenant, conversation_id)

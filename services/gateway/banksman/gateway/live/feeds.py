@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import EventLog
-from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import Detail, ResyncRequired
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.view import ConversationView
@@ -57,10 +56,6 @@ class Feeds:
         return ConversationFeed(
             self.hub, self.channels, tenant, conversation_id, view, after_seq, detail, sink
         )
-
-    def damage(self, feed: ConversationFeed) -> BanksmanError | None:
-        """Return why the log of a feed cannot be read; None if it can."""
-        return self.views.damage(feed.tenant, feed.conversation_id)
 
     def on_damage(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a damaged log, and require its clients to resync: events may be lost."""

@@ -82,7 +82,7 @@ class SocketSubscriptions:
         self._open[feed.conversation_id] = feed
         if not quiet:
             self.send(feed.head.model_copy(update={"reply_to": reply_to}))
-        if damage := self.feeds.damage(feed):
+        if damage := self.feeds.views.damage(feed.tenant, feed.conversation_id):
             self.send(frames.error_frame(damage))
         self.spawn(self._follow(feed, quiet))
 

@@ -681,6 +681,7 @@ export default {
   'operator.check.disk': 'Die Festplatte von NATS ist fast voll oder gestört',
   'operator.check.draining': 'Der Prozess wird beendet',
   'operator.check.lease': 'Das Lease wird nicht erneuert',
+  'operator.check.log_record': 'Das Verzeichnis der Protokollenden ist unvollständig: ein weiterer Verlust bliebe unbemerkt',
   'operator.check.logs': 'Protokolle von Unterhaltungen sind beschädigt',
   'operator.check.nats': 'NATS antwortet nicht',
   'operator.check.nats_api': 'Die API über NATS funktioniert nicht',

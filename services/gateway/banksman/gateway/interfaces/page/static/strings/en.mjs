@@ -681,6 +681,7 @@ export default {
   'operator.check.disk': 'The disk of NATS is nearly full or fails',
   'operator.check.draining': 'The process is shutting down',
   'operator.check.lease': 'The lease is not renewed',
+  'operator.check.log_record': 'The record of the ends of logs is incomplete: a further loss may stay unnoticed',
   'operator.check.logs': 'Logs of conversations are damaged',
   'operator.check.nats': 'NATS does not respond',
   'operator.check.nats_api': 'The API over NATS does not work',
