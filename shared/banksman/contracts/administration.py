@@ -90,7 +90,6 @@ class HeadsMark(Stored):
 
     generation: Token
     """Id of the claim."""
-    began_at: Timestamp
 
 
 class HeadsSegment(Stored):
@@ -104,7 +103,6 @@ class DamagedLog(Stored):
     """A log in which no run continues until an operator restores it or accepts the loss."""
 
     tenant: str
-    """Empty, like `conversation_id`, if the problem concerns all logs, or the record of their ends."""
     conversation_id: str
     problem: str
     found_at: Timestamp

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -18,10 +17,8 @@ from banksman.contracts.administration import DamagedLog
 
 logger = logging.getLogger(__name__)
 
-ALL = "all"
-"""Key of a problem that concerns all logs together."""
-RECORD = "record"
-"""Key that is present while the record of the ends of logs is incomplete."""
+MAX_DAMAGED = 1_000
+"""Number of damaged logs above which all conversations stop, because the store itself is in doubt."""
 SHOWN = 5
 """Number of logs that a readiness warning names; others are only counted."""
 
@@ -41,69 +38,63 @@ class DamagedLogs:
         """Cleared while the logs are not checked yet since the connection to NATS was made."""
         self.current.set()
 
-    def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
-        """Return the damage of a log, or of all logs together; None if none is known."""
-        problem = self._problem(f"{tenant}.{conversation_id}") or self._problem(ALL)
-        return LogDamaged(conversation_id, problem) if problem else None
-
     @property
     def logs(self) -> dict[str, str]:
         """The problems by `{tenant}.{conversation}`."""
-        return {entry.key: entry.value.problem for entry in self._view.entries() if "." in entry.key}
+        return {entry.key: entry.value.problem for entry in self._view.entries()}
+
+    def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
+        """Return the damage of a log, or of the whole store; None if none is known."""
+        entry = self._view.get(f"{tenant}.{conversation_id}")
+        problem = entry.value.problem if entry else self._in_doubt
+        return LogDamaged(conversation_id, problem) if problem else None
+
+    @property
+    def _in_doubt(self) -> str | None:
+        if len(self._view.entries()) <= MAX_DAMAGED:
+            return None
+        return (
+            f"stream EVENTS: more than {MAX_DAMAGED} logs lost stored commits. Restore a backup, or accept "
+            "the loss of all with `banksman accept --all`"
+        )
 
     async def unready(self) -> str | None:
-        """Return why a process is not ready: a problem of all logs together; otherwise None."""
-        return self._problem(ALL)
+        """Return why a process is not ready: the whole store is in doubt; otherwise None."""
+        return self._in_doubt
 
     async def warning(self) -> str | None:
         found = [f"{log.replace('.', '/')}: {problem}" for log, problem in self.logs.items()]
         if not found:
             return None
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        named = "; ".join(found[:SHOWN])
-        return f"{len(found)} damaged: {named}{more}. `banksman check` lists them with the remedy"
-
-    async def incomplete(self) -> str | None:
-        """Return a warning while a further loss of the end of a log would not be detected."""
-        problem = self._problem(RECORD)
-        return problem and f"the record of the ends of logs is incomplete: {problem}"
+        named = "; ".join(found[:SHOWN]) + more
+        return f"{len(found)} damaged: {named}. `banksman check` lists them with the remedy"
 
     async def report(self, tenant: str, conversation_id: str, problem: str) -> LogDamaged:
         """Report a damaged log to all services and return the error to raise."""
         await self.put(f"{tenant}.{conversation_id}", problem)
         return LogDamaged(conversation_id, problem)
 
-    async def put(self, key: str, problem: str) -> None:
+    async def put(self, log: str, problem: str) -> None:
         """Store a report, unless the log has one."""
-        tenant, _, conversation_id = key.rpartition(".")
-        report = DamagedLog(
-            tenant=tenant,
-            conversation_id=conversation_id if tenant else "",
-            problem=problem,
-            found_at=datetime.now(UTC),
-        )
-        if await self._bucket.create(key, report) is not None:
-            logger.error("log %s is damaged: %s", key, problem)
+        tenant, _, conversation_id = log.partition(".")
+        now = datetime.now(UTC)
+        report = DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
+        if await self._bucket.create(log, report) is not None:
+            logger.error("log %s is damaged: %s", log, problem)
 
-    async def clear(self, key: str) -> None:
+    async def clear(self, log: str) -> None:
         """Remove the report of a log that was repaired, accepted or deleted."""
-        if await self._bucket.get(key) is not None:
-            await self._bucket.delete(key)
+        if await self._bucket.get(log) is not None:
+            await self._bucket.delete(log)
 
     async def __aenter__(self) -> Self:
         await self._view.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._view.__aexit__(kind, error, trace)
-
-    def _problem(self, key: str) -> str | None:
-        entry = self._view.get(key)
-        return entry and entry.value.problem
+    async def __aexit__(self, *_: object) -> None:
+        await self._view.__aexit__(None, None, None)
 
     def _changed(self, key: str, entry: Entry[DamagedLog] | None) -> None:
-        tenant, _, conversation_id = key.rpartition(".")
-        if entry is not None and tenant and self.on_found is not None:
-            self.on_found(tenant, conversation_id)
+        if entry is not None and self.on_found is not None:
+            self.on_found(*key.split("."))

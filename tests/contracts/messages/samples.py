@@ -212,7 +212,7 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _integrity() -> Iterator[tuple[str, BaseModel]]:
-    yield "heads.mark", administration.HeadsMark(generation="g1", began_at=LATER)
+    yield "heads.mark", administration.HeadsMark(generation="g1")
     yield "heads.segment", administration.HeadsSegment(heads={"acme.c1": 7})
     damaged = administration.DamagedLog(
         tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS

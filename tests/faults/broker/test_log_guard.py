@@ -10,14 +10,13 @@ from functools import partial
 
 import pytest
 
-from banksman.agent.logs.heads_recorder import HeadsRecorder
-from banksman.agent.logs.scrub import SCRUB_AFTER_S, LogScrub
+from banksman.agent.logs.heads_recorder import SCRUB_AFTER_S, HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.errors import LogDamaged
 from banksman.bus.jetstream import call
-from banksman.bus.names import EVENTS, RUNS, api
+from banksman.bus.names import EVENTS, HEADS, RUNS, api, kv_stream
 from banksman.bus.publish import durable
 from banksman.bus.queues.handling import Done, FailureCounts, Later, WorkMessage, handle
 from banksman.bus.storage.log import AppendConflict, EventLog
@@ -30,7 +29,7 @@ from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.guard import LogGuard
-from banksman.log_integrity.heads import SEGMENT_COMMITS, KnownHeads, LogHeads, lost_ends
+from banksman.log_integrity.heads import SEGMENT_COMMITS, Heads, LogHeads, later, lost_ends
 from banksman.runs.conversation_log import ConversationLog
 from tests.bus.builders import commit, now
 from tests.faults.broker.stores import (
@@ -69,7 +68,7 @@ async def test_logs_lost_by_a_store_are_reported_before_work_begins(
     await _altered(own_nats, damage)
     async with _guarded(own_nats) as (bus, damaged):
         assert damaged.logs.keys() == {f"{tenant}.{conversation}" for conversation in hurt}
-        assert all("its last commit was message" in problem for problem in damaged.logs.values())
+        assert all("its end is lost, message" in problem for problem in damaged.logs.values())
         assert await last_sequence(bus, EVENTS) < last
         assert f"{tenant}/{min(hurt)}" in (await damaged.warning() or "")
         for conversation in {EARLY, MIDDLE, LATE} - hurt:
@@ -78,7 +77,7 @@ async def test_logs_lost_by_a_store_are_reported_before_work_begins(
         assert damaged.logs.keys() == {f"{tenant}.{conversation}" for conversation in hurt}, (
             "it was forgotten"
         )
-        assert (await _lost(bus)).keys() == damaged.logs.keys()
+        assert (await lost_ends(bus)).keys() == damaged.logs.keys()
 
 
 async def test_a_stream_without_its_meta_inf_has_its_logs_again_after_provisioning(
@@ -115,8 +114,8 @@ async def test_an_older_version_of_a_stream_is_detected(own_nats: NatsServer, te
     await _altered(own_nats, roll_back)
     async with _guarded(own_nats) as (_, damaged):
         assert damaged.logs.keys() == {f"{tenant}.c-new", f"{tenant}.{MIDDLE}"}
-        assert "all of it is lost: its last commit was message" in damaged.logs[f"{tenant}.c-new"]
-        assert f"its end after event {COMMITS} is lost" in damaged.logs[f"{tenant}.{MIDDLE}"]
+        assert "its end is lost, message" in damaged.logs[f"{tenant}.c-new"]
+        assert "its end is lost" in damaged.logs[f"{tenant}.{MIDDLE}"]
 
 
 async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
@@ -136,7 +135,7 @@ async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
     async with _guarded(own_nats) as (bus, damaged):
         assert damaged.logs == {}
         await _counted(bus)
-        assert await _lost(bus) == {}
+        assert await lost_ends(bus) == {}
 
 
 async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
@@ -154,7 +153,7 @@ async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer
                 assert isinstance(stored, int)
                 await log.append(tenant, conversation, commit(7), after=stored)
         await _counted(bus)
-        assert await _lost(bus) == {}
+        assert await lost_ends(bus) == {}
     own_nats.kill()
     own_nats.start()
     async with _guarded(own_nats) as (_, damaged):
@@ -172,7 +171,7 @@ async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) ->
             return (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"] == 0
 
         await eventually(expired, WAIT_TIMEOUT_S)
-        assert await _lost(bus) == {}
+        assert await lost_ends(bus) == {}
 
 
 async def test_many_processes_maintain_one_record_over_many_segments(
@@ -186,11 +185,36 @@ async def test_many_processes_maintain_one_record_over_many_segments(
                 for number in range(120):
                     group.create_task(_write(bus, tenant, f"c{number}", per_log))
             await _counted(bus)
-        known = await LogHeads(bus).read()
+        recorded = await _recorded(bus)
         stored = [await EventLog(bus).last(tenant, f"c{number}") for number in range(120)]
-    ends = {f"{tenant}.c{number}": last.stream_seq for number, last in enumerate(stored) if last}
-    assert (known.logs, len(ends), known.newest) == (ends, 120, 1)
-    assert known.copies[0] == known.copies[1]
+        ends = {f"{tenant}.c{number}": last.stream_seq for number, last in enumerate(stored) if last}
+        assert (recorded, len(ends), len(await LogHeads(bus).segments())) == (ends, 120, 2)
+
+
+async def test_a_lost_record_is_rebuilt_and_incomplete_until_then(own_nats: NatsServer, tenant: str) -> None:
+    """P22: after both copies are lost, and after more than one segment of commits."""
+    async with _guarded(own_nats) as (bus, _):
+        async with asyncio.TaskGroup() as group:
+            for number in range(50):
+                group.create_task(_write(bus, tenant, f"c{number}", SEGMENT_COMMITS // 40))
+        await _counted(bus)
+        before = await _recorded(bus)
+    own_nats.kill()
+    lose_everything(stream_of(own_nats.directory / "store", kv_stream(HEADS)))
+    own_nats.launch()
+    await asyncio.to_thread(provision_all, own_nats)
+    async with await connect(own_nats) as bus, _recorder(bus, write_every_s=2.0) as recorder:
+        await eventually(lambda: _is_complete(recorder, False), WAIT_TIMEOUT_S)
+        assert await _recorded(bus) != before
+        await eventually(lambda: _is_complete(recorder, True), WAIT_TIMEOUT_S)
+        assert await _recorded(bus) == before
+    await _altered(own_nats, cut_the_tail)
+    async with _guarded(own_nats) as (_, damaged):
+        assert damaged.logs
+
+
+async def _is_complete(recorder: HeadsRecorder, expected: bool) -> bool:
+    return (await recorder.incomplete() is None) is expected
 
 
 async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_the_damage(
@@ -204,7 +228,7 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
         await _altered(own_nats, cut_the_tail)
         with pytest.raises(LogDamaged) as refused:
             await log.append(state, commit(COMMITS + 1))
-        assert f"its last commit was message {state.stream_seq}" in refused.value.problem
+        assert f"its end is lost, message {state.stream_seq}" in refused.value.problem
         await eventually(lambda: damaged.damage(tenant, LATE) is not None)
         with pytest.raises(LogDamaged):
             await log.read(tenant, LATE)
@@ -238,30 +262,37 @@ async def _guarded(
 ) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
     """Run the checks of an agent before and during its work."""
     async with await connect(server) as bus, DamagedLogs(bus) as damaged:
-        guard = LogGuard(bus, damaged)
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            assert await guard.checked(asyncio.Event())
-        async with (
-            guard,
-            UsageLedger(bus) as usage,
-            HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=KEEP_S) as recorder,
-            LogScrub(bus, damaged, recorder.recording, scrub_after_s=scrub_after_s),
-        ):
-            yield bus, damaged
+        async with LogGuard(bus, damaged) as guard:
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                assert await guard.checked(asyncio.Event())
+            async with _recorder(bus, scrub_after_s=scrub_after_s):
+                yield bus, damaged
 
 
 @asynccontextmanager
-async def _recorder(bus: Bus) -> AsyncGenerator[None]:
+async def _recorder(
+    bus: Bus, *, scrub_after_s: float = SCRUB_AFTER_S, write_every_s: float = KEEP_S
+) -> AsyncGenerator[HeadsRecorder]:
     async with (
         DamagedLogs(bus) as damaged,
         UsageLedger(bus) as usage,
-        HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=KEEP_S, standby_s=KEEP_S),
+        HeadsRecorder(
+            LogHeads(bus),
+            damaged,
+            usage,
+            write_every_s=write_every_s,
+            standby_s=KEEP_S,
+            scrub_after_s=scrub_after_s,
+        ) as recorder,
     ):
-        yield
+        yield recorder
 
 
-async def _lost(bus: Bus) -> dict[str, str]:
-    return await lost_ends(bus, await LogHeads(bus).read())
+async def _recorded(bus: Bus) -> Heads:
+    recorded: Heads = {}
+    for heads in (await LogHeads(bus).segments()).values():
+        recorded = later(recorded, heads)
+    return recorded
 
 
 async def _filled(server: NatsServer, tenant: str) -> int:
@@ -305,18 +336,14 @@ async def _counted(bus: Bus) -> int:
     last = await last_sequence(bus, EVENTS)
 
     async def counted() -> bool:
-        return _upto(await LogHeads(bus).read()) >= last
+        return max((await _recorded(bus)).values(), default=0) >= last
 
     await eventually(counted, WAIT_TIMEOUT_S)
     return last
 
 
-def _upto(known: KnownHeads) -> int:
-    return max(known.logs.values(), default=0)
-
-
 async def _is_counted(bus: Bus, log: str) -> bool:
-    return (await LogHeads(bus).read()).logs.get(log) is not None
+    return log in await _recorded(bus)
 
 
 def tombstone(seq: int) -> Commit:

@@ -180,7 +180,7 @@ async def _missing(bus: Bus, acked: Acked, tenant: str) -> Lost:
         for conversation, last_seq in acked.events.items():
             commits = await EventLog(bus).read(tenant, conversation, leader=True)
             lost.events += not commits or commits[-1].commit.last_seq < last_seq
-        lost.alarms = len(await lost_ends(bus, await LogHeads(bus).read()))
+        lost.alarms = len(await lost_ends(bus))
     except (ApiError, Unavailable, NoResponders):
         # A whole stream is missing.
         return Lost(len(acked.runs), len(acked.decisions), len(acked.events))

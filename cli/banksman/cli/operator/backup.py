@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from banksman.bus import names
+from banksman.bus import jetstream, names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.cli import output
@@ -24,7 +24,7 @@ from banksman.cli.operator.backup_files import (
     file_chunks,
     read_manifest,
 )
-from banksman.cli.operator.recovery import LogRecovery, conversations
+from banksman.cli.operator.recovery import LogRecovery
 from banksman.cli.operator.restore_checks import (
     check_empty,
     check_room,
@@ -35,6 +35,7 @@ from banksman.cli.operator.restore_checks import (
 from banksman.cli.operator.stream_snapshots import delete_stream, restore_stream, stream_snapshot
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
+from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Conflict
 from banksman.deployment.streams import provision, stream_info
 from banksman.deployment.topology import Topology
@@ -177,7 +178,8 @@ async def _recover(bus: Bus) -> tuple[_Tally, list[str]]:
     broken: list[str] = []
     async with BrokerClock(bus) as clock:
         recovery = LogRecovery(bus, clock)
-        async for tenant, conversation_id in conversations(bus):
+        async for subject, _ in jetstream.subjects_in(bus, names.EVENTS, subjects.all_of("conversation")):
+            _, tenant, conversation_id = subject.split(".")
             try:
                 recovered = await recovery.recover(tenant, conversation_id)
             except Conflict:

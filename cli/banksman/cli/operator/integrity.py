@@ -14,13 +14,13 @@ from banksman.cli import output
 from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
 from banksman.cli.broker.salvage import salvage as salvage_files
 from banksman.cli.broker.store import rebuild_states, remove_indexes
-from banksman.cli.operator.recovery import LogRecovery, conversations, cut
+from banksman.cli.operator.recovery import LogRecovery, cut
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.contracts.administration import DamagedLog
 from banksman.contracts.errors import BadInput, BanksmanError, NotReady
 from banksman.log_integrity.check import check_logs
-from banksman.log_integrity.damage import ALL, RECORD, DamagedLogs
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads, lost_ends
 
 _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
@@ -28,13 +28,12 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
     found = asyncio.run(broker_access(data_dir).in_app(_damaged, needs=_NEEDS))
-    for key, problem in sorted(found.items()):
-        tenant, _, conversation_id = key.partition(".")
+    for log, problem in sorted(found.items()):
+        tenant, _, conversation_id = log.partition(".")
         if as_json:
-            named = {"tenant": tenant, "conversation_id": conversation_id} if conversation_id else {}
-            output.print_json({**named, "problem": problem})
+            output.print_json({"tenant": tenant, "conversation_id": conversation_id, "problem": problem})
         else:
-            output.print_line(f"{_name(key)}: {problem}" if conversation_id else problem)
+            output.print_line(f"{_name(log)}: {problem}")
     if found and not as_json:
         output.print_error(
             "No run continues in these. Restore a backup (`banksman restore`), or continue with the "
@@ -69,48 +68,36 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
     return Exit.CRITICAL if refused else Exit.OK
 
 
-async def _known(bus: Bus) -> dict[str, str]:
-    """Return the reported problems by `{tenant}.{conversation}`; one of all logs together is under `all`."""
-    reports = Bucket(bus, DAMAGED, DamagedLog)
-    return {entry.key: entry.value.problem async for entry in reports.entries() if entry.key != RECORD}
-
-
 async def _damaged(bus: Bus) -> dict[str, str]:
-    found = await lost_ends(bus, await LogHeads(bus).read()) | await _known(bus)
-    return {log: problem async for log, problem in check_logs(bus)} | found
+    """Return the problems by `{tenant}.{conversation}`."""
+    found = {log: problem async for log, problem in check_logs(bus)} | await lost_ends(bus)
+    reports = Bucket(bus, DAMAGED, DamagedLog)
+    return found | {entry.key: entry.value.problem async for entry in reports.entries()}
 
 
 async def _accept(bus: Bus, requested: list[str], set_aside: Path | None) -> tuple[list[str], dict[str, str]]:
-    known = await _known(bus)
-    if unknown := [key for key in requested if key not in known]:
+    known = await _damaged(bus)
+    if unknown := [log for log in requested if log not in known]:
         raise BadInput("conversation", _name(unknown[0]), "a log listed by `banksman check`")
-    keys = requested or sorted(known.keys() - {ALL})
-    if not requested and ALL in known:
-        keys = [".".join(conversation) async for conversation in conversations(bus)]
-    damaged, heads = DamagedLogs(bus), LogHeads(bus)
+    damaged = DamagedLogs(bus)
     accepted: list[str] = []
     refused: dict[str, str] = {}
     async with BrokerClock(bus) as clock:
         recovery = LogRecovery(bus, clock)
-        for key in keys:
-            tenant, _, conversation_id = key.partition(".")
+        for log in requested or sorted(known):
+            tenant, _, conversation_id = log.partition(".")
             try:
                 lost = None if set_aside is None else await cut(bus, tenant, conversation_id, set_aside)
                 await recovery.recover(tenant, conversation_id, cut=lost)
             except BanksmanError as error:
-                refused[_name(key)] = str(error)
-                await damaged.put(key, str(error))
+                refused[_name(log)] = str(error)
+                await damaged.put(log, str(error))
             else:
-                accepted.append(key)
-    forgotten = {*accepted}
-    if not requested and ALL in known:
-        # Logs of which nothing is left are no conversations.
-        forgotten |= (await lost_ends(bus, await heads.read())).keys()
-        accepted.append(ALL)
-    await heads.forget(lambda log: log in forgotten and _name(log) not in refused)
-    for key in accepted:
-        await damaged.clear(key)
-    return [_name(key) for key in accepted if key != ALL], refused
+                accepted.append(log)
+    await LogHeads(bus).forget(set(accepted).__contains__)
+    for log in accepted:
+        await damaged.clear(log)
+    return [_name(log) for log in accepted], refused
 
 
 def _name(key: str) -> str:

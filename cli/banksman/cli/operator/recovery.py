@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -107,13 +106,6 @@ def _resume(state: Conversation) -> ResumeRun | None:
 def _is_workflow(state: Conversation) -> bool:
     settings = state.run.settings if state.run else state.queue[0].settings if state.queue else None
     return settings is not None and settings.model.startswith(_WORKFLOW)
-
-
-async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
-    """Yield tenant and id of each conversation that has a log."""
-    async for subject, _ in jetstream.subjects_in(bus, EVENTS, subjects.all_of("conversation")):
-        _, tenant, conversation_id = subject.split(".")
-        yield tenant, conversation_id
 
 
 async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> HistoryCut | None:

@@ -105,8 +105,8 @@ async def left(bus: Bus, tenant: str) -> Counts:
             found[place.stream] += count
     async for _ in _letters(bus, tenant):
         found["DEAD"] += 1
-    for name in (await LogHeads(bus).read()).logs:
-        found[kv_stream(names.HEADS)] += name.startswith(f"{tenant}.")
+    for heads in (await LogHeads(bus).segments()).values():
+        found[kv_stream(names.HEADS)] += sum(log.startswith(f"{tenant}.") for log in heads)
     return +found  # without zeros
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
-from banksman.agent.logs.scrub import LogScrub
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
@@ -75,14 +74,13 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         guard = LogGuard(bus, damaged)
         process.health.checks["logs"] = guard.problem
         process.health.warnings["logs"] = damaged.warning
-        process.health.warnings["log_record"] = damaged.incomplete
         process.health.warnings["storage"] = StorageRoom(bus).warning
+        await enter(guard)
         if not await guard.checked(process.stop):
             return
-        await enter(guard)
         usage = await enter(UsageLedger(bus))
         recorder = await enter(HeadsRecorder(LogHeads(bus), damaged, usage))
-        await enter(LogScrub(bus, damaged, recorder.recording))
+        process.health.warnings["log_record"] = recorder.incomplete
         clock = await enter(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
         stores = RunnerStores(bus, lambda: placements.leases())

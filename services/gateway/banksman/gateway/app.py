@@ -174,7 +174,6 @@ def _add_measures(health: Health, base: Foundation, connections: Connections) ->
     backlog = base.services[Backlog]
     health.checks["logs"] = base.damaged.unready
     health.warnings["logs"] = base.damaged.warning
-    health.warnings["log_record"] = base.damaged.incomplete
     health.warnings["storage"] = backlog.logs.storage.warning
     health.measures["runs"] = backlog.measure
     health.used = lambda: len(connections.open)

@@ -80,11 +80,10 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             if not await durability.holds(process.stop):
                 return
         damaged = await stack.enter_async_context(DamagedLogs(bus))
-        guard = LogGuard(bus, damaged)
+        guard = await stack.enter_async_context(LogGuard(bus, damaged))
         process.health.checks["logs"] = guard.problem
         if not await guard.checked(process.stop):
             return
-        await stack.enter_async_context(guard)
         worker = await enter_worker(
             stack, bus, damaged, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
         )

@@ -1,7 +1,8 @@
 """Follows the headers of all commits: one agent records the ends of logs, and counts the usage of tenants.
 
 Each follower receives one message per commit. Therefore one agent follows, and passes each commit to both
-folds over all logs.
+folds over all logs. It also reads the headers of all earlier commits once, in the background, for logs with a
+gap or a foreign message.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Self
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus import jetstream
 from banksman.bus.names import EVENTS
-from banksman.bus.storage.tail import tail
+from banksman.bus.storage.tail import last_sequence, tail
 from banksman.contracts import subjects
-from banksman.log_integrity.check import log_of
-from banksman.log_integrity.damage import RECORD, DamagedLogs
-from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads, Segment, number_of
+from banksman.log_integrity.check import broken_logs, log_of
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.heads import SEGMENT_COMMITS, Heads, LogHeads, number_of
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 WRITE_EVERY_S = 5.0
 STANDBY_S = 10.0
 """Seconds after which a standby process checks again whether another process follows the commits."""
+SCRUB_AFTER_S = 10.0
+"""Seconds after which a process that follows the commits reads the earlier ones."""
 
 
 class HeadsRecorder:
@@ -39,26 +42,36 @@ class HeadsRecorder:
         *,
         write_every_s: float = WRITE_EVERY_S,
         standby_s: float = STANDBY_S,
+        scrub_after_s: float = SCRUB_AFTER_S,
     ) -> None:
         self._heads = heads
         self._damaged = damaged
         self._usage = usage
         self._write_every_s = write_every_s
         self._standby_s = standby_s
-        self._received: dict[int, Segment] = {}
+        self._scrub_after_s = scrub_after_s
+        self._received: dict[int, Heads] = {}
         """Commits that are not recorded yet, by segment."""
-        self._complete = asyncio.Event()
-        """Set once the commits of all segments that were missing are received."""
+        self._incomplete = False
+        """Whether a segment is lost in both copies and not stored again."""
+        self._caught_up = False
+        """Whether all stored commits are received."""
+        self._reconnected = asyncio.Event()
         self._ending = asyncio.Event()
-        self.recording = asyncio.Event()
-        """Set while this process writes the record."""
         self._task: BackgroundTask | None = None
 
+    async def incomplete(self) -> str | None:
+        """Return a warning while a further loss of the end of a log would not be detected."""
+        warning = "the record of the ends of logs is rebuilt; a loss in the meantime may not be detected"
+        return warning if self._incomplete else None
+
     async def __aenter__(self) -> Self:
+        self._remove_callback = self._heads.bus.on_reconnect(self._reconnected.set)
         self._task = self._heads.bus.background.run("heads", self._record)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._remove_callback()
         self._ending.set()
         if self._task:
             await self._task.ended(self._write_every_s)
@@ -74,37 +87,34 @@ class HeadsRecorder:
         """Record all commits until this process ends, or another one claims the record."""
         claim = await self._heads.claim()
         after = await self._begin()
-        if await self._heads.claimed_by() != claim:
+        if not await self._heads.is_claimed_by(claim):
             return
         after = min(after, await self._usage.begin())
-        reader = asyncio.create_task(self._receive(after), name="heads received")
-        self.recording.set()
+        tasks = [asyncio.create_task(work) for work in (self._receive(after), self._scrub())]
         try:
-            await _first_of(self._write_every_s, self._ending, self._complete)
             while await self._write(claim) and not self._ending.is_set():
                 await _first_of(self._write_every_s, self._ending)
-                if reader.done():
-                    reader.result()
+                for task in tasks:
+                    if task.done():
+                        task.result()
         finally:
-            self.recording.clear()
-            reader.cancel()
-            await asyncio.wait([reader])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await self._usage.end()
 
     async def _begin(self) -> int:
-        """Return the stream sequence after which commits may be missing in the record."""
-        known = await self._heads.read()
-        for number, heads in known.in_one_copy:
-            logger.warning("segment %d of the record of the log heads is lost in one copy", number)
+        """Store what one copy lacks; return the sequence after which commits may be missing in both."""
+        segments, end = await self._heads.segments(), await last_sequence(self._heads.bus, EVENTS)
+        for number, heads in segments.items():
             await self._heads.add(number, heads)
-        self._received = {number: {} for number in known.missing}
+        missing = [number for number in range(number_of(end) + 1) if end and number not in segments]
+        self._received = {number: {} for number in missing}
         # The newest segment grows, so it is always read again.
-        after = min([known.newest, *known.missing]) * SEGMENT_COMMITS
+        after = min([*missing, number_of(end)]) * SEGMENT_COMMITS
         every_log = subjects.all_of("conversation")
-        if known.missing and await jetstream.next_message(self._heads.bus, EVENTS, every_log, after=after):
-            self._complete.clear()
-        else:
-            self._complete.set()
+        self._incomplete = bool(missing)
+        self._caught_up = not await jetstream.next_message(self._heads.bus, EVENTS, every_log, after=after)
         return after
 
     async def _receive(self, after: int) -> None:
@@ -113,23 +123,30 @@ class HeadsRecorder:
                 self._usage.take(commit)
                 segment = self._received.setdefault(number_of(commit.stream_seq), {})
                 segment[log_of(commit.subject)] = commit.stream_seq
-                if commit.pending == 0:
-                    self._complete.set()
+                self._caught_up = self._caught_up or commit.pending == 0
 
     async def _write(self, claim: str) -> bool:
         """Record what was received; return False if another process does so."""
-        # A part of a missing segment must not look like the complete one.
-        if not self._complete.is_set():
+        # A part of a lost segment must not look like the complete one.
+        if not self._received or (self._incomplete and not self._caught_up):
             return True
-        if self._received and await self._heads.claimed_by() != claim:
+        if not await self._heads.is_claimed_by(claim):
             logger.info("another process writes the record of the log heads")
             return False
         received, self._received = self._received, {}
         for number, heads in sorted(received.items()):
             await self._heads.add(number, heads)
-        if await self._damaged.incomplete():
-            await self._damaged.clear(RECORD)
+        self._incomplete = False
         return True
+
+    async def _scrub(self) -> None:
+        while True:
+            await asyncio.sleep(self._scrub_after_s)
+            async for log, problem in broken_logs(self._heads.bus):
+                await self._damaged.put(log, problem)
+            # The server may have restarted.
+            await self._reconnected.wait()
+            self._reconnected.clear()
 
 
 async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
