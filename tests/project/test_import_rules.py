@@ -64,7 +64,6 @@ VALID = {
     "shared/banksman/quotas/stored.py": "from banksman.bus import connection",
     "shared/banksman/runs/log.py": "from banksman.bus import connection",
     "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
-    "services/agent/banksman/agent/logs/guard.py": "from banksman.agent.logs import heads_recorder",
     "services/agent/banksman/agent/logs/heads_recorder.py": "",
     "services/agent/banksman/agent/providers/vendor.py": "import anthropic\nimport openai",
     "services/agent/banksman/agent/providers/backboard.py": (
@@ -118,7 +117,7 @@ INVALID = [
     ),
     (
         "services/agent/banksman/agent/worker.py",
-        "from banksman.agent.logs import guard",
+        "from banksman.agent.logs import heads_recorder",
         "The protection from damaged logs is imported by the agent's composition",
     ),
     (RUNNER + "app.py", "import docker", "The Docker SDK only"),

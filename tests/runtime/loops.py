@@ -10,7 +10,6 @@ from pathlib import Path
 
 from faststream.nats import NatsRouter
 
-from banksman.agent.logs.guard import LogGuard
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.runners.presence import RunnerPresence
@@ -62,12 +61,9 @@ Component = Callable[[Bus], AbstractAsyncContextManager[object]]
 
 
 @asynccontextmanager
-async def guard(bus: Bus) -> AsyncGenerator[object]:
-    async with DamagedLogs(bus) as damaged:
-        checked = LogGuard(bus, damaged, write_every_s=0.1, scrub_after_s=0.01)
-        assert await checked.checked(asyncio.Event())
-        async with checked:
-            yield checked
+async def checked(bus: Bus) -> AsyncGenerator[object]:
+    async with DamagedLogs(bus, checks=True) as damaged:
+        yield damaged
 
 
 @asynccontextmanager
@@ -100,7 +96,11 @@ async def following(bus: Bus) -> AsyncGenerator[object]:
 
 @asynccontextmanager
 async def heads(bus: Bus) -> AsyncGenerator[object]:
-    async with HeadsRecorder(LogHeads(bus), write_every_s=0.1, standby_s=0.1) as keeper:
+    async with (
+        DamagedLogs(bus) as damaged,
+        UsageLedger(bus) as usage,
+        HeadsRecorder(LogHeads(bus), damaged, usage, write_every_s=0.1, standby_s=0.1) as keeper,
+    ):
         yield keeper
 
 
@@ -241,7 +241,6 @@ LOOPS: dict[str, Component] = {
     "heartbeat": handling,
     "heartbeats": working,
     "live": following,
-    "log-scrub": guard,
     "oidc": lambda bus: oidc_tokens(OidcSettings(issuer=UNREACHABLE, audience="loops"), bus.background),
     "overdue schedules": gateway,
     "passthrough-usage": passthrough_usage,
@@ -258,5 +257,5 @@ LOOPS: dict[str, Component] = {
     "webhook-queue": gateway,
     "workspaces": runner,
 }
-AFTER_RECONNECT: dict[str, Component] = {"log-check": guard}
+AFTER_RECONNECT: dict[str, Component] = {"log-check": checked}
 """A loop whose work is due after a reconnect only, because a server may have lost data."""

@@ -64,7 +64,7 @@ class ConversationLog:
         """
         if self._damaged is not None and (tenant, conversation_id) not in self._folds:
             # The server may have restarted, and this process does not know where the log ended.
-            await self._damaged.current.wait()
+            await self._damaged.checked.wait()
         self._check(tenant, conversation_id)
         try:
             return await self._folded(self.cached(tenant, conversation_id))
@@ -76,7 +76,7 @@ class ConversationLog:
         except LogBroken as broken:
             if self._damaged is None:
                 raise
-            raise await self._damaged.report(tenant, conversation_id, broken.problem) from broken
+            raise await self._damaged.report(f"{tenant}.{conversation_id}", broken.problem) from broken
 
     async def append(
         self, state: Conversation, commit: Commit, *, folded: Conversation | None = None
@@ -184,7 +184,7 @@ class ConversationLog:
             return
         log = f"{state.tenant}.{state.conversation_id}"
         if found := await confirmed(self._bus, {log: state.stream_seq}):
-            raise await self._damaged.report(state.tenant, state.conversation_id, found[log])
+            raise await self._damaged.report(log, found[log])
 
     def _remember(self, state: Conversation) -> Conversation:
         key = (state.tenant, state.conversation_id)

@@ -82,7 +82,7 @@ async def test_log_with_a_gap_continues_before_it_and_the_rest_is_in_a_file(
             await agent.commit("c1", None, ConversationUpdated(title=str(number)), owned=False)
         commits = await EventLog(bus).read(tenant, "c1", leader=True)
         assert await delete_message(bus, EVENTS, commits[3].stream_seq)
-        await DamagedLogs(bus).report(tenant, "c1", "events 4 to 4 are missing")
+        await DamagedLogs(bus).report(f"{tenant}.c1", "events 4 to 4 are missing")
         name = f"{tenant}/c1"
 
         refused = await asyncio.to_thread(_banksman, own_nats, "accept", name)

@@ -28,7 +28,6 @@ from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.guard import LogGuard
 from banksman.log_integrity.heads import SEGMENT_COMMITS, Heads, LogHeads, later, lost_ends
 from banksman.runs.conversation_log import ConversationLog
 from tests.bus.builders import commit, now
@@ -246,7 +245,7 @@ async def test_work_for_a_damaged_log_stays_in_its_queue(
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
 
         async def handler(_message: WorkMessage) -> Done:
-            raise await damaged.report(tenant, "c1", "its end is gone")
+            raise await damaged.report(f"{tenant}.c1", "its end is gone")
 
         for delivery in range(1, 100):
             message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, delivery)
@@ -261,12 +260,11 @@ async def _guarded(
     server: NatsServer, *, scrub_after_s: float = SCRUB_AFTER_S
 ) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
     """Run the checks of an agent before and during its work."""
-    async with await connect(server) as bus, DamagedLogs(bus) as damaged:
-        async with LogGuard(bus, damaged) as guard:
-            async with asyncio.timeout(WAIT_TIMEOUT_S):
-                assert await guard.checked(asyncio.Event())
-            async with _recorder(bus, scrub_after_s=scrub_after_s):
-                yield bus, damaged
+    async with await connect(server) as bus, DamagedLogs(bus, checks=True) as damaged:
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            assert await damaged.may_work(asyncio.Event())
+        async with _recorder(bus, scrub_after_s=scrub_after_s):
+            yield bus, damaged
 
 
 @asynccontextmanager

@@ -91,7 +91,7 @@ async def _accept(bus: Bus, requested: list[str], set_aside: Path | None) -> tup
                 await recovery.recover(tenant, conversation_id, cut=lost)
             except BanksmanError as error:
                 refused[_name(log)] = str(error)
-                await damaged.put(log, str(error))
+                await damaged.report(log, str(error))
             else:
                 accepted.append(log)
     await LogHeads(bus).forget(set(accepted).__contains__)

@@ -31,7 +31,6 @@ from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.guard import LogGuard
 from banksman.log_integrity.heads import LogHeads
 from banksman.quotas.adaptive import AdaptiveLimit
 from banksman.quotas.places import Shares
@@ -69,14 +68,12 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             process.health.checks["streams"] = durability.problem
             if not await durability.holds(process.stop):
                 return
-        damaged = await enter(DamagedLogs(bus))
+        damaged = await enter(DamagedLogs(bus, checks=True))
         log = ConversationLog(bus, damaged)
-        guard = LogGuard(bus, damaged)
-        process.health.checks["logs"] = guard.problem
+        process.health.checks["logs"] = damaged.unready
         process.health.warnings["logs"] = damaged.warning
         process.health.warnings["storage"] = StorageRoom(bus).warning
-        await enter(guard)
-        if not await guard.checked(process.stop):
+        if not await damaged.may_work(process.stop):
             return
         usage = await enter(UsageLedger(bus))
         recorder = await enter(HeadsRecorder(LogHeads(bus), damaged, usage))

@@ -26,7 +26,6 @@ from banksman.deployment import users
 from banksman.deployment.streams import Durability, provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.guard import LogGuard
 from banksman.quotas.places import Shares
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog
@@ -79,10 +78,9 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             process.health.checks["streams"] = durability.problem
             if not await durability.holds(process.stop):
                 return
-        damaged = await stack.enter_async_context(DamagedLogs(bus))
-        guard = await stack.enter_async_context(LogGuard(bus, damaged))
-        process.health.checks["logs"] = guard.problem
-        if not await guard.checked(process.stop):
+        damaged = await stack.enter_async_context(DamagedLogs(bus, checks=True))
+        process.health.checks["logs"] = damaged.unready
+        if not await damaged.may_work(process.stop):
             return
         worker = await enter_worker(
             stack, bus, damaged, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()

@@ -143,7 +143,7 @@ class HeadsRecorder:
         while True:
             await asyncio.sleep(self._scrub_after_s)
             async for log, problem in broken_logs(self._heads.bus):
-                await self._damaged.put(log, problem)
+                await self._damaged.report(log, problem)
             # The server may have restarted.
             await self._reconnected.wait()
             self._reconnected.clear()

@@ -111,3 +111,5 @@ class EventPage(ConversationHead):
     items: tuple[EventFrame, ...]
     next: int | None
     """`after_seq` of the next page; null at the end."""
+    problem: str | None
+    """Why events are missing from the log, and the remedy; null if none are known to be."""

@@ -201,6 +201,7 @@ async def list_events(
             "oldest_seq": page.oldest_seq,
             "log_epoch": page.log_epoch,
             "next": last if more else None,
+            "problem": str(damage) if (damage := views.damage(caller.tenant, conversation_id)) else None,
         }
     )
     # The frames are JSON already: validating up to 1,000 of them again would cost more than encoding them.
