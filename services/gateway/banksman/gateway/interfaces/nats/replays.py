@@ -47,11 +47,13 @@ class Replays:
         self._ending.set()
 
     async def send(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
-        """Send the events to a reply subject, then an empty message."""
+        """Send the events to a reply subject, then an empty message, or raise `LogDamaged` if some are lost."""
         if request.follow_s:
             await self._follow(caller, conversation_id, request, reply)
         else:
             await self._stored(caller, conversation_id, request, reply)
+        if damage := self.views.damage(caller.tenant, conversation_id):
+            raise damage
         await self.bus.publish(reply, b"")
 
     async def _stored(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
