@@ -47,7 +47,7 @@ class Replays:
         self._ending.set()
 
     async def send(self, caller: Caller, conversation_id: str, request: Replay, reply: str) -> None:
-        """Send the events to a reply subject, then an empty message, or raise `LogDamaged` if some are lost."""
+        """Send the events to a reply subject, then an empty message; raise `LogDamaged` if some are lost."""
         if request.follow_s:
             await self._follow(caller, conversation_id, request, reply)
         else:
