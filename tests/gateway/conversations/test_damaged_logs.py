@@ -133,7 +133,7 @@ READS = [*EVENTS_READ, state_over_http, runs_over_http]
 async def test_a_log_with_a_gap_is_refused_with_the_remedy(
     conversation: Conversation, request_: Request
 ) -> None:
-    """Nobody has reported the gap yet."""
+    """The gap is not reported yet."""
     bus, tenant = conversation.agent.bus, conversation.agent.tenant
     _, second, *_ = await EventLog(bus).read(tenant, conversation.id)
     assert await delete_message(bus, EVENTS, second.stream_seq)
