@@ -262,8 +262,9 @@ MUTANTS = (
         "R106",
         "the error of a tool does not reach the model",
         FOLD,
-        "result=result) for call, result in completed)\n",
-        "result=result) for call, result in completed if not result.is_error)\n",
+        "executed=call.arguments if call.id in edited else None)\n        for call, result in completed\n",
+        "executed=call.arguments if call.id in edited else None)\n"
+        "        for call, result in completed if not result.is_error\n",
         "tests/scenarios/test_faults.py::test_a_failed_tool_result_reaches_the_model",
     ),
 )
