@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from prometheus_client import Counter
 
-from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, TimedOut
+from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, Disconnected, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import ClientErrors, Replies
 from banksman.bus.server_disk import SUSPECTED_S, ServerDisk
@@ -40,6 +40,12 @@ DISCONNECT_CHECK_S = 0.01
 CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
 """Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
 get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
+
+GONE_S = 0.4
+"""Seconds without a connection after which requests of clients are refused at once. A client of a cluster
+usually has another server before."""
+READY_S = 0.7
+"""Seconds of the round trip that readiness makes; less than all checks may take."""
 
 SLOW_S = 1.0
 """Seconds after which a reply of the broker counts as slow."""
@@ -85,8 +91,8 @@ class Bus:
         Args:
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
             serves_clients: True when a client waits for each request, which then takes at most
-                `CLIENT_BUDGETS_S`. A publish to a server with a full disk, which responds but cannot store,
-                fails after one attempt.
+                `CLIENT_BUDGETS_S`, and fails at once while the connection is known to be gone. A publish to a
+                server with a full disk, which responds but cannot store, fails after one attempt.
             background: Runs the background tasks of the users of this connection. A service passes the
                 `background` of its health, so that a task that keeps failing makes the service not ready.
         """
@@ -109,6 +115,8 @@ class Bus:
         self._connected = asyncio.Event()
         self._reconnected_at = float("-inf")
         self._opened = False
+        self._gone: asyncio.TimerHandle | None = None
+        """Ends the patience of clients after the loss of the connection."""
         self._closing = False
         self._on_reconnect: list[Callable[[], None]] = []
         self._errors = ClientErrors(name, inbox_prefix, self.stats, self.replies)
@@ -173,10 +181,10 @@ class Bus:
 
     async def problem(self) -> str | None:
         """Make a round trip and return what failed; None if it succeeded."""
-        if not self._opened:
+        if not self._opened or self.replies.gone:
             return self._no_connection()
         try:
-            await self.ready()
+            await self.ready(READY_S)
         except (Unavailable, Forbidden) as error:
             return str(error)
         return None
@@ -187,10 +195,16 @@ class Bus:
         return f"NATS at {servers}: no connection as {self.name!r}: {self.nc.last_error or 'no response'}"
 
     async def wait_connected(self) -> None:
-        """Wait until a server is reachable; raise `Unavailable` if the connection is permanently closed."""
+        """Wait until a server is reachable.
+
+        Raises:
+            Unavailable: The connection is permanently closed, or it is gone and a client waits.
+        """
         await self._connected.wait()
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
+        if self.replies.gone:
+            raise Disconnected(self.name)
 
     def budget(self, seconds: float) -> float:
         """Return the seconds that a request to the broker may take: fewer while a client waits for it."""
@@ -214,7 +228,8 @@ class Bus:
 
     def may_recover(self, error: Exception) -> bool:
         """Return whether an attempt that raised `error` may succeed later on this connection."""
-        return isinstance(error, Unavailable) and not self.closed.is_set()
+        ended = self.closed.is_set() or self.replies.gone
+        return isinstance(error, Unavailable) and not ended
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a message that may be lost; raise `Unavailable` if the connection cannot buffer it."""
@@ -367,19 +382,32 @@ class Bus:
 
     async def _disconnected(self) -> None:
         self._connected.clear()
+        if self.serves_clients:
+            self._gone = asyncio.get_running_loop().call_later(GONE_S, self._give_up)
         if not self._closing:
             logger.warning("%s: connection to NATS lost", self.name)
+
+    def _give_up(self) -> None:
+        """Refuse the requests of clients, which can wait for the connection themselves."""
+        self.replies.lost()
+        self._connected.set()  # wakes the waiters of `wait_connected`, which then check `gone`
 
     async def _reconnected(self) -> None:
         self.stats.reconnects += 1
         self._reconnected_at = time.monotonic()
+        self._stop_giving_up()
         self._connected.set()
         logger.info("%s: connection to NATS restored", self.name)
         self.replies.reconnected()
         for callback in tuple(self._on_reconnect):
             callback()
 
+    def _stop_giving_up(self) -> None:
+        if self._gone is not None:
+            self._gone.cancel()
+
     async def _closed(self) -> None:
+        self._stop_giving_up()
         if not self._closing:
             logger.critical("%s: NATS closed the connection permanently: %s", self.name, self.nc.last_error)
         self.closed.set()

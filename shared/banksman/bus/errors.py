@@ -7,6 +7,8 @@ from banksman.contracts.frames import ErrorFrame, error_frame
 
 NO_RESPONSE = "the message broker did not respond in time"
 """The message for clients when a request to the broker fails."""
+UNREACHABLE = "the message broker cannot be reached"
+"""The message for clients while there is no connection to the broker."""
 
 _ERROR_HEAD = b'{"type":"error"'
 
@@ -48,6 +50,13 @@ class ConnectionReplaced(Unavailable):
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"{subject}: the connection was lost before a reply arrived", public=NO_RESPONSE)
+
+
+class Disconnected(Unavailable):
+    """The connection has been down for longer than clients wait; the request may have been executed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: no connection to NATS", retry_after_s=2.0, public=UNREACHABLE)
 
 
 class PublishRefused(Fault):

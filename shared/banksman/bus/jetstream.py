@@ -265,8 +265,8 @@ async def _batch(
                     received.append(item)
                 else:
                     return _Batch(received, complete=True, pending=item)
-        except Unavailable:
-            if bus.closed.is_set():
+        except Unavailable as error:
+            if not bus.may_recover(error):
                 raise
             return _Batch(received, complete=False, pending=1)
 

@@ -212,7 +212,7 @@ class _Publication:
                 message = await bus.store_request(self.subject, self.payload, headers, timeout_s)
                 self._check_disk()
             except Unavailable as error:
-                if bus.closed.is_set():
+                if not bus.may_recover(error):
                     raise
                 may_be_stored = not isinstance(error, NoResponders)
                 raise _RetryableRefusal(str(error), may_be_stored=may_be_stored) from error

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, SlowConsumerError
 
-from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.errors import (
+    NO_RESPONSE,
+    ConnectionReplaced,
+    Disconnected,
+    MessageTooLarge,
+    NoResponders,
+    TimedOut,
+)
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.bus.settings import BusStats
@@ -62,6 +69,8 @@ class Replies:
         self._nc = nc
         self._prefix = ""
         self._requests = 0
+        self.gone = False
+        """Whether requests are refused until the next reconnect, because clients have waited long enough."""
         self._waiters: dict[str, _Waiter] = {}
 
     @property
@@ -143,9 +152,11 @@ class Replies:
         """Publish with a reply subject.
 
         Raises:
-            Unavailable: The connection is closed, or it is down and its buffer is full.
+            Unavailable: The connection is closed, or it is down and its buffer is full, or it is `gone`.
             MessageTooLarge: The message exceeds the server's limit.
         """
+        if self.gone:
+            raise Disconnected(subject)
         try:
             await self._nc.publish(subject, payload, reply=reply, headers=dict(headers) if headers else None)
         except MaxPayloadError as error:
@@ -189,8 +200,15 @@ class Replies:
         finally:
             del self._waiters[token]
 
+    def lost(self) -> None:
+        """Fail all requests, and further ones until `reconnected`."""
+        self.gone = True
+        for waiter in tuple(self._waiters.values()):
+            waiter.failed(Disconnected(waiter.subject))
+
     def reconnected(self) -> None:
         """Fail the requests with `until_reconnect`: their replies may be lost with the old connection."""
+        self.gone = False
         for waiter in tuple(self._waiters.values()):
             if waiter.until_reconnect:
                 waiter.failed(ConnectionReplaced(waiter.subject))

@@ -231,12 +231,15 @@ class Durability:
         return cls(bus, run_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
 
     async def problem(self) -> str | None:
-        """Return what is missing or weaker than required; raise `Unavailable` if nothing is known."""
+        """Return what is missing or weaker than required; raise `Unavailable` if nothing is known.
+
+        While nothing was missing, a repeated check does not delay the result of the last one.
+        """
         now = asyncio.get_running_loop().time()
         if self._checking is None and (self._problem is not None or now - self._checked_at > RECHECK_S):
             self._checking = asyncio.create_task(self._check(now), name="durability")
             self._checking.add_done_callback(self._checked)
-        if self._checking is not None:
+        if self._checking is not None and (self._problem or self._checked_at == float("-inf")):
             # All requests wait for the same check, which continues when a request times out. On a busy
             # machine, a check that each request restarted would never end.
             await asyncio.shield(self._checking)

@@ -41,6 +41,8 @@ class BackgroundTask:
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._failures = 0
         self._last_error = ""
+        self._last_fault = ""
+        """The last expected fault since the task worked."""
         self._recovery: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._supervise(), name=name)
 
@@ -89,7 +91,9 @@ class BackgroundTask:
     async def _pause_after(self, error: Exception) -> None:
         if isinstance(error, BanksmanError):
             # The broker is unreachable or storage is full; the checks of connection and streams show it.
-            logger.warning("background task %s: %s", self.name, error)
+            if str(error) != self._last_fault:
+                logger.warning("background task %s: %s", self.name, error)
+            self._last_fault = str(error)
             await asyncio.sleep(RETRY_S)
         else:
             await self._back_off(error)
@@ -117,6 +121,7 @@ class BackgroundTask:
         if self._failures:
             logger.info("background task %s works again", self.name)
         self._failures = 0
+        self._last_fault = ""
         self._backoff.reset()
 
 

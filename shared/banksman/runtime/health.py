@@ -6,10 +6,11 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -30,6 +31,8 @@ from banksman.runtime.settings import HealthSettings
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Check = Callable[[], Awaitable[str | None]]
 """Returns the problem it found, or None."""
 
@@ -38,8 +41,10 @@ Measure = Callable[[], Awaitable[None]]
 
 READY_VALID_S = 0.2
 """Seconds for which clients receive the same result of the checks."""
-CHECK_TIMEOUT_S = 2.0
-"""Maximum seconds of one check or one update of metrics."""
+CHECK_TIMEOUT_S = 0.8
+"""Maximum seconds of all checks, which run at the same time: probes have time limits from one second."""
+MEASURE_TIMEOUT_S = 2.0
+"""Maximum seconds of all updates of metrics, which run at the same time."""
 _LIMITS = ListenerLimits(total=64, unknown=64, unknown_per_address=32, header_s=5.0, body_s=5.0)
 
 
@@ -86,9 +91,15 @@ class Health:
         """Return the problems that do not affect readiness, by check."""
         return await self._found(self.warnings)
 
+    async def findings(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the problems and the warnings, by check."""
+        problems, warnings = await _together(self.problems(), self.warned())
+        return problems, warnings
+
     async def _found(self, checks: Mapping[CheckName, Check]) -> dict[str, str]:
-        found = {name: await self._run(check) for name, check in tuple(checks.items())}
-        return {name: problem for name, problem in found.items() if problem is not None}
+        names = tuple(checks)
+        found = await _together(*(self._run(checks[name]) for name in names))
+        return {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
 
     async def _run(self, check: Check) -> str | None:
         try:
@@ -127,23 +138,27 @@ class Health:
         return JSONResponse({"service": self.service, "status": "alive"})
 
     async def _readyz(self, _request: Request) -> Response:
-        problems = await self.problems()
-        body = {
-            "service": self.service,
-            "ready": not problems,
-            "problems": problems,
-            "warnings": await self.warned(),
-        }
+        problems, warnings = await self.findings()
+        body = {"service": self.service, "ready": not problems, "problems": problems, "warnings": warnings}
         return JSONResponse(body, status_code=503 if problems else 200)
 
     async def _metrics(self, _request: Request) -> Response:
-        for name, measure in tuple(self.measures.items()):
-            try:
-                async with asyncio.timeout(CHECK_TIMEOUT_S):
-                    await measure()
-            except Exception as error:
-                logger.info("metrics of %s are not updated: %s", name, error or type(error).__name__)
+        await _together(*(_update(name, measure) for name, measure in self.measures.items()))
         return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+async def _together(*works: Coroutine[Any, Any, T]) -> list[T]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in works]
+    return [task.result() for task in tasks]
+
+
+async def _update(name: str, measure: Measure) -> None:
+    try:
+        async with asyncio.timeout(MEASURE_TIMEOUT_S):
+            await measure()
+    except Exception as error:
+        logger.info("metrics of %s are not updated: %s", name, error or type(error).__name__)
 
 
 @asynccontextmanager

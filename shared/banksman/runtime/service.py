@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.runtime import event_loop, failpoints, logs
 from banksman.runtime.event_loop import watched_loop
 from banksman.runtime.health import Health
@@ -34,6 +34,16 @@ class ServiceProcess:
         """End the start phase: from now on, readiness depends on the checks."""
         self.health.started = True
         logger.info("ready", extra={"after_s": round(self.health.uptime_s, 3)})
+
+    async def keep_starting(self, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve until `stop`: repeat a start that fails because the broker cannot be reached."""
+        while not self.stop.is_set():
+            try:
+                await serve()
+            except Unavailable as error:
+                if self.health.started:
+                    raise
+                logger.warning("not ready: %s", error)
 
     def drain(self) -> None:
         """Start the drain: the service is no longer ready, and `stop` is set."""

@@ -51,9 +51,25 @@ def test_every_service_is_unready_on_a_server_that_syncs_late() -> None:
                 _wait(urls[service], LATE)
 
 
+def test_every_service_that_starts_before_nats_waits_for_it_and_holds_nothing() -> None:
+    """A37: each attempt to connect has a time limit here, after which the process must still be there."""
+    with NatsServer(plain_config(sync_always=True)) as server:
+        provision_all(server)
+        server.stop()
+        with _services(server, BANKSMAN_NATS__CONNECT_TIMEOUT_S="0.5") as urls:
+            for service in SERVICES:
+                _wait(urls[service], f"NATS at 127.0.0.1:{server.port}: no connection", check="nats")
+            logs = {service: Path(urls["directory"], f"{service}.log") for service in SERVICES}
+            for log in logs.values():
+                wait_until(lambda log=log: log.read_text().count("no connection as") >= 3)
+            server.start()
+            for service in SERVICES:
+                _wait(urls[service], READY)
+
+
 @contextmanager
-def _services(server: NatsServer) -> Generator[dict[str, str]]:
-    """One of each service, with the URL of its readiness."""
+def _services(server: NatsServer, **settings: str) -> Generator[dict[str, str]]:
+    """One of each service, with the URL of its readiness, and the `directory` of their logs."""
     processes: list[subprocess.Popen[bytes]] = []
     urls: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="banksman-") as name:
@@ -62,7 +78,8 @@ def _services(server: NatsServer) -> Generator[dict[str, str]]:
             for service in SERVICES:
                 port = free_port()
                 urls[service] = f"http://127.0.0.1:{port}/readyz"
-                processes.append(_start(service, server, port, Path(name)))
+                processes.append(_start(service, server, port, Path(name), settings))
+            urls["directory"] = name
             yield urls
         finally:
             for process in processes:
@@ -70,7 +87,9 @@ def _services(server: NatsServer) -> Generator[dict[str, str]]:
                 process.wait()
 
 
-def _start(service: str, server: NatsServer, port: int, data: Path) -> subprocess.Popen[bytes]:
+def _start(
+    service: str, server: NatsServer, port: int, data: Path, more: dict[str, str]
+) -> subprocess.Popen[bytes]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     settings = {
         "BANKSMAN_NATS__URL": server.url,
@@ -82,24 +101,27 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
     }
     if service == "gateway":
         settings["BANKSMAN_GATEWAY__PORT"] = str(free_port())
-    return subprocess.Popen(
-        [sys.executable, "-m", "banksman.cli", service],
-        env={**kept, **settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    with (data / f"{service}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "banksman.cli", service],
+            env={**kept, **settings, **more},
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _wait(url: str, words: str, check: str = "streams") -> None:
+    """Wait until the readiness of a service contains this text."""
+    wait_until(
+        lambda: words in _readiness(url, check), interval_s=0.1, failure=lambda: _readiness(url, check)
     )
 
 
-def _wait(url: str, words: str) -> None:
-    """Wait until the readiness of a service contains this text."""
-    wait_until(lambda: words in _readiness(url), interval_s=0.1, failure=lambda: _readiness(url))
-
-
-def _readiness(url: str) -> str:
+def _readiness(url: str, check: str) -> str:
     try:
         with urlopen(url, timeout=10) as response:
             return READY if response.status == 200 else "?"
     except HTTPError as refused:
-        return str(json.loads(refused.read())["problems"].get("streams", "starting"))
+        return str(json.loads(refused.read())["problems"].get(check, "starting"))
     except (URLError, OSError):
         return "not there yet"

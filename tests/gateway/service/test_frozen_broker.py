@@ -10,14 +10,22 @@ from typing import Any
 
 import httpx
 from tests.gateway.conftest import gateway_on
+from tests.support.fixtures import settings_of
+from tests.support.lossy import lossy_wire
 from tests.support.nats import Broker
 from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
+from banksman.cli.machine import free_port
+from banksman.gateway.interfaces.websocket.connection import INFLIGHT
 
 LIMIT_S = 10.0
+GONE_LIMIT_S = 1.0
+"""Maximum seconds of a response while the connection is known to be gone, and of readiness always."""
 AT_A_TIME = 40
 """Concurrent requests: the responses to all hundred at once would take the gateway seconds of CPU."""
+FEW = 8
+"""Concurrent requests whose responses take the gateway less than a tenth of a second."""
 SENT: dict[str, Any] = {
     "/context/conversations": {"title": "t"},
     "/context/conversations/{conversation_id}": {"title": "t"},
@@ -50,22 +58,12 @@ async def test_every_endpoint_responds_while_the_broker_is_frozen(
 ) -> None:
     """Within ten seconds, with a sentence that names nothing internal."""
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
-        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
-        document = (await http.get("/openapi.json")).json()
-        requests = [
-            (method, path.format_map(Ids(conversation)), SENT.get(path, {}))
-            for path, operations in document["paths"].items()
-            for method in operations
-            if not path.startswith(("/v1/models", "/v1/messages", "/v1/responses", "/v1/chat/completions"))
-        ]
+        requests = await described_requests(http)
         own_nats.pause()
         try:
-            async with asyncio.TaskGroup() as group:
-                turns = asyncio.Semaphore(AT_A_TIME)
-                tasks = [group.create_task(timed(turns, http, *request)) for request in requests]
+            found = await responses(http, requests, AT_A_TIME)
         finally:
             own_nats.resume()
-    found = {request[:2]: task.result() for request, task in zip(requests, tasks, strict=True)}
     assert len([body for _, body in found.values() if body.startswith("503")]) > 40
     assert {request: took for request, (took, _) in found.items() if took > LIMIT_S} == {}
     # The agent card names the address of the gateway.
@@ -73,26 +71,84 @@ async def test_every_endpoint_responds_while_the_broker_is_frozen(
     assert {request: body for request, body in bodies.items() if INTERNAL.search(body)} == {}
 
 
-async def test_lists_are_refused_in_time_while_the_broker_is_down(
+async def test_every_endpoint_responds_at_once_while_the_connection_is_gone(
     own_nats: Broker, own_bus: Bus, tenant: str
 ) -> None:
-    paths = ("/context/remembered", "/context/secrets", "/context/keys", "/context/webhooks")
+    """The health of the process too: probes have limits of one second."""
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
+        requests = await described_requests(http)
         own_nats.kill()
         try:
-            async with asyncio.TaskGroup() as group:
-                turns = asyncio.Semaphore(AT_A_TIME)
-                tasks = [group.create_task(timed(turns, http, "get", path, {})) for path in paths]
+            found = await responses(http, [("get", "/readyz", {}), *requests], FEW)
         finally:
             own_nats.start()
+        await eventually(lambda: is_ready(http))
+    assert len([body for _, body in found.values() if body.startswith("503")]) > 40
+    assert {request: took for request, (took, _) in found.items() if took > GONE_LIMIT_S} == {}
 
-        async def is_back() -> bool:
-            return (await http.get(paths[0])).is_success
 
-        await eventually(is_back)
-    results = dict(zip(paths, (task.result() for task in tasks), strict=True))
-    refused = {path: result for path, result in results.items() if result[1].startswith("503")}
-    assert {path: result for path, result in refused.items() if result[0] <= LIMIT_S} == results
+async def test_readiness_responds_in_time_while_the_broker_is_frozen(
+    own_nats: Broker, own_bus: Bus, tenant: str
+) -> None:
+    port = free_port()
+    async with gateway_on(own_nats, own_bus, tenant, health_port=port) as gateway, gateway.http as http:
+        operators = f"http://127.0.0.1:{port}/readyz"
+        own_nats.pause()
+        try:
+            paths = ("/readyz", operators, "/readyz")
+            found = await responses(http, [("get", path, {}) for path in paths], 1)
+        finally:
+            own_nats.resume()
+        await eventually(lambda: is_ready(http))
+    assert {path: body[:3] for (_, path), (_, body) in found.items()} == dict.fromkeys(paths, "503")
+    assert {path: took for path, (took, _) in found.items() if took > GONE_LIMIT_S} == {}
+
+
+async def test_a_websocket_refuses_all_waiting_requests_at_once_while_the_connection_is_gone(
+    own_nats: Broker, own_bus: Bus, tenant: str
+) -> None:
+    """A cancel and a decision too, which are not behind the requests of other conversations."""
+    async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.socket() as socket:
+        conversations = [await socket.create() for _ in range(3)]
+        own_nats.kill()
+        try:
+            began = clock_s()
+            sent = [
+                await socket.send("chat.send", conversation_id=conversations[number % 3], content="x")
+                for number in range(INFLIGHT - 4)
+            ]
+            run = f"{conversations[0]}-{'0' * 12}"
+            sent.append(await socket.send("run.cancel", run_id=run))
+            sent.append(await socket.send("approval.reply", approval_id=f"{run}-{'0' * 12}", all="approve"))
+            waiting = set(sent)
+            while waiting:
+                refused = await socket.until(lambda frame: frame.get("reply_to") in waiting)
+                assert (refused["type"], refused["retryable"]) == ("error", True), refused
+                waiting.discard(refused["reply_to"])
+            took_s = clock_s() - began
+        finally:
+            own_nats.start()
+    assert took_s < GONE_LIMIT_S
+
+
+async def test_a_decision_and_a_cancel_are_not_behind_a_request_of_another_conversation(
+    own_nats: Broker, own_bus: Bus, tenant: str
+) -> None:
+    async with (
+        lossy_wire(own_nats.port) as wire,
+        gateway_on(
+            own_nats, own_bus, tenant, nats=settings_of(own_nats).model_copy(update={"url": wire.url})
+        ) as gateway,
+        gateway.socket() as socket,
+    ):
+        slow, quick = await socket.create(), await socket.create()
+        started = await socket.request("chat.send", conversation_id=quick, content="x")
+        wire.loses = lambda _, payload: slow.encode() in payload
+        behind = await socket.send("chat.send", conversation_id=slow, content="x")
+        cancelled = await socket.request("run.cancel", run_id=started["run_id"])
+        assert behind not in [frame.get("reply_to") for frame in socket.frames]
+        wire.loses = lambda *_: False
+        assert (cancelled["type"], cancelled["run_id"]) == ("ack", started["run_id"])
 
 
 class Ids(dict[str, str]):
@@ -111,6 +167,36 @@ def clock_s() -> float:
     """
     _, queued_ns, _ = Path("/proc/thread-self/schedstat").read_text().split()
     return time.monotonic() - int(queued_ns) / 1e9
+
+
+async def is_ready(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/readyz")).is_success
+
+
+Request = tuple[str, str, Any]
+"""Method, path and body."""
+
+
+async def described_requests(http: httpx.AsyncClient) -> list[Request]:
+    """Return a request to each endpoint that needs NATS."""
+    conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+    document = (await http.get("/openapi.json")).json()
+    return [
+        (method, path.format_map(Ids(conversation)), SENT.get(path, {}))
+        for path, operations in document["paths"].items()
+        for method in operations
+        if not path.startswith(("/v1/models", "/v1/messages", "/v1/responses", "/v1/chat/completions"))
+    ]
+
+
+async def responses(
+    http: httpx.AsyncClient, requests: list[Request], at_a_time: int
+) -> dict[tuple[str, str], tuple[float, str]]:
+    """Return the seconds, and the status and text, of the response to each request."""
+    turns = asyncio.Semaphore(at_a_time)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(timed(turns, http, *request)) for request in requests]
+    return {request[:2]: task.result() for request, task in zip(requests, tasks, strict=True)}
 
 
 async def timed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
@@ -24,10 +25,11 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
-from banksman.bus.control_plane.service_states import reported_state
+from banksman.bus.control_plane.service_states import keep_connecting, reported_state
 from banksman.bus.queues.work import work
 from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.contracts.administration import CheckName
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
@@ -49,13 +51,23 @@ def run() -> int:
 
 
 async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
-    """Serve until `process.stop`; raise `BadInput` if a setting is invalid."""
+    """Connect, without a time limit, and serve until `process.stop`.
+
+    Raises:
+        BadInput: A setting is invalid.
+    """
     key = settings.approvals.key()
+    async with health_server(process.health, settings.agent):
+        await process.keep_starting(partial(_serve, settings, process, key))
+
+
+async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: bytes) -> None:
+    bus = await keep_connecting(lambda: _new_bus(settings, process, AGENT, "nats"), process.stop)
+    if bus is None:
+        return
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        await enter(health_server(process.health, settings.agent))
-        bus = await enter(await _connected(settings, process, AGENT))
-        process.health.checks["nats"] = bus.problem
+        await enter(bus)
         await enter(bus.disk.watched(process.health, settings.disk.limits()))
         most = settings.agent.most_slots
         limit = AdaptiveLimit(most, least=LEAST_SLOTS, initial=FIRST_SLOTS)
@@ -126,8 +138,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         await enter(ControlPlane(bus, router, title="Banksman agent"))
         redaction = await enter(TenantRedaction(bus, key))
         # A connection of its own: a flood of messages may make the server close it.
-        relay_bus = await enter(await _connected(settings, process, f"{AGENT} relay"))
-        process.health.checks["relay"] = relay_bus.problem
+        relay_bus = await enter(await _new_bus(settings, process, f"{AGENT} relay", "relay").open())
         await enter(Relay(relay_bus, tickets, redaction))
         process.ready()
         if settings.agent.default_model is not None:
@@ -144,7 +155,8 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         )
 
 
-async def _connected(settings: AgentServiceSettings, process: ServiceProcess, name: str) -> Bus:
+def _new_bus(settings: AgentServiceSettings, process: ServiceProcess, name: str, check: CheckName) -> Bus:
     background = process.health.background
     bus = Bus(settings.nats, name=name, inbox_prefix=inbox_prefix(AGENT), background=background)
-    return await bus.open()
+    process.health.checks[check] = bus.problem
+    return bus

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from banksman.bus.clock import BrokerClock
@@ -15,7 +15,6 @@ from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import Intake
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import keep_connecting, reported_state
-from banksman.contracts.errors import Unavailable
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.approvals.pending import PendingApprovals
@@ -182,13 +181,7 @@ def _add_measures(health: Health, base: Foundation, connections: Connections) ->
 async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:
     """Listen at once, and serve everything once NATS is connected, until `process.stop` is set."""
     async with listening_front(settings, process.health) as front:
-        while not process.stop.is_set():
-            try:
-                await _serve(front, process)
-            except Unavailable as error:
-                if process.health.started:
-                    raise
-                logger.warning("not ready: %s", error)
+        await process.keep_starting(partial(_serve, front, process))
 
 
 async def _serve(front: Front, process: ServiceProcess) -> None:

@@ -11,6 +11,7 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
+from banksman.bus.control_plane.service_states import keep_connecting
 from banksman.bus.direct_acks import direct_acks
 from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
@@ -48,7 +49,7 @@ def run() -> int:
 
 
 async def main(settings: ToolRunnerServiceSettings, process: ServiceProcess) -> None:
-    """Serve until `process.stop`.
+    """Connect, without a time limit, and serve until `process.stop`.
 
     Raises:
         LeaseLost: the lease was not renewed in time; a supervisor restarts the process.
@@ -56,7 +57,18 @@ async def main(settings: ToolRunnerServiceSettings, process: ServiceProcess) -> 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:
         async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
-            await _serve(settings, process, tasks, stack)
+            await stack.enter_async_context(health_server(process.health, settings.tool_runner))
+            local = await prepare(settings.data_dir, settings.tool_runner)
+            if local.sandbox is not None:
+                stack.callback(local.sandbox.close)
+                sweep = tasks.create_task(local.sandbox.sweep(), name="sweep")
+                stack.callback(sweep.cancel)
+
+            async def serve() -> None:
+                async with AsyncExitStack() as joined:
+                    await _serve(settings, process, tasks, local, joined)
+
+            await process.keep_starting(serve)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
 
@@ -65,23 +77,20 @@ async def _serve(
     settings: ToolRunnerServiceSettings,
     process: ServiceProcess,
     tasks: asyncio.TaskGroup,
+    local: LocalRunner,
     stack: AsyncExitStack,
 ) -> None:
     own = settings.tool_runner
-    await stack.enter_async_context(health_server(process.health, own))
-    local = await prepare(settings.data_dir, own)
     volume = WorkspaceVolume(local.workspaces.root, settings.disk.limits())
     volume.report(process.health)
-    if local.sandbox is not None:
-        stack.callback(local.sandbox.close)
-        sweep = tasks.create_task(local.sandbox.sweep(), name="sweep")
-        stack.callback(sweep.cancel)
-    bus = await stack.enter_async_context(await _connect(settings, local.identity, process.health))
+    bus = await keep_connecting(lambda: _new_bus(settings, local.identity, process.health), process.stop)
+    if bus is None:
+        return
+    await stack.enter_async_context(bus)
     await stack.enter_async_context(bus.disk.watched(process.health, settings.disk.limits()))
     # The server refuses the key of another runner here, with a reason. Later requests would only time out.
     await bus.ready(settings.nats.connect_timeout_s)
     await stack.enter_async_context(direct_acks(bus, local.identity.runner))
-    process.health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         durability = Durability.of_run(bus)
         process.health.checks["streams"] = durability.problem
@@ -128,12 +137,12 @@ async def _serve(
     await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(process, tasks)
 
 
-async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity, health: Health) -> Bus:
+def _new_bus(settings: ToolRunnerServiceSettings, identity: RunnerIdentity, health: Health) -> Bus:
     user = tool_runner(settings.tool_runner.runner)
     name = f"{TOOL_RUNNER} {identity.runner}"
-    return await Bus(
-        settings.nats, name=name, inbox_prefix=user.inbox_prefix, background=health.background
-    ).open()
+    bus = Bus(settings.nats, name=name, inbox_prefix=user.inbox_prefix, background=health.background)
+    health.checks["nats"] = bus.problem
+    return bus
 
 
 def _scheduler(

@@ -20,7 +20,6 @@ from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.live import LiveHub
 from banksman.bus.storage.log import EventLog
 from banksman.contracts.assistants import ConversationRecord
-from banksman.contracts.errors import Unavailable
 from banksman.contracts.subjects import SERVED
 from banksman.deployment import users
 from banksman.deployment.streams import Durability, provision_consumer
@@ -54,13 +53,7 @@ def run() -> int:
 async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
     """Connect, without a time limit, and serve until `process.stop`."""
     async with health_server(process.health, settings.workflows):
-        while not process.stop.is_set():
-            try:
-                await _serve(settings, process)
-            except Unavailable as error:
-                if process.health.started:
-                    raise
-                logger.warning("not ready: %s", error)
+        await process.keep_starting(partial(_serve, settings, process))
 
 
 async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:

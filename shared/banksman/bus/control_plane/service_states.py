@@ -42,7 +42,7 @@ async def reported_state(bus: Bus, health: Health) -> AsyncGenerator[None]:
 
 
 async def _state(health: Health) -> ServiceState:
-    problems = await health.problems()
+    problems, warnings = await health.findings()
     return ServiceState(
         service=health.service,
         host=socket.gethostname(),
@@ -51,7 +51,7 @@ async def _state(health: Health) -> ServiceState:
         started_at=health.started_at,
         ready=not problems,
         problems=problems,
-        warnings=await health.warned(),
+        warnings=warnings,
         used=health.used(),
         places=health.places,
     )

@@ -148,6 +148,7 @@ class LiveHub:
                 await self._suspected.wait()
 
     async def _check_due(self) -> None:
+        await self.log.bus.wait_connected()
         now = asyncio.get_running_loop().time()
         due = self._suspects | {channel for channel in self.channels.values() if channel.due <= now}
         self._suspects.clear()

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts import frames
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.identity.auth import Keys, Tickets
 from banksman.gateway.interfaces.http.connections import know_client
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 256 * 1024
 INFLIGHT = 64
-"""Maximum number of queued requests."""
+"""Maximum number of requests without a reply."""
 WARNINGS = 100
 """Frames above the rate after which the connection is closed. Their count decreases by one each second."""
 WARNING_BYTES = 4096
@@ -61,7 +61,10 @@ class ConnectionContext:
 
 
 class WebsocketConnection:
-    """One client. Its requests are handled in order, except decisions, which may wait for their request."""
+    """One client. The requests of each conversation are handled in order, beside those of the others.
+
+    Decisions do not delay later requests, because they may wait for their approval request.
+    """
 
     def __init__(self, context: ConnectionContext, websocket: WebSocket, caller: Caller | None) -> None:
         self.id = new_id("ws")
@@ -74,9 +77,10 @@ class WebsocketConnection:
         self._subscriptions = SocketSubscriptions(
             context.feeds, context.pending, self.transport.outbox, self.transport.send, self._spawn
         )
-        # A list, and a task only while requests wait: a queue and a task per idle websocket would take 7 KB.
-        self._requests: list[frames.ClientFrame] = []
-        self._handling = False
+        # Lists, and tasks only while requests wait: a queue and a task per idle websocket would take 7 KB.
+        self._requests: dict[str, list[frames.ClientFrame]] = {}
+        """By conversation. Those of the connection itself, under "", come before all later ones."""
+        self._unanswered = 0
         rate = self._settings.frames_per_s
         self._rate = TokenBucket(rate, rate * 2)
         self._warnings = TokenBucket(1, WARNINGS)
@@ -166,14 +170,18 @@ class WebsocketConnection:
             case _ if self.session.caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
                 self.transport.send(frames.error_frame(error, frame.id))
-            case _ if len(self._requests) >= INFLIGHT:
+            case _ if self._unanswered >= INFLIGHT:
                 message = f"more than {INFLIGHT} frames wait for their reply"
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
             case _:
-                self._requests.append(frame)
-                if not self._handling:
-                    self._handling = True
-                    self._spawn(self._handle_requests())
+                self._queue("" if "" in self._requests else _lane(frame), frame)
+
+    def _queue(self, lane: str, frame: frames.ClientFrame) -> None:
+        self._unanswered += 1
+        waiting = self._requests.setdefault(lane, [])
+        waiting.append(frame)
+        if len(waiting) == 1:
+            self._spawn(self._handle_requests(lane))
 
     def _greet(self, hello: frames.Hello) -> bool:
         greeted = self.session.greet(hello.token)
@@ -210,17 +218,24 @@ class WebsocketConnection:
         mine = self._context.operator_notices() if "operator" in caller.rights else ()
         return (*self._context.notices, *mine)
 
-    async def _handle_requests(self) -> None:
-        while self._requests:
-            frame = self._requests.pop(0)
-            if isinstance(frame, frames.ApprovalDecision | frames.InputReply):
+    async def _handle_requests(self, lane: str) -> None:
+        waiting = self._requests[lane]
+        while waiting:
+            if isinstance(waiting[0], frames.ApprovalDecision | frames.InputReply):
                 # A decision may wait until its approval request is stored, and must not delay a later cancel.
-                self._spawn(self._handle(frame))
+                self._spawn(self._handle(waiting[0]))
             else:
-                await self._handle(frame)
-        self._handling = False
+                await self._handle(waiting[0])
+            waiting.pop(0)
+        del self._requests[lane]
 
     async def _handle(self, frame: frames.ClientFrame) -> None:
+        try:
+            await self._reply(frame)
+        finally:
+            self._unanswered -= 1
+
+    async def _reply(self, frame: frames.ClientFrame) -> None:
         caller = self.session.caller
         assert caller is not None
         try:
@@ -258,15 +273,32 @@ class WebsocketConnection:
     async def _create(self, caller: Caller, frame: frames.ConversationCreate) -> None:
         self._subscriptions.check(None)
         ack = await self._context.dispatcher.handle(caller, frame)
-        self.transport.send(ack)
         live = frames.Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
         try:
             feed = await self._subscriptions.open(caller, live)
         except BanksmanError as error:
             # The request has its reply: the conversation exists.
+            self.transport.send(ack)
             self.transport.send(frames.error_frame(error))
             return
+        # With the acknowledgement the client may end the subscription, which must exist then.
+        self.transport.send(ack)
         await self._subscriptions.start(feed, None, quiet=True)
+
+
+def _lane(frame: frames.ClientFrame) -> str:
+    """Return the conversation of a request, or its own id; "" if all later requests wait for it."""
+    found: str | None
+    match frame:
+        case frames.Hello() | frames.AuthRefresh():
+            return ""
+        case frames.RunCancel(run_id=run_id):
+            found = run_id.rpartition("-")[0]
+        case frames.ApprovalDecision(approval_id=request_id) | frames.InputReply(request_id=request_id):
+            found = conversation_of_approval(request_id)
+        case _:
+            found = frame.conversation_id
+    return found or frame.id or "-"
 
 
 @dataclass
