@@ -38,9 +38,19 @@ async def test_merged_deltas_count_as_one_frame() -> None:
     assert (await _all(outbox))[0]["data"]["text"] == "x" * 1000
 
 
+async def test_the_frames_of_one_commit_never_overflow_an_outbox_alone() -> None:
+    outbox = Outbox(max_frames=2, max_bytes=10)
+    outbox.put(*(f'"{number}"' for number in range(1000)))
+    assert not outbox.overflowed.is_set()
+    outbox.put("{}")
+    assert outbox.overflowed.is_set()
+    assert await _all(outbox) == [str(number) for number in range(1000)]
+
+
 async def test_an_outbox_overflows_by_frames_and_by_bytes() -> None:
     frames, size = Outbox(max_frames=2), Outbox(max_bytes=10)
     for _ in range(3):
         frames.put("{}")
-    size.put("x" * 11)
+    for _ in range(2):
+        size.put("x" * 11)
     assert frames.overflowed.is_set() and size.overflowed.is_set()

@@ -48,7 +48,9 @@ ENDED_CALLS = 256
 
 
 class Sink(Protocol):
-    def put(self, frame: str) -> None: ...
+    def put(self, *frames: str) -> None:
+        """Accept the frames of one commit, or one other frame."""
+        ...
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
         """Accept a piece of text, which may be merged with the piece before it."""
@@ -139,10 +141,14 @@ class ConversationFeed:
             return
         self._closed = True
         self.ended.set()
+        self._sink.put(self.resync(reason))
+
+    def resync(self, reason: str) -> str:
+        """Return the frame that ends a stream before its end, encoded."""
         resync = ResyncRequired(
             conversation_id=self.conversation_id, oldest_seq=self.head.oldest_seq, reason=reason
         )
-        self._sink.put(resync.model_dump_json())
+        return resync.model_dump_json()
 
     async def close(self) -> None:
         self._closed = True
@@ -209,6 +215,7 @@ class ConversationFeed:
         """Send the events of a commit that the client has not received yet."""
         self._position = stored.stream_seq
         log_epoch = self._log_epoch if stored.stream_seq <= self._head else stored.commit.log_epoch
+        frames: list[str] = []
         for event in stored.commit.events:
             if event.seq <= self._last or self._closed:
                 continue
@@ -216,10 +223,12 @@ class ConversationFeed:
             self._note_completion(event)
             if self._run_id not in (None, event.run_id) or not is_shown(event.data.type, self._detail):
                 continue
-            self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
+            frames.append(encoded_event(event, self.conversation_id, log_epoch, self._prev))
             self._prev = event.seq
             if self._run_id is not None and isinstance(event.data, RunFinished):
                 self.ended.set()
+        if frames:
+            self._sink.put(*frames)
 
     def _note_completion(self, event: Event) -> None:
         """Record the message or call that an event completes: its live output is not sent afterwards."""

@@ -20,6 +20,7 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive
 
 REASON = "The client closed the connection."
+TOO_SLOW = "the client reads too slowly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,15 @@ class FollowedRun:
     async def frames(self) -> AsyncGenerator[str]:
         """Yield the frames until the run ends.
 
-        They end earlier if the client reads too slowly to receive them all, and with `resync_required` if the
-        events cannot be read.
+        They end earlier, and with `resync_required`, if the events cannot be read, or if the client reads too
+        slowly to receive them all.
         """
         following = asyncio.create_task(self._follow())
         try:
-            while (
-                not (self.feed.ended.is_set() and self.outbox.empty) and not self.outbox.overflowed.is_set()
-            ):
+            while not (self.feed.ended.is_set() and self.outbox.empty):
+                if self.outbox.overflowed.is_set():
+                    yield self.feed.resync(TOO_SLOW)
+                    return
                 yield await self.outbox.next()
         finally:
             following.cancel()

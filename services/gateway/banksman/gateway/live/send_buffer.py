@@ -32,8 +32,9 @@ class _Delta:
 class Outbox:
     """A queue of frames, from many subscriptions to one writer.
 
-    At 512 frames or 4 MiB it overflows: it sets `overflowed` and drops further frames. The client then
-    reconnects and resumes from its last event.
+    It overflows when more arrives while 512 entries or 4 MiB wait: it sets `overflowed` and drops further
+    frames. The client then reconnects and resumes from its last event. The frames of one commit are one
+    entry, so that a reader that keeps up with the commits receives each of them, however many events it has.
     """
 
     def __init__(
@@ -47,14 +48,16 @@ class Outbox:
         self._on_overflow = on_overflow
         self._max_frames = max_frames
         self._max_bytes = max_bytes
-        self._waiting: deque[str | _Delta] = deque()
+        self._waiting: deque[str | list[str] | _Delta] = deque()
+        """Several frames of a commit are a list, the last one first."""
         self._bytes = 0
         self._filled = asyncio.Event()
         self._emptied: asyncio.Event | None = None
         """Created on the first wait for room, because an `asyncio.Event` takes 1 KB of each websocket."""
 
-    def put(self, frame: str) -> None:
-        self._add(frame, len(frame))
+    def put(self, *frames: str) -> None:
+        """Queue the frames of one commit, or one other frame."""
+        self._add(frames[0] if len(frames) == 1 else [*reversed(frames)], sum(map(len, frames)))
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
         """Queue a piece of text, `frame["data"]["text"]`; append it to the last waiting piece of its key.
@@ -65,10 +68,10 @@ class Outbox:
         size = len(data["text"])
         for waiting in reversed(self._waiting):
             if isinstance(waiting, _Delta) and waiting.key == key:
-                if waiting.is_continued_by(key, data):
+                if waiting.is_continued_by(key, data) and self._has_room(len(self._waiting)):
                     waiting.frame["data"]["text"] += data["text"]
                     waiting.size += size
-                    self._grow(size)
+                    self._bytes += size
                     return
                 break
         self._add(_Delta(key, frame, size), size)
@@ -84,29 +87,32 @@ class Outbox:
         while not self._waiting:
             self._filled.clear()
             await self._filled.wait()
-        first = self._waiting.popleft()
+        first = self._waiting[0]
+        if not isinstance(first, list) or len(first) == 1:
+            self._waiting.popleft()
         if self._emptied is not None:
             self._emptied.set()
-        if isinstance(first, str):
-            self._bytes -= len(first)
-            return first
-        self._bytes -= first.size
-        return to_json(first.frame).decode()
+        if isinstance(first, _Delta):
+            self._bytes -= first.size
+            return to_json(first.frame).decode()
+        frame = first if isinstance(first, str) else first.pop()
+        self._bytes -= len(frame)
+        return frame
 
     @property
     def empty(self) -> bool:
         return not self._waiting
 
-    def _add(self, entry: str | _Delta, size: int) -> None:
-        if self.overflowed.is_set():
-            return
-        self._waiting.append(entry)
-        self._grow(size)
-        self._filled.set()
+    def _add(self, entry: str | list[str] | _Delta, size: int) -> None:
+        if self._has_room(len(self._waiting) + 1):
+            self._waiting.append(entry)
+            self._bytes += size
+            self._filled.set()
 
-    def _grow(self, size: int) -> None:
-        self._bytes += size
-        if len(self._waiting) > self._max_frames or self._bytes > self._max_bytes:
+    def _has_room(self, entries: int) -> bool:
+        """Return whether a queue of so many entries is allowed; the first that is not overflows."""
+        if not self.overflowed.is_set() and (entries > self._max_frames or self._bytes > self._max_bytes):
             self.overflowed.set()
             if self._on_overflow is not None:
                 self._on_overflow()
+        return not self.overflowed.is_set()

@@ -99,7 +99,10 @@ class EventMapper:
             case "run.finished":
                 return self._finished(data)
             case "resync_required":
-                return self.fail("unavailable", f"The events cannot be read: {frame['reason']}.")
+                text = (
+                    f"The events cannot be read: {frame['reason']}. A request with the same runId continues."
+                )
+                return self.fail("unavailable", text)
             case _:
                 return [_custom(kind, data)]
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from banksman.contracts.errors import ErrorCode
 from banksman.contracts.wire import Token
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature
@@ -22,7 +21,6 @@ from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 from banksman.gateway.operation.streaming import SSE_HEADERS, StreamedResponse, kept_alive, sse_event
 
-TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The events of the run",
@@ -87,8 +85,6 @@ async def _events(found: AguiRun) -> AsyncIterator[AguiEvent]:
                 yield event
             if mapper.ended:
                 return
-    for event in mapper.fail(ErrorCode.BUSY, TOO_SLOW):
-        yield event
 
 
 FEATURE = Feature(operations)

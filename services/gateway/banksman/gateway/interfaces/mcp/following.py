@@ -52,11 +52,12 @@ class _Steps:
         self._text = ""
         self._new = asyncio.Event()
 
-    def put(self, frame: str) -> None:
-        if text := _described(json.loads(frame)):
-            self._count += 1
-            self._text = text
-            self._new.set()
+    def put(self, *frames: str) -> None:
+        for frame in frames:
+            if text := _described(json.loads(frame)):
+                self._count += 1
+                self._text = text
+                self._new.set()
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
         """Ignore a piece of text."""

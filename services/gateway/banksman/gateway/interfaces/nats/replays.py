@@ -12,13 +12,14 @@ from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.event_frames import is_shown
-from banksman.contracts.frames import Replay
+from banksman.contracts.frames import Draining, Replay
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.live.feed import ConversationFeed
 from banksman.gateway.live.feeds import Feeds, PositionUnavailable
+from banksman.gateway.live.followed_runs import TOO_SLOW
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import MISSING, Operations
@@ -91,7 +92,10 @@ class Replays:
     async def _publish_feed(
         self, feed: ConversationFeed, outbox: Outbox, reply: str, follow_s: float
     ) -> None:
-        """Publish the frames of a feed until `follow_s` ends, the process stops or the queue overflows."""
+        """Publish the frames of a feed until `follow_s` ends, the process stops or the queue overflows.
+
+        The last frame names each reason but the first.
+        """
 
         async def publish() -> None:
             for sent in count(1):
@@ -111,6 +115,10 @@ class Replays:
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+        if outbox.overflowed.is_set():
+            await self.bus.publish(reply, feed.resync(TOO_SLOW).encode())
+        elif self._ending.is_set():
+            await self.bus.publish(reply, Draining(reconnect_after_s=0).model_dump_json().encode())
 
 
 operations = Operations("conversations")
