@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import expect
 
-from banksman.model_server import Gate, ScriptedReply
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.client import Client
 from tests.support.connections import sockets_connected_to, sockets_of
+from tests.support.polling import eventually
 from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System, descendants, kill
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -120,6 +127,58 @@ async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: 
 
     assert (outcome["status"], outcome["content"]) == ("completed", "Finished.")
     assert outcome["tool_calls"][0]["result"]["stdout"] == "still here\n"
+
+
+async def test_runs_continue_soon_after_kill_9_of_all_processes(
+    own_system: System, model: ScriptedModel, tmp_path: Path
+) -> None:
+    """R108: one between two calls, and one whose tool server was killed in a call, which is not repeated."""
+    gated = ScriptedReply(text="It went on.", gate=Gate(name="crash"))
+    between = model.play("between-calls", [bash("echo one"), gated])
+    call = ScriptedReply(tool_calls=(ScriptedCall(name="take_a_minute"),))
+    inside = model.play("inside-a-call", [call, ScriptedReply(text="So be it.")])
+    ledger = tmp_path / "ledger"
+    with ExitStack() as stack:
+        server = stack.enter_context(_tool_server(own_system, ledger))
+        async with httpx.AsyncClient(base_url=own_system.url, timeout=WAIT_TIMEOUT_S) as http:
+            await http.post("/context/assistants", json={"id": "slow", "tools": {"enabled": True}})
+
+            async def is_offered() -> bool:
+                return "take_a_minute" in (await http.get("/context/tools")).text
+
+            await eventually(is_offered)
+        async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+            conversations = await client.create(between), await client.create(inside, assistant="slow")
+            runs = [await client.chat(conversation, "go") for conversation in conversations]
+            await client.approve(runs[0])
+            await eventually(lambda: len(model.requests("between-calls")) == 2)
+            await eventually(ledger.exists)
+        server.kill()
+        own_system.kill_everything()
+        model.open_gate("crash")
+        stack.enter_context(_tool_server(own_system, ledger))
+        own_system.start()
+        began = time.monotonic()
+        async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+            for conversation in conversations:
+                await client.request("subscribe", conversation_id=conversation, after_seq=0)
+            first, second = [await client.finished(run) for run in runs]
+        took_s = time.monotonic() - began
+    assert (first["content"], second["content"]) == ("It went on.", "So be it.")
+    assert second["tool_calls"][0]["result"]["error_kind"] == "unknown_outcome"
+    assert ledger.read_text() == "ran\n"
+    assert took_s < 8, "about 2 s on a machine with nothing else to do"
+
+
+@contextmanager
+def _tool_server(system: System, ledger: Path) -> Generator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "BANKSMAN_DATA_DIR": str(system.data_dir), "LEDGER": str(ledger)}
+    process = subprocess.Popen([sys.executable, "-m", "tests.scenarios.slow_tool"], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def _driver(system: System, model: ScriptedModel, name: str) -> int:

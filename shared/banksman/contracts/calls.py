@@ -84,6 +84,10 @@ class CallReply(Stored):
 
     answer: CallReplyKind
     reason: str | None = None
+    runner_epoch: int | None = None
+    """Of the process of a tool server that replies to `PRESENCE`."""
+    leased_at: int | None = None
+    """The revision with which this process took its lease. Earlier processes that do not reply have ended."""
 
 
 class CallStarted(Stored):

@@ -14,13 +14,13 @@ from tests.support.polling import eventually, scripted_delay
 
 from banksman.agent.runners.presence import RECONNECT_S, RunnerPresence
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
-from banksman.bus.storage.leases import LEASE_TTL_S
+from banksman.bus.storage.leases import LEASE_TTL_S, instance_key
 from banksman.contracts import subjects
-from banksman.contracts.calls import CancelCall, RunnerLease
+from banksman.contracts.calls import CallReply, CancelCall, RunnerLease
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.runs.runners.lease import Lease, LeaseLost
@@ -28,6 +28,8 @@ from banksman.runs.runners.placement import Placements
 
 TAKEOVER_S = 3.0
 """Seconds from the kill of a holder to the end of its lease."""
+LONGER_S = RECONNECT_S + 2.0
+"""Seconds after which checks would have ended the lease of a process that is followed by another."""
 AGENTS = 8
 COUNTED_S = 6.0
 """Seconds for which checks are counted; each agent alone would make five."""
@@ -74,6 +76,35 @@ async def holding(secured: SecuredNats) -> AsyncGenerator[Holder]:
         keeping = asyncio.create_task(lease.keep())
         try:
             yield Holder(bus, lease, keeping, runner)
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+
+@dataclass
+class Server:
+    """One process of a tool server, reduced to its lease and its replies to checks."""
+
+    keeping: asyncio.Task[None]
+    replying: BusSubscription
+
+
+@asynccontextmanager
+async def serving(secured: SecuredNats, server: str, epoch: int) -> AsyncGenerator[Server]:
+    # Agents relay the leases of tool servers.
+    async with await secured.connect(AGENT) as relay, await secured.connect(TOOL_RUNNER) as bus:
+        key = instance_key(server, epoch, None)
+        lease = Lease(relay, RunnerLease(runner=server, runner_epoch=epoch), key=key, load=lambda: 0)
+
+        async def reply(message: Message) -> None:
+            present = CallReply(answer="done", runner_epoch=epoch, leased_at=lease.taken)
+            await bus.publish(message.reply, present.model_dump_json().encode())
+
+        replying = await bus.subscribe(subjects.tool_cancel(server, subjects.ANY, subjects.ANY), reply)
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        try:
+            yield Server(keeping, replying)
         finally:
             keeping.cancel()
             await asyncio.wait({keeping})
@@ -149,6 +180,29 @@ async def test_leases_survive_a_frozen_and_a_restarted_broker(own_nats: SecuredN
         await scripted_delay(RECONNECT_S + 1.0)
         assert await held(leases, holder) and holder.lease.holds
         assert not holder.keeping.done()
+
+
+async def test_a_process_of_a_tool_server_that_returns_ends_its_former_life(own_nats: SecuredNats) -> None:
+    """P2: after a crash of the broker too. A frozen process without a successor keeps its lease."""
+    server = new_id("s")
+    async with await own_nats.connect(AGENT) as bus, BrokerClock(bus) as clock, Placements(bus, clock):
+        leases = Bucket(bus, RUNNERS, RunnerLease)
+        async with serving(own_nats, server, 1), serving(own_nats, server, 2) as frozen:
+            await frozen.replying.unsubscribe()
+            frozen.keeping.cancel()
+            async with serving(own_nats, new_id("s"), 3), watching(own_nats, delay_s=LONGER_S):
+                assert await leases.get(f"{server}.2") is not None
+            async with serving(own_nats, server, 4), watching(own_nats, delay_s=0.0):
+                began = asyncio.get_running_loop().time()
+
+                async def is_ended() -> bool:
+                    return await leases.get(f"{server}.2") is None
+
+                await eventually(is_ended, LEASE_TTL_S[1])
+                took_s = asyncio.get_running_loop().time() - began
+                assert await leases.get(f"{server}.1") is not None
+                assert await leases.get(f"{server}.4") is not None
+    assert took_s < TAKEOVER_S
 
 
 async def test_a_holder_that_returns_before_its_lease_was_ended_keeps_it(own_nats: SecuredNats) -> None:

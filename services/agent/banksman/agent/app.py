@@ -141,8 +141,9 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         relay_bus = await enter(await _new_bus(settings, process, f"{AGENT} relay", "relay").open())
         await enter(Relay(relay_bus, tickets, redaction))
         process.ready()
-        if settings.agent.default_model is not None:
-            await providers.warm(settings.agent.default_model)
+        if (model := settings.agent.default_model) is not None:
+            # Beside the work: a run that a crash interrupted may wait for a tool, or end without a model.
+            await enter(process.health.background.running("warm-up", partial(providers.warm, model)))
         await work(
             bus,
             names.RUNS,

@@ -52,6 +52,8 @@ class Lease:
         self._problem = problem
         self._warning = warning
         self._revision = 0
+        self.taken = 0
+        """The revision with which the lease began."""
         self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
         self._reported_load = 0
@@ -75,7 +77,7 @@ class Lease:
     async def take(self) -> None:
         """Take the lease, even from an earlier process; raise `Forbidden` if this user may not write it."""
         sent = asyncio.get_running_loop().time()
-        self._revision = await take_lease(self._bus, self._value(), key=self._key)
+        self._revision = self.taken = await take_lease(self._bus, self._value(), key=self._key)
         self._renewed_at = sent
 
     async def keep(self) -> None:

@@ -211,7 +211,9 @@ class ServedCalls:
         _check_subject(subject, tenant, cancel.attempt)
         stop = self._stops.get(f"{tenant}.{cancel.attempt}")
         if stop is None:
-            return CallReply(answer="done") if cancel.attempt == PRESENCE else None
+            epoch, taken = self.runner_calls.runner_epoch, self.lease.taken
+            present = CallReply(answer="done", runner_epoch=epoch, leased_at=taken)
+            return present if cancel.attempt == PRESENCE else None
         if not stop.done():
             stop.set_result(cancel.reason)
         return CallReply(answer="accepted")

@@ -5,6 +5,9 @@ sooner than a silent one: the kernel closes the connection, and the server then 
 the subjects of the process. A frozen or partitioned process keeps its connection, so its lease ends only when
 it expires. See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does
 not grow with the number of agents.
+
+The processes of a tool server share these subjects. A process that returns after a crash replies in place of
+its former life, whose lease then ends too: the later process replies, and the former one is silent.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import random
 from collections.abc import Mapping
 from typing import Self
 
+from pydantic import ValidationError
+
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.messages import Message
@@ -23,7 +28,7 @@ from banksman.bus.settings import Replicas
 from banksman.bus.storage.kv import Entry
 from banksman.bus.storage.leases import end_lease
 from banksman.contracts import subjects
-from banksman.contracts.calls import PRESENCE, CancelCall, RunnerLease
+from banksman.contracts.calls import PRESENCE, CallReply, CancelCall, RunnerLease
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.runs.runners.placement import Placements
@@ -39,8 +44,9 @@ SPREAD_S = 0.15
 """Seconds over which agents spread their checks: a reply to the first check makes the others unnecessary."""
 CHECK_S = 0.25
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
-"""Seconds for which a connection must be found closed, by number of replicas. A process reconnects to a
-single server within a second; with three servers, it may try the unreachable ones first."""
+"""Seconds for which a connection must be found closed, or only a later process must reply, by number of
+replicas. A process reconnects to a single server within a second; with three servers, it may try the
+unreachable ones first."""
 RECONNECT_S = 4.0
 """Seconds without checks after a reconnect of this process: a restart of the broker closes all connections,
 so the other processes reconnect too."""
@@ -57,6 +63,8 @@ class RunnerPresence:
         """When the connection of a holder was first found closed, by the key and revision of its lease."""
         self._replied_at: dict[tuple[str, int], float] = {}
         """When a holder last replied to a check, by the key and revision of its lease."""
+        self._followed_since: dict[tuple[str, int], float] = {}
+        """When a later process first replied in place of a holder, by the key and revision of its lease."""
         self._connected_at = float("-inf")
         self._replies = f"{bus.inbox_prefix}.presence"
         """Prefix of the subjects of replies. All agents receive them: their inboxes share a prefix."""
@@ -94,13 +102,15 @@ class RunnerPresence:
     def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
         renewed = self._placements.renewed()
         current = {(entry.key, entry.revision) for entry, _ in renewed}
-        self._replied_at = {lease: at for lease, at in self._replied_at.items() if lease in current}
+        for known in (self._replied_at, self._followed_since):
+            for lease in known.keys() - current:
+                del known[lease]
         return [entry for entry, at in renewed if self._confirmed_at(entry, at) < before]
 
     async def _check(self) -> None:
         loop = asyncio.get_running_loop()
         overdue = self._overdue(loop.time() - OVERDUE_S)
-        if not overdue or not self._bus.connected or loop.time() < self._connected_at + RECONNECT_S:
+        if not overdue or not self._bus.connected:
             self._closed_since.clear()
             return
         current = {(entry.key, entry.revision) for entry in overdue}
@@ -113,11 +123,13 @@ class RunnerPresence:
 
     async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
         lease = (entry.key, entry.revision)
-        if not await self._is_closed(entry):
+        closed = await self._is_closed(entry)
+        now, long_enough_s = asyncio.get_running_loop().time(), CLOSED_S[self._bus.settings.replicas]
+        if now - self._followed_since.get(lease, now) >= long_enough_s:
+            await self._end(entry)
+        elif not closed or now < self._connected_at + RECONNECT_S:
             self._closed_since.pop(lease, None)
-            return
-        now = asyncio.get_running_loop().time()
-        if now - self._closed_since.setdefault(lease, now) >= CLOSED_S[self._bus.settings.replicas]:
+        elif now - self._closed_since.setdefault(lease, now) >= long_enough_s:
             await self._end(entry)
 
     async def _is_closed(self, entry: Entry[RunnerLease]) -> bool:
@@ -142,9 +154,16 @@ class RunnerPresence:
     def _replied(self, message: Message) -> None:
         checked = message.subject.removeprefix(f"{self._replies}.")
         agent, token, revision, key = checked.split(".", 3)
+        lease, now = (key, int(revision)), asyncio.get_running_loop().time()
+        reply = _process_of(message)
+        other = reply.runner_epoch is not None and not key.endswith(f".{reply.runner_epoch}")
+        if other and (reply.leased_at or 0) > int(revision):
+            self._followed_since.setdefault(lease, now)
+        elif not other:
+            self._followed_since.pop(lease, None)
         # The server reports a closed connection only to the agent that checks it.
-        if message.status != STATUS_NO_RESPONDERS:
-            self._replied_at[key, int(revision)] = asyncio.get_running_loop().time()
+        if message.status != STATUS_NO_RESPONDERS and lease not in self._followed_since:
+            self._replied_at[lease] = now
         if agent == self._own:
             self._bus.replies.deliver(token, message)
 
@@ -157,3 +176,11 @@ class RunnerPresence:
             logger.warning("the lease of %s is not ended yet: %s", entry.key, error)
         else:
             logger.warning("the connection of %s is closed: its lease has been ended", entry.key)
+
+
+def _process_of(message: Message) -> CallReply:
+    """Return the reply of a process; one without an epoch if the process names none."""
+    try:
+        return CallReply.model_validate_json(message.data)
+    except ValidationError:
+        return CallReply(answer="done")
