@@ -202,7 +202,7 @@ async def test_a_process_of_a_tool_server_that_returns_ends_its_former_life(own_
                 took_s = asyncio.get_running_loop().time() - began
                 assert await leases.get(f"{server}.1") is not None
                 assert await leases.get(f"{server}.4") is not None
-    assert took_s < TAKEOVER_S
+    assert took_s < LEASE_TTL_S[1] / 2, "two to three seconds on a machine with nothing else to do"
 
 
 async def test_a_holder_that_returns_before_its_lease_was_ended_keeps_it(own_nats: SecuredNats) -> None:

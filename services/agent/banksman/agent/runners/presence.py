@@ -159,6 +159,7 @@ class RunnerPresence:
         other = reply.runner_epoch is not None and not key.endswith(f".{reply.runner_epoch}")
         if other and (reply.leased_at or 0) > int(revision):
             self._followed_since.setdefault(lease, now)
+            self._replied_at.pop(lease, None)
         elif not other:
             self._followed_since.pop(lease, None)
         # The server reports a closed connection only to the agent that checks it.
