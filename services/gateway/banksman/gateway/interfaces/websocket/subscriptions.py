@@ -47,7 +47,7 @@ class SocketSubscriptions:
     async def open(self, caller: Caller, wanted: frames.Subscribe | frames.Resume) -> ConversationFeed:
         """Return a feed that is not started; raise `BadInput` if the websocket has too many subscriptions."""
         self.check(wanted.conversation_id)
-        return await self.feeds.open(
+        feed = await self.feeds.open(
             caller,
             wanted.conversation_id,
             after_seq=wanted.after_seq,
@@ -55,6 +55,9 @@ class SocketSubscriptions:
             detail=wanted.detail,
             sink=self.outbox,
         )
+        # Requests of other conversations may have opened theirs meanwhile.
+        self.check(wanted.conversation_id)
+        return feed
 
     def check(self, conversation_id: str | None) -> None:
         """Raise `BadInput` if a subscription of a conversation, or of a new one, would be one too many."""
