@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,14 @@ from typing import Any
 from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+from banksman.contracts.work import (
+    ApprovalReply,
+    ApprovalRequest,
+    CancelRun,
+    FirstApproval,
+    StartRun,
+    SteerRun,
+)
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.gateway.runs.idempotency import RequestRecord
 from banksman.runs.fold import apply_commit
@@ -51,6 +58,8 @@ class Broker:
         self.firsts: dict[str, FirstApproval] = {}
         self.timers: dict[str, ApprovalRequest] = {}
         self.notes: dict[str, RequestRecord] = {}
+        self.positions: dict[str, tuple[int, str]] = {}
+        """The position and the type of each message, by its id, and of the first cancel of each run."""
         self.dead: list[tuple[ApprovalReply, str]] = []
         self.on_commit: Callable[[Conversation, Commit, Conversation], None] = lambda *_: None
         self.on_slot: Callable[[str, str], None] = lambda *_: None
@@ -97,7 +106,21 @@ class Broker:
         target = self.queues[queue]
         if msg_id not in target.recent_ids:
             target.recent_ids.add(msg_id)
-            target.messages.append(Message(next(self.seqs), body))
+            alone = not any(self.waiting(body.conversation_id))
+            message = Message(next(self.seqs), body, alone=alone)
+            target.messages.append(message)
+            if isinstance(body, StartRun | SteerRun | CancelRun):
+                source = f"cancel {body.run_id}" if isinstance(body, CancelRun) else body.message_id
+                self.positions.setdefault(source, (message.seq, body.type))
+
+    def waiting(self, conversation_id: str) -> Iterator[Message]:
+        """Yield the work and the signals of a conversation without an ack, in the order of the stream."""
+        both = (*self.queues["work"].open, *self.queues["signals"].open)
+        return (
+            message
+            for message in sorted(both, key=lambda message: message.seq)
+            if message.body.conversation_id == conversation_id
+        )
 
     def duplicate(self, queue: str, index: int) -> None:
         """Store the same message again, as if the duplicate window had passed or were lost."""

@@ -11,6 +11,7 @@ from banksman.contracts.events import (
     CancelRequested,
     Commit,
     Event,
+    MessageCompleted,
     RunFinished,
     RunQueued,
     RunStarted,
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 CLAIMS_IN_A_ROW = 5
 NEVER_STARTED = frozenset({"invalid_arguments", "rejected", "not_executed", "unavailable"})
 MAY_HAVE_STARTED = frozenset({"unknown_outcome", "cancelled", "timeout"})
+
+AFTER = {"start": ("start", "steer"), "steer": ("start", "steer", "cancel"), "cancel": ("steer",)}
+"""The kinds of messages after which a message must be recorded, if they were stored before it. A cancel may
+precede the start of its run, which ends at once."""
 
 
 class InvariantChecker:
@@ -57,6 +62,9 @@ class InvariantChecker:
         """The processes that claimed each conversation in a row, without another commit in between."""
         self.given_up: set[str] = set()
         self.purged: set[str] = set()
+        self.recorded: set[str] = set()
+        self.last: dict[str, dict[str, int]] = {}
+        """By conversation: the position of the last message of each kind that was recorded, or begun."""
 
     # -- commits -------------------------------------------------------------------------------------------
 
@@ -99,12 +107,17 @@ class InvariantChecker:
             case RunStarted() | RunQueued():
                 again = conversation_id in self.purged
                 assert again or event.run_id not in self.ended, f"{event.run_id} begins after its end"
+                self._in_order(event, conversation_id, event.data.message_id)
+            case MessageCompleted(role="user", message_id=message_id):
+                self._in_order(event, conversation_id, message_id)
             case RunFinished() as finished:
                 again = conversation_id in self.purged
                 assert again or event.run_id not in self.ended, f"{event.run_id} ends twice"
                 self._finished(event.run_id or "", finished)
             case CancelRequested():
                 self.cancelled.add(event.run_id or "")
+                if event.data.reason is None:
+                    self._in_order(event, conversation_id, f"cancel {event.run_id}")
             case ToolCallRequested(call=call):
                 assert call.id not in self.calls
                 self.calls[call.id] = call
@@ -120,6 +133,23 @@ class InvariantChecker:
                 self.results[result.tool_call_id] = result
             case _:
                 pass
+
+    def _in_order(self, event: Event, conversation_id: str, source: str) -> None:
+        """Check that nothing that was stored later, and must follow, is recorded already, or begun."""
+        position, kind = self.world.broker.positions.get(source, (0, ""))
+        if not position or conversation_id in self.purged:
+            return
+        last = self.last.setdefault(conversation_id, {})
+        if isinstance(event.data, RunStarted):
+            self._check_follows(last, position, "begun", ("begun",))
+        if source not in self.recorded:
+            self.recorded.add(source)
+            self._check_follows(last, position, kind, AFTER[kind])
+
+    def _check_follows(self, last: dict[str, int], position: int, kind: str, others: Iterable[str]) -> None:
+        for other in others:
+            assert position > last.get(other, 0), f"{kind} of {position} after {other} of {last[other]}"
+        last[kind] = position
 
     def _resolved(self, resolved: ApprovalResolved) -> None:
         assert resolved.approval_id not in self.resolved, f"{resolved.approval_id} is decided twice"

@@ -41,6 +41,8 @@ class Message:
 
     seq: int
     body: Any
+    alone: bool = False
+    """Whether no other message of its conversation waited when it was stored."""
     acked: bool = False
     holder: Task | None = None
     not_before: datetime | None = None

@@ -36,6 +36,7 @@ FAULTS = {
     "unavailable": 0.04,
     "pause": 0.03,
     "redelivery": 0.06,
+    "reordering": 0.2,
     "duplicate": 0.02,
     "cut off": 0.05,
     "late lease": 0.03,
@@ -155,6 +156,7 @@ class RandomSchedule:
             "go on": self._continue,
             "deliver": self._deliver,
             "redelivery": self._redeliver,
+            "reordering": self._reorder,
             "short time": lambda: self.world.pass_time(self.chance.choice((0.3, 1, 2, 3, 10))),
             "long time": lambda: self.world.pass_time(self.chance.choice((30, 65, 120, 400, 4_000))),
             "recover": self._recover,
@@ -238,6 +240,15 @@ class RandomSchedule:
         messages = self.world.broker.queues[queue].open
         if messages:
             self.world.deliver(queue, self.chance.choice(messages), self.chance.choice(self.world.agents))
+
+    def _reorder(self) -> None:
+        """Deliver a message before those that were stored earlier."""
+        queue = self.chance.choice(("work", "work", "signals"))
+        waiting = [message for message in self.world.broker.queues[queue].open if not message.held]
+        if len(waiting) > 1:
+            self.world.situations["fault: deliveries reordered"] += 1
+            message = self.chance.choice(waiting[1:])
+            self.world.deliver(queue, message, self.chance.choice(self.world.agents))
 
     # -- faults --------------------------------------------------------------------------------------------
 

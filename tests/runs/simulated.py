@@ -17,6 +17,8 @@ from banksman.contracts.work import (
     FirstApproval,
     LinkUse,
     ResumeRun,
+    RunSignal,
+    RunWork,
     StartRun,
 )
 from banksman.gateway.runs.idempotency import RequestRecord
@@ -237,6 +239,15 @@ class SimulatedWork:
     async def publish(self, work: StartRun | ResumeRun) -> None:
         msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
         await Op("publish work", lambda: self.world.broker.publish("work", msg_id, work))
+
+    async def next(
+        self, tenant: str, conversation_id: str, *, after: int
+    ) -> tuple[int, RunWork | RunSignal] | None:
+        def find() -> tuple[int, RunWork | RunSignal] | None:
+            waiting = self.world.broker.waiting(conversation_id)
+            return next(((message.seq, message.body) for message in waiting if message.seq > after), None)
+
+        return await Op("read work", find)
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:
         await Op("nudge", lambda: self.world.wake(conversation_id))

@@ -100,6 +100,7 @@ EXPECTED = (
     "fault: process crashed",
     "fault: port unavailable",
     "fault: agent paused",
+    "fault: deliveries reordered",
     "fault: runner disconnected",
     "fault: lease late",
     "fault: storage full",

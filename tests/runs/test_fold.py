@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from banksman.contracts.events import Commit, Owner
 from banksman.contracts.work import ResumeRun
-from banksman.runs.claim import Claim, Enqueue, delivered_work
+from banksman.runs.claim import Claim, TakeIn, delivered_work
 from banksman.runs.fold import apply_commit
 from banksman.runs.state import Conversation
 from banksman.runs.steps import next_step
@@ -114,7 +114,7 @@ def test_a_message_that_was_due_for_an_ack_never_claims_again(number: int, cut: 
     assume(orphaned or not resumes)
     born = orphaned[cut % len(orphaned)] if resumes else 0
     message = resume_of(states[born]) if resumes else start_of("c0", first_run(log), "m", Plan())
-    claims = [isinstance(delivered_work(state, message, 10**9), Claim | Enqueue) for state in states[born:]]
+    claims = [isinstance(delivered_work(state, message, 10**9), Claim | TakeIn) for state in states[born:]]
     assert claims == sorted(claims, reverse=True)
 
 

@@ -287,7 +287,7 @@ class World:
         ports, body = self.ports(agent), message.body
         match queue, body:
             case "work", _:
-                owned = await accept(ports, body, message.seq)
+                owned = await accept(ports, body, message.seq, alone=message.alone)
                 if owned is not None:
                     await drive(owned, SimulatedModel(self))
                 if owned is None or (owned.state.run is None and owned.state.queue):
@@ -306,10 +306,8 @@ class World:
     async def _signal(self, ports: Ports, message: Message) -> None:
         signal: RunSignal = message.body
         match signal:
-            case CancelRun():
-                await handlers.on_cancel(ports, signal)
-            case SteerRun():
-                await handlers.on_steer(ports, signal)
+            case CancelRun() | SteerRun():
+                await handlers.on_ordered(ports, signal, message.seq)
             case RenameConversation():
                 await handlers.on_rename(ports, signal)
             case ImportConversation():

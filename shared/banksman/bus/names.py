@@ -52,6 +52,7 @@ SNAPSHOTS: Final = "snapshots"
 
 MSG_ID: Final = "Nats-Msg-Id"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_LAST_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import (
@@ -22,6 +23,7 @@ from banksman.bus.errors import (
     TimedOut,
     WrongLastSequence,
 )
+from banksman.bus.jetstream import next_message
 from banksman.bus.names import (
     CODE_DUPLICATE_UNDER_WAY,
     CODE_MESSAGE_TOO_LARGE,
@@ -30,8 +32,10 @@ from banksman.bus.names import (
     CODE_WRITE_UNDER_WAY,
     CODE_WRONG_LAST_SEQUENCE,
     EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_ON,
     EXPECTED_LAST_SUBJECT_SEQ,
     MSG_ID,
+    RUNS,
     SCHEDULE,
     SCHEDULE_TARGET,
     api,
@@ -43,7 +47,7 @@ from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
-from banksman.contracts.work import ResumeRun, RunSignal, StartRun
+from banksman.contracts.work import ResumeRun, RunSignal, RunWork, StartRun
 from banksman.runtime.backoff import Backoff, overlapping, retry
 
 BUDGET_S = 30.0
@@ -72,6 +76,7 @@ async def durable(
     *,
     msg_id: str,
     expect_last_subject_seq: int | None = None,
+    expect_on: str | None = None,
     headers: Mapping[str, str] | None = None,
     budget_s: float = BUDGET_S,
     attempt_s: float = ACK_TIMEOUT_S,
@@ -88,6 +93,7 @@ async def durable(
         msg_id: The id by which the stream recognises a repeat on this subject, for ten minutes.
         expect_last_subject_seq: The message is stored only if this is the sequence of the last message on the
             subject; 0 expects none, None skips the check.
+        expect_on: The subjects of the last message, with wildcards; None for `subject`.
         budget_s: Seconds for which the publish is retried.
         attempt_s: Seconds to wait for the acknowledgement of one attempt.
         overlap_s: Seconds after which the next attempt starts while the earlier ones still wait; None starts
@@ -110,6 +116,8 @@ async def durable(
     sent = {**(headers or {}), MSG_ID: message_id(subject, msg_id)}
     if expect_last_subject_seq is not None:
         sent[EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
+    if expect_on is not None:
+        sent[EXPECTED_LAST_ON] = expect_on
     publication = _Publication(bus, subject, payload, sent, attempt_s, urgent, timeout_s=attempt_s)
 
     async def until_acknowledged() -> PubAck:
@@ -288,6 +296,14 @@ async def _has_leader(bus: Bus, subject: str) -> bool:
     return b'"state"' in reply.data
 
 
+_RUN_MESSAGE: TypeAdapter[RunWork | RunSignal] = TypeAdapter(RunWork | RunSignal)
+
+
+def alone(headers: Mapping[str, str]) -> bool:
+    """Return whether nothing else of its conversation waited when the start of a run was stored."""
+    return EXPECTED_LAST_ON in headers
+
+
 class RunQueue:
     """Publishes work for agents and for the workflows service; raises what `durable` raises."""
 
@@ -299,12 +315,40 @@ class RunQueue:
 
         The resume of a workflow's run goes to the workflows service.
         """
-        msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
-        if isinstance(work, ResumeRun) and work.workflow is not None:
+        if isinstance(work, StartRun):
+            return await self._start(work)
+        if work.workflow is not None:
             subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
         else:
             subject = subjects.run_work(work.tenant, work.conversation_id)
-        await durable(self._bus, subject, encoded(work), msg_id=msg_id)
+        await durable(self._bus, subject, encoded(work), msg_id=f"resume:{work.cause}")
+
+    async def _start(self, work: StartRun) -> None:
+        to, payload = (work.tenant, work.conversation_id), encoded(work)
+        store = partial(durable, self._bus, subjects.run_work(*to), payload, msg_id=f"start:{work.run_id}")
+        try:
+            # The stored condition tells agents that nothing else of the conversation waits: see `alone`.
+            await store(expect_last_subject_seq=0, expect_on=subjects.run_messages(*to))
+        except WrongLastSequence:
+            await store()
+
+    async def next(
+        self, tenant: str, conversation_id: str, *, after: int
+    ) -> tuple[int, RunWork | RunSignal | None] | None:
+        """Return the first unacknowledged message of a conversation after a sequence, from the leader.
+
+        Returns its sequence and its body; None as the body of a message whose own handler dead-letters it.
+        """
+        waiting = subjects.run_messages(tenant, conversation_id)
+        found = await next_message(self._bus, RUNS, waiting, after=after)
+        if found is None:
+            return None
+        try:
+            body = _RUN_MESSAGE.validate_json(found.data)
+        except ValidationError:
+            return found.stream_seq, None
+        is_own = (body.tenant, body.conversation_id) == (tenant, conversation_id)
+        return found.stream_seq, body if is_own else None
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
         """Store a signal under the message id `signal:{request}`, and wake the owner of the run."""

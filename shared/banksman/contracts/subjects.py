@@ -48,6 +48,11 @@ def run_signal(tenant: str, conversation_id: str) -> str:
     return _join("run", "signal", tenant, conversation_id)
 
 
+def run_messages(tenant: str, conversation_id: str) -> str:
+    """All messages of stream RUNS for a conversation."""
+    return _join("run", ANY, tenant, conversation_id)
+
+
 def cancel_hint(tenant: str, conversation_id: str) -> str:
     """A hint that wakes an owner at once; core. The signal itself is in RUNS."""
     return _join("cancel", tenant, conversation_id)

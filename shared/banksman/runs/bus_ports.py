@@ -21,6 +21,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
+from banksman.contracts.work import StartRun
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Conversation
@@ -35,6 +36,7 @@ def bus_ports(
     signing_key: bytes,
     *,
     prefix: str,
+    capped: Callable[[StartRun], StartRun] = lambda start: start,
 ) -> Ports:
     """Return the ports of this process, with a new owner id that begins with `prefix`."""
     return Ports(
@@ -49,6 +51,7 @@ def bus_ports(
         # Verifies the stored replies; also needed by a process that only closes requests.
         signing_key=signing_key,
         reconnected=partial(bus.reconnected_within, REDELIVERY_S),
+        capped=capped,
     )
 
 

@@ -9,30 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from banksman.contracts.events import Commit, EventBody, Owner, RunQueued, RunStarted
+from banksman.contracts.events import Commit, Owner
 from banksman.contracts.work import RunWork, StartRun
 from banksman.runs.approval.requests import publish_requests
-from banksman.runs.outcome import never_started
-from banksman.runs.owner import Draft, Extent, Ownership, append, append_fitting
+from banksman.runs.arrivals import batch, queued, started
+from banksman.runs.handlers import earlier_first
+from banksman.runs.owner import Draft, Extent, Ownership, Part, append_fitting, append_parts
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation
-from banksman.runs.steps import CANCELLED, DELETED, next_in_queue
+from banksman.runs.steps import next_in_queue
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Become the owner; the claim holds these first events (none for a takeover or a resume)."""
+    """Become the owner; the claim holds this start of the next queued run (none for an open run)."""
 
-    run_id: str
-    bodies: tuple[EventBody, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueue:
-    """Another run is open: record that this one is queued."""
+class TakeIn:
+    """The run is new: record it after those that were stored before it, and claim one if none is open."""
 
-    run_id: str
-    bodies: tuple[EventBody, ...]
+    start: StartRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class AckOnly:
     """The log shows that this message has no further effect."""
 
 
-WorkStep = Claim | Enqueue | RepublishApproval | AckOnly
+WorkStep = Claim | TakeIn | RepublishApproval | AckOnly
 
 
 async def accept(
@@ -53,35 +52,46 @@ async def accept(
     work: RunWork,
     work_seq: int,
     *,
+    alone: bool = False,
     start_next: bool = True,
     on_commit: Callable[[], None] | None = None,
 ) -> Ownership | None:
     """Handle a delivered work message up to the claim; safe on every redelivery.
 
-    Returns the claimed run, or None if there is nothing to drive and the message can be acked. `on_commit`
-    runs after each commit of the owner, except its claim.
+    `alone` says that nothing else of the conversation waited when the message was stored. `on_commit` runs
+    after each commit of the owner, except its claim.
+
+    Returns the claimed run, which may be that of an earlier message, or None if there is nothing to drive and
+    the message can be acked.
     """
     # A claim needs no read: the append is refused if the log has commits that this process does not know. Any
     # other step reads the log first. So does a claim by a process that knows no commit of the log: it would
     # mostly be refused, unless the message is the first of its conversation.
     is_first = isinstance(work, StartRun) and work.first
+    starts = None if not alone and isinstance(work, StartRun) else ()
     state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
+        may_append = is_current or is_first or state.stream_seq > 0
         match delivered_work(state, work, work_seq):
-            case Claim(run_id, bodies) if is_current or is_first or state.stream_seq:
-                owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
-                if owned is not None:
-                    owned.on_commit = on_commit
-                    return owned if owned.holds else None
+            case TakeIn(start) if may_append and starts is None:
+                starts = await earlier_first(ports, start, work_seq)
+                state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
+                continue
+            case TakeIn(start) if may_append and starts is not None:
+                new = batch(state, (*starts, start))
+                owned = await _take_in(ports, state, new, start, work_seq, start_next)
+            case Claim(parts) if may_append:
+                owned = await _claim(ports, state, parts, work_seq, start_next)
             case AckOnly() if is_current:
                 return None
             case RepublishApproval() if is_current:
                 await publish_requests(ports, state)
                 return None
-            case Enqueue(run_id, bodies) if is_current:
-                await append(ports, state, run_id, bodies)
             case _:
-                pass
+                owned = None
+        if owned is not None:
+            owned.on_commit = on_commit
+            return owned if owned.holds else None
         # Read again in each round: a commit that came first may have changed what the message means.
         state, is_current = await ports.log.read(work.tenant, work.conversation_id), True
 
@@ -93,50 +103,43 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
     process may still arrive, and would remove the message that a later claim depends on.
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
-        if state.run is not None or state.queue:
-            return Enqueue(work.run_id, queued_events(state, work))
-        started = RunStarted(
-            message_id=work.message_id,
-            message=work.content,
-            settings=work.settings,
-            provenance=work.provenance,
-        )
-        return Claim(work.run_id, (started,))
+        return TakeIn(work)
     if state.run is not None and state.owner is not None:
         # The message of the owner was redelivered: the owner sends no heartbeats, so this is a takeover.
-        return Claim(state.run.run_id) if state.owner.work_seq == work_seq else AckOnly()
+        return Claim() if state.owner.work_seq == work_seq else AckOnly()
     if state.run is not None and state.run.waits:
         return RepublishApproval()
     # A start has no effect once its run is in the log, and a resume has none after a later claim.
     if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:
         return AckOnly()
     if state.run is not None:
-        return Claim(state.run.run_id)
-    queued = next_in_queue(state)
-    return Claim(queued[0], (queued[1],)) if queued and queued[0] == work.run_id else AckOnly()
+        return Claim()
+    run_id, begins = next_in_queue(state) or (None, ())
+    return Claim(((run_id, lambda _state: begins),)) if run_id == work.run_id else AckOnly()
 
 
-def queued_events(state: Conversation, start: StartRun) -> tuple[EventBody, ...]:
-    """Return the events of a run that waits for an earlier one; a run that can never start ends at once."""
-    queued = RunQueued(
-        position=len(state.queue) + 1,
-        message_id=start.message_id,
-        message=start.content,
-        settings=start.settings,
-        provenance=start.provenance,
-    )
-    if state.deleted:
-        return queued, never_started(start.settings, DELETED)
-    if start.run_id in state.cancelled_early:
-        return queued, never_started(start.settings, CANCELLED)
-    return (queued,)
+async def _take_in(
+    ports: Ports,
+    state: Conversation,
+    new: tuple[StartRun, ...],
+    start: StartRun,
+    work_seq: int,
+    start_next: bool,
+) -> Ownership | None:
+    """Record new runs in their order, and claim the next one if none is open.
+
+    Not before the run of the message itself is recorded, because the owner acks the message.
+    """
+    if state.run is None and any(one.run_id == start.run_id for one in new):
+        return await _claim(ports, state, [started(ports, one) for one in new], work_seq, start_next)
+    await append_parts(ports, state, [queued(ports, one) for one in new])
+    return None
 
 
 async def _claim(
     ports: Ports,
     state: Conversation,
-    run_id: str,
-    bodies: Iterable[EventBody],
+    parts: Iterable[Part],
     work_seq: int,
     start_next: bool,
 ) -> Ownership | None:
@@ -148,7 +151,7 @@ async def _claim(
 
     def drafted(extent: Extent) -> tuple[Draft, Commit]:
         draft = Draft(state, ports.clock.now())
-        draft.add(run_id, bodies)
+        draft.add_parts(parts)
         # The first iteration joins the claim, which saves a durable write.
         draft.follow(extent)
         commit = draft.to_commit(

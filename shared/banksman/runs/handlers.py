@@ -25,6 +25,8 @@ from banksman.contracts.work import (
     ImportedRun,
     RenameConversation,
     ResumeRun,
+    RunSignal,
+    StartRun,
     SteerRun,
 )
 from banksman.runs.approval.requests import (
@@ -37,10 +39,10 @@ from banksman.runs.approval.requests import (
     publish_requests,
     resolution,
 )
-from banksman.runs.claim import queued_events
+from banksman.runs.arrivals import batch, queued
 from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
-from banksman.runs.owner import append
+from banksman.runs.owner import append, append_parts
 from banksman.runs.ports import Ports
 from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation
 from banksman.runs.steps import cancelled, ending_of
@@ -111,6 +113,53 @@ async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_i
     return True
 
 
+async def earlier_first(ports: Ports, message: StartRun | RunSignal, stream_seq: int) -> tuple[StartRun, ...]:
+    """Record what waits and was stored before a message, in its order, except the last starts.
+
+    Deliveries come in any order, to any agent. Returns the starts that are to be recorded next, before the
+    message and directly after it, with that of the message itself.
+    """
+    after, starts = 0, list[StartRun]()
+    while found := await ports.work.next(message.tenant, message.conversation_id, after=after):
+        after, body = found
+        if isinstance(body, StartRun):
+            starts.append(body)
+        elif isinstance(body, SteerRun | ImportConversation | CancelRun):
+            if after >= stream_seq:
+                break
+            await _enqueue(ports, starts)
+            starts.clear()
+            await _handle(ports, body)
+    return tuple(starts)
+
+
+async def _enqueue(ports: Ports, starts: list[StartRun]) -> None:
+    while starts:
+        state = await ports.log.read(starts[0].tenant, starts[0].conversation_id)
+        new = batch(state, starts)
+        if not new:
+            return
+        await append_parts(ports, state, [queued(ports, one) for one in new])
+
+
+async def _handle(ports: Ports, signal: SteerRun | ImportConversation | CancelRun) -> None:
+    match signal:
+        case SteerRun():
+            await on_steer(ports, signal)
+        case ImportConversation():
+            await on_import(ports, signal)
+        case CancelRun():
+            await on_cancel(ports, signal)
+
+
+async def on_ordered(ports: Ports, signal: SteerRun | CancelRun, stream_seq: int) -> None:
+    """Handle a signal after the messages that were stored before it. Idempotent."""
+    starts = await earlier_first(ports, signal, stream_seq)
+    if isinstance(signal, SteerRun):
+        await _enqueue(ports, list(starts))
+    await _handle(ports, signal)
+
+
 async def on_cancel(ports: Ports, signal: CancelRun) -> None:
     """End a run in any state. Idempotent by `run_id`."""
     while True:
@@ -149,7 +198,7 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
             await _resume_if_parked(ports, state, signal.message_id)
             return
         if run is None or ending_of(state, run, ports.clock.now()) is not None:
-            await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
+            await append_parts(ports, state, (queued(ports, signal.start),))
             continue
         bodies: tuple[EventBody, ...] = ()
         if (request := open_approval_request(state)) is not None:
@@ -165,7 +214,7 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
         elif bodies:
             await append(ports, state, run.run_id, bodies)
         else:
-            await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
+            await append_parts(ports, state, (queued(ports, signal.start),))
 
 
 async def on_rename(ports: Ports, signal: RenameConversation) -> None:
@@ -261,9 +310,9 @@ async def _cancel_waiting(ports: Ports, state: Conversation, signal: CancelRun) 
     if signal.run_id in state.ended or signal.run_id in state.cancelled_early:
         return True
     body: EventBody = CancelRequested(reason=signal.reason, by=signal.by)
-    for queued in state.queue:
-        if queued.run_id == signal.run_id:
-            body = never_started(queued.settings, cancelled(signal.reason))
+    for waiting in state.queue:
+        if waiting.run_id == signal.run_id:
+            body = never_started(waiting.settings, cancelled(signal.reason))
     return await append(ports, state, signal.run_id, (body,)) is not None
 
 

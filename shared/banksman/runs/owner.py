@@ -39,6 +39,10 @@ Build = Callable[[Conversation], Iterable[EventBody]]
 """Returns what to record, given the state that the commit follows. It runs again after a conflict."""
 
 
+Part = tuple[str | None, Build]
+"""Events of one run in a commit: its id, and what to record after the events before them."""
+
+
 def nothing(_state: Conversation) -> tuple[EventBody, ...]:
     return ()
 
@@ -76,6 +80,10 @@ class Draft:
         self.events += events
         self.state = replace(apply_events(state, events), last_seq=state.last_seq + len(events))
 
+    def add_parts(self, parts: Iterable[Part]) -> None:
+        for run_id, build in parts:
+            self.add(run_id, build(self.state))
+
     def follow(self, extent: Extent) -> None:
         """Append the events that follow from the log alone, as far as `extent` goes."""
         while extent.follows:
@@ -83,7 +91,7 @@ class Draft:
             if isinstance(step, RecordEvents):
                 self.add(step.run_id, step.bodies)
             elif isinstance(step, Idle) and extent.starts_next and (queued := next_in_queue(self.state)):
-                self.add(queued[0], (queued[1],))
+                self.add(*queued)
             else:
                 return
 
@@ -274,8 +282,13 @@ async def append(
 
     Returns the new state, or None when another commit came first.
     """
+    return await append_parts(ports, state, ((run_id, lambda _state: bodies),))
+
+
+async def append_parts(ports: Ports, state: Conversation, parts: Iterable[Part]) -> Conversation | None:
+    """Record the events of several runs in one commit; returns as `append`."""
     draft = Draft(state, ports.clock.now())
-    draft.add(run_id, bodies)
+    draft.add_parts(parts)
     open_run = draft.state.run
     # A parked run that is cancelled has no owner that could end it, so this commit does.
     if state.owner is None and open_run is not None and open_run.cancel is not None:

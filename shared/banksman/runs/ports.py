@@ -16,7 +16,14 @@ from typing import Protocol
 from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.contracts.work import (
+    ApprovalReply,
+    ApprovalRequest,
+    ResumeRun,
+    RunSignal,
+    RunWork,
+    StartRun,
+)
 from banksman.contracts.workspaces import WorkspaceLoss, WorkspacePlacement
 from banksman.runs.state import Conversation
 
@@ -100,6 +107,15 @@ class Work(Protocol):
 
     async def publish(self, work: StartRun | ResumeRun) -> None:
         """Store a work message; a repeat within the duplicate window is dropped."""
+        ...
+
+    async def next(
+        self, tenant: str, conversation_id: str, *, after: int
+    ) -> tuple[int, RunWork | RunSignal | None] | None:
+        """Return the first message of a conversation after a sequence that has no ack; None without one.
+
+        The body of a message that cannot be decoded is None.
+        """
         ...
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:
@@ -196,3 +212,5 @@ class Ports:
     """The key with which gateways sign decisions."""
     reconnected: Callable[[], bool] = field(default=lambda: False)
     """Returns whether this process reconnected less than `REDELIVERY_S` seconds ago."""
+    capped: Callable[[StartRun], StartRun] = field(default=lambda start: start)
+    """Cuts the settings of a start to the limits of its tenant, before the log records them."""

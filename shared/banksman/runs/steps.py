@@ -252,7 +252,7 @@ def _terminating_answer(run: Run) -> str | None:
     return answer_text(names[ended[-1].tool_call_id], ended[-1]) if ended else None
 
 
-def next_in_queue(state: Conversation) -> tuple[str, RunStarted] | None:
+def next_in_queue(state: Conversation) -> tuple[str, tuple[RunStarted, ...]] | None:
     if state.run is not None or not state.queue:
         return None
     first = state.queue[0]
@@ -262,4 +262,4 @@ def next_in_queue(state: Conversation) -> tuple[str, RunStarted] | None:
         settings=first.settings,
         provenance=first.provenance,
     )
-    return first.run_id, started
+    return first.run_id, (started,)

@@ -20,7 +20,7 @@ from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.slots import FIRST_SLOTS, LEAST_SLOTS, SlotsWarning
 from banksman.agent.tools import AvailableTools, ToolRegistry
-from banksman.agent.worker import RunWorker
+from banksman.agent.worker import RunWorker, capped
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
@@ -113,10 +113,11 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         placements.on_lease_end(notifications.wake_all)
         await enter(RunnerPresence(bus, placements))
         schemas = await enter(SchemaChecker())
+        cap = partial(capped, settings.tenants)
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = RunWorker(
-            ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-"),
+            ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-", capped=cap),
             log=log,
             approvals=ApprovalSlots(bus),
             notifications=notifications,

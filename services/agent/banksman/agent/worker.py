@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model.step import ModelStep
+from banksman.bus.publish import alone
 from banksman.bus.queues.handling import (
     Continued,
     Done,
@@ -54,6 +56,7 @@ from banksman.runs.owner import Ownership, record_activity
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.failpoints import reach
+from banksman.runtime.tenants import TenantSettings
 from banksman.runtime.tracing import traced
 
 logger = logging.getLogger(__name__)
@@ -150,6 +153,10 @@ class RunWorker:
     notifications: OwnerNotifications
     model_step: ModelStep
     quarantine: Quarantine = field(default_factory=Quarantine)
+    _arrivals: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[tuple[str, str], asyncio.Lock]
+    )
+    """One handler of a conversation records all that waits, and the others find it recorded."""
 
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run until it ends or parks. Idempotent: the claim in the log names its message.
@@ -161,8 +168,10 @@ class RunWorker:
         before = await self._state_before(work, message)
         show_activity = partial(record_activity, self.ports, work.tenant, work.conversation_id)
         async with self.quarantine.turn(is_suspect(before), show_activity) as turn:
-            work = self._capped(work) if isinstance(work, StartRun) else work
-            owned = await accept(self.ports, work, message.stream_seq, on_commit=turn.end)
+            async with self._arrivals.setdefault((work.tenant, work.conversation_id), asyncio.Lock()):
+                owned = await accept(
+                    self.ports, work, message.stream_seq, alone=alone(message.headers), on_commit=turn.end
+                )
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
                 with traced(owned.run.settings.traceparent):
@@ -194,22 +203,6 @@ class RunWorker:
             return False
         return True
 
-    def _capped(self, start: StartRun) -> StartRun:
-        """Return a start whose settings are cut to the limits of its tenant, before the log records them."""
-        most = self.model_step.tenants.settings.of(start.tenant)
-        tools, limits = start.settings.tools, start.settings.limits
-        iterations = _least(tools.max_iterations, most.max_iterations)
-        cut = {
-            "run_timeout_s": _least(limits.run_timeout_s, most.run_timeout_s),
-            "calls_per_reply": _least(limits.calls_per_reply, most.calls_per_reply),
-            "max_calls_per_run": _least(limits.max_calls_per_run, most.max_calls_per_run),
-            "max_tokens_per_run": _least(limits.max_tokens_per_run, most.max_tokens_per_run),
-            "max_cost_usd": _least(limits.max_cost_usd, most.max_cost_usd_per_run),
-        }
-        tools = tools.model_copy(update={"max_iterations": iterations})
-        settings = {"tools": tools, "limits": limits.model_copy(update=cut)}
-        return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
-
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
@@ -222,11 +215,8 @@ class RunWorker:
         """
         check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
         match signal:
-            case CancelRun():
-                await handlers.on_cancel(self.ports, signal)
-            case SteerRun():
-                capped = signal.model_copy(update={"start": self._capped(signal.start)})
-                await handlers.on_steer(self.ports, capped)
+            case CancelRun() | SteerRun():
+                await handlers.on_ordered(self.ports, signal, message.stream_seq)
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
             case ImportConversation():
@@ -282,6 +272,23 @@ class RunWorker:
         removal = self.ports.clock.now() + timedelta(seconds=REMOVE_AFTER_S)
         await self.approvals.schedule_removal(approval.tenant, approval.approval_id, message.data, at=removal)
         return Done()
+
+
+def capped(tenants: TenantSettings, start: StartRun) -> StartRun:
+    """Return a start whose settings are cut to the limits of its tenant."""
+    most = tenants.of(start.tenant)
+    tools, limits = start.settings.tools, start.settings.limits
+    iterations = _least(tools.max_iterations, most.max_iterations)
+    cut = {
+        "run_timeout_s": _least(limits.run_timeout_s, most.run_timeout_s),
+        "calls_per_reply": _least(limits.calls_per_reply, most.calls_per_reply),
+        "max_calls_per_run": _least(limits.max_calls_per_run, most.max_calls_per_run),
+        "max_tokens_per_run": _least(limits.max_tokens_per_run, most.max_tokens_per_run),
+        "max_cost_usd": _least(limits.max_cost_usd, most.max_cost_usd_per_run),
+    }
+    tools = tools.model_copy(update={"max_iterations": iterations})
+    settings = {"tools": tools, "limits": limits.model_copy(update=cut)}
+    return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
 
 def _least(requested: N | None, most: N | None) -> N | None:

@@ -77,9 +77,9 @@ class WorkflowWorker:
             return Later(RETRY_S)
         definition, take_turn = await self._served(start.workflow, start.tenant)
         linked = await self._link(start)
-        owned = await accept(
-            self.ports, as_run(start, definition), FIRST_WORK_SEQ + message.stream_seq, start_next=False
-        )
+        # The log of a workflow run has no other messages that could come first.
+        run, seq = as_run(start, definition), FIRST_WORK_SEQ + message.stream_seq
+        owned = await accept(self.ports, run, seq, alone=True, start_next=False)
         if owned is not None:
             owned.workspace = start.in_conversation
         take_turn = _pinned(owned, take_turn) if linked else _conversation_deleted
