@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "a late start after deletion",
         "handlers.py",
-        "if not state.deleted or (over and state.tombstone != state.last_seq):",
-        "if not state.deleted:",
+        "state.queue or (state.run is None and state.tombstone != state.last_seq):",
+        "state.queue:",
         "The log after a purge does not show that the conversation was deleted.",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -310,26 +310,31 @@ class RunQueue:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def publish(self, work: StartRun | ResumeRun) -> None:
+    async def publish(
+        self, work: StartRun | ResumeRun, *, unless_alone: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Store a start under the message id `start:{run}`, or a resume under `resume:{cause}`.
 
-        The resume of a workflow's run goes to the workflows service.
+        The resume of a workflow's run goes to the workflows service. `unless_alone` is called before a start
+        is stored behind other messages of its conversation; what it raises refuses the start.
         """
         if isinstance(work, StartRun):
-            return await self._start(work)
+            return await self._start(work, unless_alone)
         if work.workflow is not None:
             subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
         else:
             subject = subjects.run_work(work.tenant, work.conversation_id)
         await durable(self._bus, subject, encoded(work), msg_id=f"resume:{work.cause}")
 
-    async def _start(self, work: StartRun) -> None:
+    async def _start(self, work: StartRun, unless_alone: Callable[[], Awaitable[None]] | None) -> None:
         to, payload = (work.tenant, work.conversation_id), encoded(work)
         store = partial(durable, self._bus, subjects.run_work(*to), payload, msg_id=f"start:{work.run_id}")
         try:
             # The stored condition tells agents that nothing else of the conversation waits: see `alone`.
             await store(expect_last_subject_seq=0, expect_on=subjects.run_messages(*to))
         except WrongLastSequence:
+            if unless_alone is not None:
+                await unless_alone()
             await store()
 
     async def next(

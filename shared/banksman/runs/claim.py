@@ -14,7 +14,7 @@ from banksman.contracts.work import RunWork, StartRun
 from banksman.runs.approval.requests import publish_requests
 from banksman.runs.arrivals import batch, queued, started
 from banksman.runs.handlers import earlier_first
-from banksman.runs.owner import Draft, Extent, Ownership, Part, append_fitting, append_parts
+from banksman.runs.owner import Draft, Extent, Ownership, Part, append_fitting, append_parts, part
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation
 from banksman.runs.steps import next_in_queue
@@ -115,7 +115,7 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
     if state.run is not None:
         return Claim()
     run_id, begins = next_in_queue(state) or (None, ())
-    return Claim(((run_id, lambda _state: begins),)) if run_id == work.run_id else AckOnly()
+    return Claim((part(run_id, *begins),)) if run_id == work.run_id else AckOnly()
 
 
 async def _take_in(

@@ -42,10 +42,13 @@ from banksman.runs.approval.requests import (
 from banksman.runs.arrivals import batch, queued
 from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
-from banksman.runs.owner import append, append_parts
+from banksman.runs.owner import append, append_parts, part
 from banksman.runs.ports import Ports
 from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation
-from banksman.runs.steps import cancelled, ending_of
+from banksman.runs.steps import DELETED, cancelled, ending_of
+
+ENDED_AT_ONCE = 500
+"""Queued runs that one commit of a deletion ends."""
 
 
 async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
@@ -241,7 +244,7 @@ async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
 
 
 async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
-    """Append a tombstone, and end what is open.
+    """Append a tombstone, and end what is open; all queued runs end with the tombstone.
 
     Returns the stream sequence of a tombstone after which nothing is open: the log may be purged up to it,
     but the tombstone stays, for a start that is delivered late. None asks for another call while a run is
@@ -249,14 +252,14 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
-        over = state.run is None and not state.queue
         # A tombstone must be the last commit, because the purge keeps nothing before it.
-        if not state.deleted or (over and state.tombstone != state.last_seq):
-            await append(ports, state, None, (ConversationUpdated(status="deleted"),))
+        if not state.deleted or state.queue or (state.run is None and state.tombstone != state.last_seq):
+            waiting = state.queue[:ENDED_AT_ONCE]
+            ended = [part(one.run_id, never_started(one.settings, DELETED)) for one in waiting]
+            await append_parts(ports, state, (*ended, part(None, ConversationUpdated(status="deleted"))))
             continue
         if state.run is None:
-            await wake_queue(ports, state)
-            return state.stream_seq if over else None
+            return state.stream_seq
         cancel = CancelRun(
             tenant=signal.tenant,
             conversation_id=signal.conversation_id,

@@ -43,6 +43,10 @@ Part = tuple[str | None, Build]
 """Events of one run in a commit: its id, and what to record after the events before them."""
 
 
+def part(run_id: str | None, *bodies: EventBody) -> Part:
+    return run_id, lambda _state: bodies
+
+
 def nothing(_state: Conversation) -> tuple[EventBody, ...]:
     return ()
 
@@ -282,7 +286,7 @@ async def append(
 
     Returns the new state, or None when another commit came first.
     """
-    return await append_parts(ports, state, ((run_id, lambda _state: bodies),))
+    return await append_parts(ports, state, (part(run_id, *bodies),))
 
 
 async def append_parts(ports: Ports, state: Conversation, parts: Iterable[Part]) -> Conversation | None:

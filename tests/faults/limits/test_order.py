@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 Send = Callable[[str, str], Awaitable[str]]
 """Sends a message to a conversation; returns its run when it is acknowledged."""
 INTERFACES = ("websocket", "http", "nats")
+LIMIT = 100
 FINE = ScriptedReply(text="Fine.")
 
 
@@ -89,6 +90,29 @@ async def test_a_message_that_steers_a_run_reaches_it_before_a_later_message(
     told = [event["data"] for event in client.events(conversation, "message.completed")]
     assert [data["content"] for data in told if data["role"] == "user"] == steers
     assert started(client, conversation) == [first, last]
+
+
+async def test_the_queue_of_a_conversation_is_bounded_and_ends_with_it(
+    client: Client, play: Play, http: httpx.AsyncClient
+) -> None:
+    """P19: the refusal names the limit and a time, and one commit ends all queued runs."""
+    held = ScriptedReply(text="Never.", gate=Gate(name="never"))
+    conversation = await client.create(play(held, at_end="repeat"))
+    runs = [await client.chat(conversation, f"{n}") for n in range(LIMIT + 1)]
+    await client.event("run.queued", run_id=runs[-1])
+    refused = await client.request("chat.send", conversation_id=conversation, content="one too many")
+    response = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "again"})
+    (await http.delete(f"/context/conversations/{conversation}")).raise_for_status()
+    for run in runs:
+        assert (await client.finished(run))["status"] == "cancelled"
+
+    assert (refused["type"], refused["code"]) == ("error", "rate_limited"), refused
+    assert f"the limit of a conversation is {LIMIT}" in refused["message"]
+    assert refused["retry_after_s"] >= 1
+    assert (response.status_code, "retry-after" in response.headers) == (429, True)
+    ended = client.events(conversation, "run.finished")
+    assert len({event["ts"] for event in ended if event["run_id"] in runs[1:]}) == 1
+    assert started(client, conversation) == runs[:1]
 
 
 @pytest.mark.asyncio(loop_scope="session")

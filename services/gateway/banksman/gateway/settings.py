@@ -272,6 +272,8 @@ class GatewaySettings(HealthSettings):
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
     """Maximum runs of one tenant that are queued or driven; further ones are refused with 429. A tenant's
     `waiting_runs` in section `tenants` replaces it."""
+    max_queued_per_conversation: int = Field(default=100, ge=1)
+    """Maximum runs of one conversation that wait for its open run; further ones are refused with 429."""
     max_schedules_per_tenant: int = Field(default=200, ge=0)
     """Maximum schedules of a tenant."""
     min_schedule_interval_s: int = Field(default=60, ge=60)

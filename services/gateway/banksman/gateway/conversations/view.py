@@ -87,6 +87,11 @@ class ConversationView:
         return next(iter(active or open_runs), None)
 
     @property
+    def queued(self) -> int:
+        """The number of runs that wait for another run of the conversation."""
+        return sum(not run.finished_in and run.started_at is None for run in self.runs.values())
+
+    @property
     def status(self) -> str:
         """`idle`, or the status of the open run."""
         run = self.open_run

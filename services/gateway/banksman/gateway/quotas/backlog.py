@@ -61,6 +61,8 @@ class Backlog:
     """Runs of all tenants that may wait."""
     limit_of: Callable[[str], int]
     """Returns how many runs of a tenant may wait."""
+    queue_limit: int
+    """Runs of one conversation that may wait for its open run."""
     logs: LogRoom
     """No run starts while the logs have no room for its tenant."""
     _total: int = 0
@@ -120,6 +122,16 @@ class Backlog:
 
     def _too_many(self, reason: str, waiting: int, text: str) -> TooManyWaiting:
         return TooManyWaiting(reason, f"{waiting} runs wait; {text}", retry_after_s=self._returns.after_s())
+
+    async def check_conversation(self, tenant: str, conversation_id: str, queued: int) -> None:
+        """Raise `TooManyWaiting` if the queue of a conversation is full; its log has `queued` runs of it."""
+        with counted():
+            if queued < self.queue_limit:
+                runs = subjects.run_work(tenant, conversation_id)
+                queued = max(queued, await jetstream.count_below(self.bus, RUNS, runs))
+            if queued >= self.queue_limit:
+                limit = f"the limit of a conversation is {self.queue_limit}"
+                raise self._too_many("conversation_limit", queued, limit)
 
     async def check_signal(self, tenant: str, size: int = 0) -> None:
         """Count one more signal of a tenant, or raise `Overloaded` if its signals fill its part."""
@@ -189,7 +201,10 @@ async def build(base: Foundation) -> None:
     settings = base.settings
     logs = LogRoom(base.bus, StorageRoom(base.bus))
     limit = settings.gateway.max_waiting_runs
-    backlog = Backlog(base.bus, limit=limit, limit_of=settings.waiting_runs, logs=logs)
+    queue_limit = settings.gateway.max_queued_per_conversation
+    backlog = Backlog(
+        base.bus, limit=limit, limit_of=settings.waiting_runs, queue_limit=queue_limit, logs=logs
+    )
     base.services.add(backlog)
     base.dispatcher.admission = backlog
 

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Request, Response
 
@@ -77,8 +78,12 @@ class RunStarts:
         settings = settings.model_copy(update=own)
         new_run = requests.new_run(request.conversation_id)
         steered = await self._steered_run(caller, request)
+        queued = self.views.known(caller.tenant, request.conversation_id).queued
+        check_queue = partial(self.backlog.check_conversation, caller.tenant, request.conversation_id, queued)
         if steered is None:
             await self.backlog.check(caller.tenant, _size(content, settings))
+            if queued:
+                await check_queue()
         else:
             await self.backlog.logs.check(caller.tenant)
             await self.backlog.check_signal(caller.tenant, _size(content, settings))
@@ -96,7 +101,7 @@ class RunStarts:
             provenance=provenance,
         )
         if ids["run_id"] == ids["start"]:
-            await self.queue.publish(start)
+            await self.queue.publish(start, unless_alone=check_queue)
         else:
             await self.queue.signal(_steer(start, caller), start.message_id)
         await reach("gateway.before_response")
