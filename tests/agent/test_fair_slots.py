@@ -36,6 +36,8 @@ SLOTS = 16
 LENT = 12
 """Slots that a tenant gets while no other tenant has work: three quarters."""
 FLOOD = 40
+QUEUED = 10
+"""Runs of one conversation, of which all but one wait for the others."""
 QUIET = [f"quiet{number}" for number in range(9)]
 
 
@@ -59,9 +61,11 @@ class Runs:
         yield runs
         await following.unsubscribe()
 
-    async def start(self, tenant: str, model: str, number: int = 1) -> None:
-        for _ in range(number):
-            await RunQueue(self.bus).publish(start_of(tenant, model))
+    async def start(self, tenant: str, model: str, number: int = 1, *, each: int = 1) -> None:
+        """Start `each` runs in `number` new conversations of a tenant."""
+        for conversation in [new_id("c") for _ in range(number)]:
+            for _ in range(each):
+                await RunQueue(self.bus).publish(start_of(tenant, model, conversation))
 
     async def until_ended(self, tenant: str, number: int = 1) -> None:
         async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -77,8 +81,7 @@ class Runs:
                 self._changed.set()
 
 
-def start_of(tenant: str, model: str) -> StartRun:
-    conversation = new_id("c")
+def start_of(tenant: str, model: str, conversation: str) -> StartRun:
     return StartRun(
         tenant=tenant,
         conversation_id=conversation,
@@ -163,6 +166,26 @@ async def test_several_flooding_tenants_leave_a_slot_for_the_next_tenant(
         model.open_gate("slow")
         for tenant in floods:
             await runs.until_ended(tenant, 4)
+
+
+async def test_an_idle_conversation_waits_for_no_queue_of_another_of_its_tenant(
+    own_nats: Broker, own_bus: Bus, model: ModelServer
+) -> None:
+    """P19: as many conversations as slots, and as many again, each with a queue, then one more."""
+    slow = model.play("slow", [ScriptedReply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
+    probe = model.play("probe", [ScriptedReply(text="Done.")], at_end="repeat")
+    async with Runs.on(own_bus) as runs, agent_on(own_nats, model):
+        await runs.start("flood", slow, 2 * LENT, each=QUEUED)
+        await model.wait_for_requests("slow", LENT)
+        await runs.start("flood", probe)
+        model.open_gate("slow")
+        await model.wait_for_requests("probe", 1)
+        before = runs.ended["flood"]
+        await runs.until_ended("flood", 2 * LENT * QUEUED + 1)
+
+    # Each conversation once or twice, and not each queue to its end.
+    assert before <= 4 * LENT
+    assert runs.ended["flood"] == 2 * LENT * QUEUED + 1
 
 
 async def test_a_tenant_never_has_more_slots_than_its_limit(

@@ -304,6 +304,11 @@ def alone(headers: Mapping[str, str]) -> bool:
     return EXPECTED_LAST_ON in headers
 
 
+def is_behind(headers: Mapping[str, str]) -> bool:
+    """Return whether a message is the start of a run that most likely waits for another run."""
+    return not alone(headers) and ":start:" in headers.get(MSG_ID, "")
+
+
 class RunQueue:
     """Publishes work for agents and for the workflows service; raises what `durable` raises."""
 

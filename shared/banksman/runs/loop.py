@@ -45,8 +45,12 @@ async def drive(owned: Ownership, model: ModelPort) -> None:
         Refused: The run is parked or ended, and a message that follows from it is not stored yet.
     """
     calls, published = ToolCallCoordinator.of(owned), False
+    driven = ""
     # Each round acts on the log as it is now, because others append too: cancels, decisions, messages.
     while owned.holds:
+        if owned.run.run_id != driven and owned.before_run is not None:
+            await owned.before_run()
+        driven = owned.run.run_id
         try:
             if not published:
                 # The process that committed the request may have crashed before it published it.

@@ -7,7 +7,7 @@ events that follow from it, and the claim of the next queued run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -142,6 +142,8 @@ class Ownership:
     """The conversation in whose workspace calls run; None for its own."""
     on_commit: Callable[[], None] | None = None
     """Runs after each commit under this claim; not after the claim itself."""
+    before_run: Callable[[], Awaitable[None]] | None = None
+    """Is awaited before each run that is driven under this claim."""
     confirmed_at: datetime | None = None
     """When the log last showed that this claim owns the run; None sets the time of creation."""
 

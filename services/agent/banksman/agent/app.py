@@ -26,6 +26,7 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import keep_connecting, reported_state
+from banksman.bus.publish import is_behind
 from banksman.bus.queues.work import work
 from banksman.bus.secrets import CallTickets
 from banksman.bus.storage.approval_slots import ApprovalSlots
@@ -152,6 +153,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
             worker.on_work,
             slots=slots,
             limit=limit,
+            is_short=lambda message: is_behind(message.headers),
             stop=process.stop,
             grace_s=settings.agent.drain_s,
         )

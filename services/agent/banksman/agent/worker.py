@@ -174,6 +174,7 @@ class RunWorker:
                 )
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
+                owned.before_run = message.in_turn
                 with traced(owned.run.settings.traceparent):
                     ended = await self._drive(owned)
                 if not ended:

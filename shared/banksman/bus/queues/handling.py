@@ -51,6 +51,10 @@ T = TypeVar("T")
 _VERSION = "v"
 
 
+async def _at_once() -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class WorkMessage(StreamMessage):
     num_delivered: int
@@ -58,6 +62,9 @@ class WorkMessage(StreamMessage):
     were refused, delayed or left, so it is no count of failures."""
     without_slot: Callable[[], AbstractAsyncContextManager[None]] = field(default=nullcontext, compare=False)
     """Returns a context in which the handler has no slot, for a handler that only waits."""
+    in_turn: Callable[[], Awaitable[None]] = field(default=_at_once, compare=False)
+    """Called before each piece of work: lets a message that waits have the slot first, except for the first
+    piece, and waits for the next slot."""
 
 
 def work_message(raw: Msg) -> WorkMessage:

@@ -8,6 +8,7 @@ later, to any worker.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 from collections import Counter
@@ -52,6 +53,10 @@ class HeldDelivery:
     """The tenant whose share its slot counts for; empty where tenants do not share the slots."""
     at: float = 0.0
     """The time of arrival, by the clock of the event loop."""
+    short: bool = False
+    """Whether its handler started without a free slot, because it most likely ends at once."""
+    has_turn: bool = True
+    """Whether its handler may begin a piece of work in the slot that it has."""
     waited: bool = False
     """Whether it waited for a slot."""
 
@@ -91,6 +96,9 @@ class WaitingMessages:
         self.shares = shares
         self._held: dict[int, HeldDelivery] = {}
         self.returns = ReturnTimes()
+        self._handlers: dict[asyncio.Future[None], str] = {}
+        """Handlers that gave their slot back and wait for the next one, with their tenants."""
+        self._handler_was_last = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -112,7 +120,38 @@ class WaitingMessages:
         tenant = self.shares.next_of(self._held[seq].tenant for seq in oldest_first)
         if tenant is None:
             return None
+        self._handler_was_last = False
         return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
+
+    def turn(self, tenant: str) -> asyncio.Future[None]:
+        """Take the slot of a handler back; the future is done when `resume` has given it the next one."""
+        self.shares.give_back(tenant)
+        waiter = asyncio.get_running_loop().create_future()
+        self._handlers[waiter] = tenant
+        return waiter
+
+    def resume(self, *, again: bool = False) -> bool:
+        """Give a slot to the handler that waits longest; False if none may, or it is a message's turn.
+
+        Messages and handlers take turns, so that neither waits for all of the others; `again` gives handlers
+        two turns in a row, when no message may have the slot.
+        """
+        found = next((one for one, of in self._handlers.items() if self.shares.allows(of)), None)
+        if found is None or (self._held and self._handler_was_last and not again):
+            return False
+        self._handler_was_last = True
+        self._end_turn(found)
+        return True
+
+    def leave(self, waiter: asyncio.Future[None]) -> None:
+        """Give a slot, even above their number, to a handler that is cancelled while it waits."""
+        if waiter in self._handlers:
+            self._end_turn(waiter)
+
+    def _end_turn(self, waiter: asyncio.Future[None]) -> None:
+        self.shares.take(self._handlers.pop(waiter))
+        if not waiter.done():
+            waiter.set_result(None)
 
     def surplus(self, now: float) -> list[tuple[HeldDelivery, float]]:
         """Remove and return the deliveries above `MAX_HELD`, each with its delay in seconds."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -55,6 +55,8 @@ HEARTBEATS_AT_ONCE = 64
 second."""
 LOOK_AHEAD = 8
 """Minimum number of messages of a pull where tenants share the slots."""
+MAX_SHORT = 16
+"""Maximum number of handlers of short messages that have no free slot."""
 
 
 async def work(
@@ -66,6 +68,7 @@ async def work(
     slots: int | Shares,
     waiting: Shares | None = None,
     limit: AdaptiveLimit | None = None,
+    is_short: Callable[[WorkMessage], bool] = lambda _message: False,
     stop: asyncio.Event | None = None,
     grace_s: float = 20.0,
 ) -> None:
@@ -82,13 +85,15 @@ async def work(
         waiting: How tenants share the places of handlers that wait without a slot. With None, a handler that
             waits keeps its slot.
         limit: Adapts the number of shared slots to the load; None keeps it.
+        is_short: Returns whether a handler most likely ends at once. A few of these need no free slot,
+            because behind a queue of them there may be messages that find one.
         stop: Starts the drain; None runs until the connection is closed.
         grace_s: Seconds that running handlers get to end.
 
     Raises:
         Unavailable: The connection is permanently closed.
     """
-    worker = _Worker(bus, stream, durable, handler, slots, waiting, limit)
+    worker = _Worker(bus, stream, durable, handler, slots, waiting, limit, is_short)
     await worker.run(stop or asyncio.Event(), grace_s)
 
 
@@ -102,6 +107,7 @@ class _Worker:
         slots: int | Shares,
         without_slot: Shares | None,
         limit: AdaptiveLimit | None,
+        is_short: Callable[[WorkMessage], bool],
     ) -> None:
         self._bus = bus
         self._stream = stream
@@ -111,6 +117,9 @@ class _Worker:
         self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
         self._without_slot = without_slot
         self._limit = limit
+        self._is_short = is_short
+        self._short = 0
+        """Handlers of short messages that started without a free slot."""
         self._congested = False
         self._ended = 0
         """Handlers that ended since the last adaptation."""
@@ -182,8 +191,15 @@ class _Worker:
             await send_status(self._bus, reply, NAK)
         elif self._waiting is not None:
             now = asyncio.get_running_loop().time()
-            self._waiting.add(HeldDelivery(message, reply, tenant_of(message), now))
-            self._start_waiting(arrived=message.stream_seq)
+            delivery = HeldDelivery(message, reply, tenant_of(message), now)
+            if self._is_short(message) and self._short < MAX_SHORT:
+                delivery.short, delivery.has_turn = True, False
+                self._short += 1
+                self._waiting.shares.take(delivery.tenant)
+                self._start(delivery)
+            else:
+                self._waiting.add(delivery)
+                self._start_waiting(arrived=message.stream_seq)
             for surplus, delay_s in self._waiting.surplus(now):
                 await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
         elif self._wanted() <= 0:
@@ -214,17 +230,40 @@ class _Worker:
 
     def _start_waiting(self, arrived: int | None = None) -> None:
         """Start the waiting messages that may take a slot; `arrived` is the sequence of a new one."""
-        while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
-            self._waiting.shares.take(found.tenant)
-            found.waited = found.message.stream_seq != arrived
-            self._start(found)
+        while self._waiting is not None:
+            if self._waiting.resume():
+                continue
+            found = None if self._stopping else self._waiting.next()
+            if found is not None:
+                self._waiting.shares.take(found.tenant)
+                found.waited = found.message.stream_seq != arrived
+                self._start(found)
+            elif not self._waiting.resume(again=True):
+                return
+
+    async def _in_turn(self, item: HeldDelivery) -> None:
+        has_turn, item.has_turn = item.has_turn, False
+        if self._waiting is None or has_turn or not (item.short or self._waiting.held):
+            return
+        self._short -= item.short
+        item.short = False
+        turn = self._waiting.turn(item.tenant)
+        self._start_waiting()
+        try:
+            await turn
+        finally:
+            self._waiting.leave(turn)
 
     async def _handle(self, item: HeldDelivery) -> None:
         try:
             if item.waited:
                 # Part of `ack_wait` has passed while the message waited for a slot.
                 await send_status(self._bus, item.reply, IN_PROGRESS)
-            message = replace(item.message, without_slot=partial(self._giving_back, item))
+            message = replace(
+                item.message,
+                without_slot=partial(self._giving_back, item),
+                in_turn=partial(self._in_turn, item),
+            )
             outcome = await handle(self._bus, self._stream, self._handler, message, self._failures)
             await settle(self._bus, item.message, item.reply, outcome)
         except asyncio.CancelledError:
@@ -233,7 +272,8 @@ class _Worker:
             raise
         finally:
             del self._in_work[item.message.stream_seq]
-            self._ended += 1
+            self._short -= item.short
+            self._ended += not item.short
             if self._waiting is not None:
                 self._waiting.shares.give_back(item.tenant)
                 self._start_waiting()
