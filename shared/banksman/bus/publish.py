@@ -299,14 +299,9 @@ async def _has_leader(bus: Bus, subject: str) -> bool:
 _RUN_MESSAGE: TypeAdapter[RunWork | RunSignal] = TypeAdapter(RunWork | RunSignal)
 
 
-def alone(headers: Mapping[str, str]) -> bool:
-    """Return whether nothing else of its conversation waited when the start of a run was stored."""
-    return EXPECTED_LAST_ON in headers
-
-
 def is_behind(headers: Mapping[str, str]) -> bool:
-    """Return whether a message is the start of a run that most likely waits for another run."""
-    return not alone(headers) and ":start:" in headers.get(MSG_ID, "")
+    """Return whether something else of its conversation waited when the start of a run was stored."""
+    return EXPECTED_LAST_ON not in headers and ":start:" in headers.get(MSG_ID, "")
 
 
 class RunQueue:
@@ -321,7 +316,7 @@ class RunQueue:
         """Store a start under the message id `start:{run}`, or a resume under `resume:{cause}`.
 
         The resume of a workflow's run goes to the workflows service. `unless_alone` is called before a start
-        is stored behind other messages of its conversation; what it raises refuses the start.
+        is stored behind other messages of its conversation, and may refuse it.
         """
         if isinstance(work, StartRun):
             return await self._start(work, unless_alone)
@@ -332,10 +327,10 @@ class RunQueue:
         await durable(self._bus, subject, encoded(work), msg_id=f"resume:{work.cause}")
 
     async def _start(self, work: StartRun, unless_alone: Callable[[], Awaitable[None]] | None) -> None:
-        to, payload = (work.tenant, work.conversation_id), encoded(work)
-        store = partial(durable, self._bus, subjects.run_work(*to), payload, msg_id=f"start:{work.run_id}")
+        to, msg_id = (work.tenant, work.conversation_id), f"start:{work.run_id}"
+        store = partial(durable, self._bus, subjects.run_work(*to), encoded(work), msg_id=msg_id)
         try:
-            # The stored condition tells agents that nothing else of the conversation waits: see `alone`.
+            # The stored condition shows agents that nothing else of the conversation waited: `is_behind`.
             await store(expect_last_subject_seq=0, expect_on=subjects.run_messages(*to))
         except WrongLastSequence:
             if unless_alone is not None:
@@ -349,8 +344,9 @@ class RunQueue:
 
         Returns its sequence and its body; None as the body of a message whose own handler dead-letters it.
         """
-        waiting = subjects.run_messages(tenant, conversation_id)
-        found = await next_message(self._bus, RUNS, waiting, after=after)
+        found = await next_message(
+            self._bus, RUNS, subjects.run_messages(tenant, conversation_id), after=after
+        )
         if found is None:
             return None
         try:

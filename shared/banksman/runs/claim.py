@@ -68,7 +68,7 @@ async def accept(
     # other step reads the log first. So does a claim by a process that knows no commit of the log: it would
     # mostly be refused, unless the message is the first of its conversation.
     is_first = isinstance(work, StartRun) and work.first
-    starts = None if not alone and isinstance(work, StartRun) else ()
+    starts = None if isinstance(work, StartRun) and not alone else ()
     state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
         may_append = is_current or is_first or state.stream_seq > 0

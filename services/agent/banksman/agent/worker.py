@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model.step import ModelStep
-from banksman.bus.publish import alone
+from banksman.bus.publish import is_behind
 from banksman.bus.queues.handling import (
     Continued,
     Done,
@@ -170,7 +170,11 @@ class RunWorker:
         async with self.quarantine.turn(is_suspect(before), show_activity) as turn:
             async with self._arrivals.setdefault((work.tenant, work.conversation_id), asyncio.Lock()):
                 owned = await accept(
-                    self.ports, work, message.stream_seq, alone=alone(message.headers), on_commit=turn.end
+                    self.ports,
+                    work,
+                    message.stream_seq,
+                    alone=not is_behind(message.headers),
+                    on_commit=turn.end,
                 )
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
