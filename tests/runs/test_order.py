@@ -114,3 +114,15 @@ def test_a_deletion_ends_all_queued_runs_in_one_commit() -> None:
     scenario.run(seconds=10)
     assert [end.status for end in scenario.invariants.ended.values()] == ["cancelled"] * 5
     scenario.end()
+
+
+def test_a_message_that_steers_no_run_keeps_its_place() -> None:
+    """The handler of the last message records the two before it."""
+    scenario = Scenario()
+    scenario.start(Plan(), content="first")
+    scenario.steer("c", 1, Plan())
+    scenario.start(Plan(), content="last")
+    scenario.deliver("work", scenario.work(1), scenario.agent)
+    scenario.run(seconds=10)
+    assert said(scenario) == ["first", "and this", "last"]
+    scenario.end()

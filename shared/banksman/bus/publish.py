@@ -344,17 +344,15 @@ class RunQueue:
 
         Returns its sequence and its body; None as the body of a message whose own handler dead-letters it.
         """
-        found = await next_message(
-            self._bus, RUNS, subjects.run_messages(tenant, conversation_id), after=after
-        )
+        to = (tenant, conversation_id)
+        found = await next_message(self._bus, RUNS, subjects.run_messages(*to), after=after)
         if found is None:
             return None
         try:
             body = _RUN_MESSAGE.validate_json(found.data)
         except ValidationError:
             return found.stream_seq, None
-        is_own = (body.tenant, body.conversation_id) == (tenant, conversation_id)
-        return found.stream_seq, body if is_own else None
+        return found.stream_seq, body if (body.tenant, body.conversation_id) == to else None
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
         """Store a signal under the message id `signal:{request}`, and wake the owner of the run."""
