@@ -62,6 +62,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     _admitted: AdmittedConnection | None = None
     _deadline: asyncio.TimerHandle | None = None
     """Closes the websocket if the current message is not finished in time."""
+    _abort: asyncio.TimerHandle | None = None
+    """Aborts the connection after the close frame."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the place that the HTTP protocol of the connection has just left."""
@@ -107,8 +109,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """End the connection, and drop what it received: cycles of objects keep the protocol for a while."""
         self._end_deadline()
+        if self._abort is not None:
+            self._abort.cancel()
+        self.frames = []
+        self.conn.reader.buffer.clear()
         self.unfinished.set(self, 0)
         if self._admitted is not None:
             self.connections_of_listener.leave(self._admitted)
@@ -128,14 +134,18 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.close()
-        self.loop.call_later(ABORT_S, self.transport.abort)
+        self._abort_later()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message; a close does not wait for room in the transport's buffer."""
         if message["type"] == "websocket.close":
             self.writable.set()
-            self.loop.call_later(ABORT_S, self.transport.abort)
+            self._abort_later()
         await super().send(message)
+
+    def _abort_later(self) -> None:
+        if self._abort is None and not self.disconnected:
+            self._abort = self.loop.call_later(ABORT_S, self.transport.abort)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

@@ -103,8 +103,8 @@ class _Watchdog(threading.Thread):
 
     def _report(self, waited: float) -> None:
         # Taken now: after a call that held the interpreter lock returns, this thread continues at once.
-        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented; no other way
-        frame = frames.get(self._watched)
+        # A variable for all frames would be in one of them: the cycle would keep the values of the others.
+        frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]  # documented
         if frame is None or time.monotonic() - self._reported_at < _REPORT_EVERY_S:
             return
         self._reported_at = time.monotonic()

@@ -99,6 +99,9 @@ class Outbox:
         self._bytes -= len(frame)
         return frame
 
+    def clear(self) -> None:
+        self._waiting.clear()
+
     @property
     def empty(self) -> bool:
         return not self._waiting

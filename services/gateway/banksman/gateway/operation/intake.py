@@ -24,6 +24,11 @@ INLINE_BYTES = 64 * 1024
 LIMITS = ProcessLimits(cpu_s=2.0)
 
 
+def values_cost(data: bytes) -> int:
+    """Return the bytes that the values of a JSON text count in addition to its own."""
+    return VALUE_BYTES * min(most_values(data), MAX_VALUES)
+
+
 class JsonIntake:
     """Admits JSON to be parsed. The end of its context ends its processes."""
 
@@ -48,7 +53,7 @@ class JsonIntake:
         # Refuses a flood before its bytes are scanned.
         self._rates.check(payer, 0)
         values = most_values(data)
-        self._rates.check(payer, len(data) + VALUE_BYTES * min(values, MAX_VALUES))
+        self._rates.check(payer, len(data) + values_cost(data))
         if values > MAX_VALUES:
             await self._in_process(payer, CHECK_LARGE if large else CHECK, data, what)
         return CheckedJson(data)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from sys import getsizeof
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -25,7 +26,7 @@ from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.errors import error_response
-from banksman.gateway.operation.intake import JsonIntake
+from banksman.gateway.operation.intake import JsonIntake, values_cost
 from banksman.gateway.settings import GatewaySettings
 from banksman.quotas.rates import TokenBucket, TooManyRequests
 
@@ -78,8 +79,8 @@ class WebsocketConnection:
             context.feeds, context.pending, self.transport.outbox, self.transport.send, self._spawn
         )
         # Lists, and tasks only while requests wait: a queue and a task per idle websocket would take 7 KB.
-        self._requests: dict[str, list[frames.ClientFrame]] = {}
-        """By conversation. Those of the connection itself, under "", come before all later ones."""
+        self._requests: dict[str, list[tuple[frames.ClientFrame, int]]] = {}
+        """Frames with their bytes, by conversation. Those of the connection itself, under "", come before all later ones."""
         self._unanswered = 0
         rate = self._settings.frames_per_s
         self._rate = TokenBucket(rate, rate * 2)
@@ -107,6 +108,9 @@ class WebsocketConnection:
             await self._subscriptions.close()
             if ending is not None:
                 await self.transport.close(*ending)
+            # The objects of a connection refer to each other, and may be collected much later.
+            self._requests.clear()
+            self.transport.outbox.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
@@ -118,24 +122,32 @@ class WebsocketConnection:
             self.transport.end(transport.TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
-        while (text := await self.transport.receive()) is not None:
-            if self.session.has_expired():
-                continue
-            data = text.encode()
-            if not self._rate.take():
-                self._refuse_rate(
-                    data, f"more than {self._settings.frames_per_s} frames a second", self._rate.wait_s
-                )
-                continue
-            try:
-                frame = transport.parse_frame(await self._admitted(data))
-                if isinstance(frame, frames.Hello | frames.AuthRefresh):
-                    await self._context.keys.prepare(frame.token)
-                self._accept(frame)
-            except TooManyRequests as error:
-                self._refuse_rate(data, "too much JSON", error.retry_after_s or 1.0)
-            except transport.FrameRefused as refused:
-                self.transport.send(refused.frame)
+        while await self._read_frame():
+            pass
+
+    async def _read_frame(self) -> bool:
+        """Read a frame, which an idle websocket does not keep; return False after the end."""
+        if (text := await self.transport.receive()) is None:
+            return False
+        if self.session.has_expired():
+            return True
+        data = text.encode()
+        if not self._rate.take():
+            self._refuse_rate(
+                data, f"more than {self._settings.frames_per_s} frames a second", self._rate.wait_s
+            )
+            return True
+        try:
+            frame = transport.parse_frame(await self._admitted(data))
+            if isinstance(frame, frames.Hello | frames.AuthRefresh):
+                await self._context.keys.prepare(frame.token)
+            # One character outside Latin-1 makes all others take two or four bytes.
+            self._accept(frame, getsizeof(text) + values_cost(data))
+        except TooManyRequests as error:
+            self._refuse_rate(data, "too much JSON", error.retry_after_s or 1.0)
+        except transport.FrameRefused as refused:
+            self.transport.send(refused.frame)
+        return True
 
     async def _admitted(self, data: bytes) -> bytes:
         payer = self.session.caller.tenant if self.session.caller else self._address
@@ -157,8 +169,8 @@ class WebsocketConnection:
         )
         self.transport.send(error)
 
-    def _accept(self, frame: frames.ClientFrame) -> None:
-        """Reply to a frame that needs no handling, and queue any other one."""
+    def _accept(self, frame: frames.ClientFrame, size: int) -> None:
+        """Reply to a frame that needs no handling, and queue any other one, of `size` bytes."""
         match frame:
             case frames.Ping():
                 now = datetime.now(UTC).isoformat()
@@ -173,13 +185,16 @@ class WebsocketConnection:
             case _ if self._unanswered >= INFLIGHT:
                 message = f"more than {INFLIGHT} frames wait for their reply"
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
+            case _ if not self.session.hold(size):
+                message = "too many bytes of this websocket, user or tenant wait for their reply"
+                self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
             case _:
-                self._queue("" if "" in self._requests else _lane(frame), frame)
+                self._queue("" if "" in self._requests else _lane(frame), frame, size)
 
-    def _queue(self, lane: str, frame: frames.ClientFrame) -> None:
+    def _queue(self, lane: str, frame: frames.ClientFrame, size: int) -> None:
         self._unanswered += 1
         waiting = self._requests.setdefault(lane, [])
-        waiting.append(frame)
+        waiting.append((frame, size))
         if len(waiting) == 1:
             self._spawn(self._handle_requests(lane))
 
@@ -221,19 +236,20 @@ class WebsocketConnection:
     async def _handle_requests(self, lane: str) -> None:
         waiting = self._requests[lane]
         while waiting:
-            if isinstance(waiting[0], frames.ApprovalDecision | frames.InputReply):
+            if isinstance(waiting[0][0], frames.ApprovalDecision | frames.InputReply):
                 # A decision may wait until its approval request is stored, and must not delay a later cancel.
-                self._spawn(self._handle(waiting[0]))
+                self._spawn(self._handle(*waiting[0]))
             else:
-                await self._handle(waiting[0])
+                await self._handle(*waiting[0])
             waiting.pop(0)
         del self._requests[lane]
 
-    async def _handle(self, frame: frames.ClientFrame) -> None:
+    async def _handle(self, frame: frames.ClientFrame, size: int) -> None:
         try:
             await self._reply(frame)
         finally:
             self._unanswered -= 1
+            self.session.release(size)
 
     async def _reply(self, frame: frames.ClientFrame) -> None:
         caller = self.session.caller

@@ -18,14 +18,18 @@ from banksman.gateway.interfaces.websocket.transport import (
 from banksman.gateway.operation.caller import READ, Caller
 
 EXPIRED = "the token has expired"
+SOCKET_BYTES, USER_BYTES, TENANT_BYTES = 4 * 1024 * 1024, 8 * 1024 * 1024, 16 * 1024 * 1024
+"""Maximum memory of the requests of one websocket, user and tenant that are not handled yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallerSockets:
-    """The number of greeted websockets of each caller."""
+    """The number of greeted websockets of each caller, and the memory of their requests."""
 
     limit: int
     _open: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
+    _held: Counter[tuple[str, ...]] = field(default_factory=lambda: Counter[tuple[str, ...]]())
+    """Bytes by tenant and user, and by tenant."""
 
     def add(self, caller: Caller) -> bool:
         """Count a websocket; return False at the limit."""
@@ -38,6 +42,20 @@ class CallerSockets:
         self._open[caller.tenant, caller.user] -= 1
         if not self._open[caller.tenant, caller.user]:
             del self._open[caller.tenant, caller.user]
+
+    def hold(self, caller: Caller, size: int) -> bool:
+        """Count the bytes of a request; return False at the limit of the user or the tenant."""
+        of_user, of_tenant = self._held[caller.tenant, caller.user], self._held[(caller.tenant,)]
+        if of_user + size > USER_BYTES or of_tenant + size > TENANT_BYTES:
+            return False
+        self.release(caller, -size)
+        return True
+
+    def release(self, caller: Caller, size: int) -> None:
+        for key in ((caller.tenant, caller.user), (caller.tenant,)):
+            self._held[key] -= size
+            if not self._held[key]:
+                del self._held[key]
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +71,8 @@ class CallerSession:
     """The authenticated caller; None until `greet` succeeds."""
     _counted: Caller | None = None
     """The caller for whom this websocket is counted."""
+    _held: int = 0
+    """Bytes of the requests that are not handled yet."""
     _expiry: asyncio.TimerHandle | None = None
     """Closes the websocket when the caller's key expires."""
 
@@ -93,6 +113,19 @@ class CallerSession:
             self.end(UNAUTHENTICATED, EXPIRED)
         return expired
 
+    def hold(self, size: int) -> bool:
+        """Count the bytes of a request until `release`; return False at a limit."""
+        if self._counted is None or self._held + size > SOCKET_BYTES:
+            return False
+        held = self.sockets.hold(self._counted, size)
+        self._held += size if held else 0
+        return held
+
+    def release(self, size: int) -> None:
+        if self._counted is not None:
+            self._held -= size
+            self.sockets.release(self._counted, size)
+
     def revoke(self, key: str) -> None:
         if self.caller is not None and self.caller.key == key:
             self.end(UNAUTHENTICATED, "the key was revoked")
@@ -100,6 +133,7 @@ class CallerSession:
     def close(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        self.release(self._held)
         if self._counted is not None:
             self.sockets.remove(self._counted)
 
