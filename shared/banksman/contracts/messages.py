@@ -109,6 +109,10 @@ def typed_texts(content: Content) -> Iterable[str]:
     return (part.text for part in parts if isinstance(part, TextPart))
 
 
+MAX_TOKENS = 100_000_000
+"""More tokens in one request than any model reads or writes: a server that reports them is not believed."""
+
+
 class Usage(Stored):
     """Tokens and cost of model requests. The usage of a run is the sum over its requests."""
 

@@ -26,6 +26,7 @@ CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
         "{ ",
         '{"":1}',
         '{"":[x',
+        '{"a":x}\n',
         CALL,
         "```\n",
         "~~~a\n",
@@ -37,6 +38,12 @@ def test_hostile_text_is_parsed_in_linear_time(block: str) -> None:
     `benchmarks/parser.py` measures the milliseconds.
     """
     assert work(block, MAX_REPLY_CHARS) < 10 * max(work(block, MAX_REPLY_CHARS // 4), SHORTEST_S)
+
+
+def test_many_broken_objects_cost_about_as_much_as_valid_ones() -> None:
+    """An error of Python's parser counts the lines before it: the first line of a reply was read 20,000 times."""
+    valid, broken = (work(block, MAX_REPLY_CHARS) for block in ('{"a":1}\n', '{"a":x}\n'))
+    assert broken < 5 * valid
 
 
 def work(block: str, chars: int) -> float:

@@ -13,7 +13,7 @@ from tests.support.deltas import Shown
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import ProviderSettings, TransientFault
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.providers.openai_api import MAX_EVENT_BYTES, Events
+from banksman.agent.providers.streams import MAX_EVENT_BYTES, Events
 from banksman.contracts.errors import ProviderFailed
 
 STREAM = 'data: {"a": "é"}\n\n: a comment\n\nevent: x\nid: 1\n\ndata:b\ndata: c\n\ndata: d\n\ndata: cut off\n'

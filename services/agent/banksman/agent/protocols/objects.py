@@ -27,6 +27,8 @@ MAX_FENCES = 5000
 _UNDECIDED_CHARS = 16
 """An error this close to the end may be an incomplete token, such as `12e` or `\\u00`."""
 
+_WINDOW_CHARS, _WINDOW_GROWTH = 512, 8
+
 QUOTED_KEY = f'"{TOOL_KEY}"'
 
 _SPACE = r"[ \t\n\r]*+"
@@ -136,15 +138,23 @@ class _Fences:
 
 
 def _read(text: str, start: int) -> Closed | Broken:
-    try:
-        value: dict[str, Any]
-        value, end = _DECODER.raw_decode(text, start)
-    except json.JSONDecodeError as error:
-        unterminated = error.msg.startswith("Unterminated string")
-        return _broken(text, start, error.pos, error.msg, in_string=unterminated)
-    except RecursionError:
-        return _read_deep(text, start)
-    return Closed(start, end, TOOL_KEY in value)
+    """Parse in windows that grow: an error of the parser counts the lines of the whole text before it."""
+    size = _WINDOW_CHARS
+    while True:
+        window = text[start : start + size]
+        is_last = start + size >= len(text)
+        try:
+            value: dict[str, Any]
+            value, end = _DECODER.raw_decode(window)
+        except json.JSONDecodeError as error:
+            unterminated = error.msg.startswith("Unterminated string")
+            if is_last or not (unterminated or error.pos > size - _UNDECIDED_CHARS):
+                return _broken(text, start, start + error.pos, error.msg, in_string=unterminated)
+        except RecursionError:
+            return _read_deep(text, start)
+        else:
+            return Closed(start, start + end, TOOL_KEY in value)
+        size *= _WINDOW_GROWTH
 
 
 def _read_deep(text: str, start: int) -> Broken:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -19,7 +20,15 @@ from banksman.agent.providers.base import (
     TransientFault,
     status_fault,
 )
-from banksman.agent.providers.collect import ReplyBuilder, as_count, as_object, as_text, well_formed
+from banksman.agent.providers.collect import (
+    ReplyBuilder,
+    as_count,
+    as_object,
+    as_text,
+    as_tokens,
+    well_formed,
+)
+from banksman.agent.providers.streams import IDENTITY, beginning, check_head, events_in, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
@@ -28,6 +37,7 @@ from banksman.library_internals.python_imports import defer
 from banksman.runtime.tracing import outgoing
 
 if TYPE_CHECKING:
+    import httpx2
     from anthropic import APIStatusError, AsyncAnthropic, Timeout
 
 
@@ -59,7 +69,12 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             base_url=self.settings.anthropic_base_url,
             max_retries=0,
             # The slots bound the requests. For aiohttp 0 is no limit; that of the SDK is 1,000 connections.
-            http_client=DefaultAioHttpClient(limits=httpx2.Limits(max_connections=0)),
+            http_client=DefaultAioHttpClient(
+                limits=httpx2.Limits(max_connections=0),
+                follow_redirects=False,
+                headers={"Accept-Encoding": IDENTITY},
+                event_hooks={"response": [self._check_head]},
+            ),
         )
 
     def timeout(self, model: str) -> Timeout:
@@ -79,6 +94,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
+            if isinstance(error.__cause__, ProviderFailed):
+                raise error.__cause__ from None
             if isinstance(error.__cause__, httpx2.ReadTimeout):
                 raise self.silent(request.model) from error
             raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
@@ -117,19 +134,33 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             stream=True,
             stream_cls=AsyncStream[object],
         ) as stream:
-            async for event in stream:
+            # The SDK's own decoder holds an event of any size.
+            async for data in events_in(self.name, stream.response.aiter_raw()):
+                event = as_object(json.loads(data))
+                if event.get("type") == "error":
+                    raise self._stream_fault(as_object(event.get("error")))
                 await reader.take(event)
                 if reader.full:
                     break
         return reader.reply()
 
+    async def _check_head(self, response: httpx2.Response) -> None:
+        from httpx2 import AsyncByteStream
+
+        check_head(self.name, response.status_code, response.headers)
+        if response.is_error:
+            # The SDK reads the body of a refusal to its end.
+            pieces = beginning(cast(AsyncByteStream, response.stream))
+            response.stream = with_pieces(response.stream, pieces, AsyncByteStream)
+
+    def _stream_fault(self, error: dict[str, Any]) -> Exception:
+        message = as_text(error.get("message")) or "an error in the stream"
+        transient = as_text(error.get("type")) in _TRANSIENT_TYPES
+        return TransientFault(message) if transient else ProviderFailed(self.name, message)
+
     def _refusal(self, error: APIStatusError) -> Exception:
         message = error.api_message or error.message
-        if error.status_code >= 400:
-            return status_fault(self.name, error.status_code, message, error.response.headers)
-        if error.type in _TRANSIENT_TYPES:
-            return TransientFault(message)
-        return ProviderFailed(self.name, message)
+        return status_fault(self.name, error.status_code, message, error.response.headers)
 
 
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -242,7 +273,7 @@ class AnthropicReplyReader:
         written = as_object(usage.get("cache_creation"))
         for name, value in {**usage, _WRITTEN_1H: written.get(_WRITTEN_1H)}.items():
             if name in _COUNTS and isinstance(value, int):
-                self._counts[name] = value
+                self._counts[name] = as_tokens(value)
 
     def _usage(self) -> Usage:
         cached = self._counts.get("cache_read_input_tokens", 0)

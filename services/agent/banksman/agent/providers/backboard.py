@@ -29,7 +29,7 @@ from banksman.contracts.wire import JsonObject
 
 if TYPE_CHECKING:
     from banksman.agent.providers.backboard_api import BackboardApi
-from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text, well_formed
+from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens, well_formed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 
@@ -207,9 +207,9 @@ class BackboardReplyReader:
     def _end(self, reason: FinishReason, event: JsonObject) -> None:
         self._finish_reason = reason
         self._raw_finish_reason = as_text(event.get("status")) or as_text(event.get("type"))
-        input_tokens = as_count(event.get("input_tokens"))
+        input_tokens = as_tokens(event.get("input_tokens"))
         self._usage = Usage(
             input_tokens=input_tokens,
-            output_tokens=as_count(event.get("output_tokens")),
-            cached_tokens=min(input_tokens, as_count(event.get("cached_input_tokens"))),
+            output_tokens=as_tokens(event.get("output_tokens")),
+            cached_tokens=min(input_tokens, as_tokens(event.get("cached_input_tokens"))),
         )

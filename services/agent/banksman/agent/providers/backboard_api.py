@@ -17,6 +17,7 @@ from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[repo
 from pydantic import ValidationError
 
 from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
+from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.tracing import outgoing
@@ -34,7 +35,7 @@ class BackboardApi:
     def __init__(self, provider: str, settings: ProviderSettings) -> None:
         self._provider = provider
         self._silence_s = settings.silence_s(provider)
-        self._client = _Client(settings, self._silence_s)
+        self._client = _Client(provider, settings, self._silence_s)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -117,12 +118,21 @@ class BackboardApi:
 
 
 class _Client(BackboardClient):
-    def __init__(self, settings: ProviderSettings, silence_s: float) -> None:
+    def __init__(self, provider: str, settings: ProviderSettings, silence_s: float) -> None:
         key = settings.backboard_api_key
         # The SDK requires a key, and has one timeout for connecting and reading.
         super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
         self._client.timeout = httpx.Timeout(silence_s, connect=settings.connect_timeout_s)
+        self._client.headers["Accept-Encoding"] = IDENTITY
         self._client.event_hooks["request"].append(_continue_trace)
+        self._client.event_hooks["response"].append(self._bound)
+        self._provider = provider
+
+    async def _bound(self, response: httpx.Response) -> None:
+        check_head(self._provider, response.status_code, response.headers)
+        stream = cast(httpx.AsyncByteStream, response.stream)
+        pieces = bounded(self._provider, stream)
+        response.stream = with_pieces(stream, pieces, httpx.AsyncByteStream)
 
     async def _handle_error_response(self, response: httpx.Response) -> NoReturn:
         # The SDK reads the message from the body, which is not loaded yet if the request is a streamed one.

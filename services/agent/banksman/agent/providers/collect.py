@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
 from banksman.contracts.events import FinishReason
-from banksman.contracts.messages import Usage
+from banksman.contracts.messages import MAX_TOKENS, Usage
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import content_without_secrets, without_secrets
+
+logger = logging.getLogger(__name__)
 
 MAX_STREAMED_CHARS = MAX_REPLY_CHARS + 128 * 1024
 """Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
@@ -165,3 +168,12 @@ def as_text(value: object) -> str:
 
 def as_count(value: object) -> int:
     return value if isinstance(value, int) else 0
+
+
+def as_tokens(value: object) -> int:
+    """Return a reported number of tokens; 0 for anything that no vendor can mean, which is logged."""
+    tokens = as_count(value)
+    if 0 <= tokens <= MAX_TOKENS:
+        return tokens
+    logger.warning("a reported number of tokens is ignored", extra={"tokens": str(value)[:40]})
+    return 0

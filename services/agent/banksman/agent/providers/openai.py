@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
-from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
+from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -219,7 +219,7 @@ class OpenAIReplyReader:
 def _usage(usage: dict[str, Any]) -> Usage:
     details = as_object(usage.get("prompt_tokens_details"))
     return Usage(
-        input_tokens=as_count(usage.get("prompt_tokens")),
-        output_tokens=as_count(usage.get("completion_tokens")),
-        cached_tokens=as_count(details.get("cached_tokens")),
+        input_tokens=as_tokens(usage.get("prompt_tokens")),
+        output_tokens=as_tokens(usage.get("completion_tokens")),
+        cached_tokens=as_tokens(details.get("cached_tokens")),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -18,17 +18,12 @@ import aiohttp
 
 from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
 from banksman.agent.providers.collect import as_object, as_text
+from banksman.agent.providers.streams import IDENTITY, MAX_ERROR_BYTES, check_head, events_in
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
 _LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
-
-_MAX_ERROR_BYTES = 64 * 1024
-"""Maximum bytes to read of the body of a refusal."""
-
-MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
 
 _END_S = 0.1
 """Seconds to wait for the end of a stream after the last event."""
@@ -50,6 +45,7 @@ class OpenAIApi:
         self._proxy = _proxy(self._url)
         self._headers = {
             "Accept": "application/json",
+            "Accept-Encoding": IDENTITY,
             "Content-Type": "application/json",
             "User-Agent": "banksman",
         }
@@ -68,17 +64,21 @@ class OpenAIApi:
         data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         try:
             async with self._session.post(
-                self._url, data=data, headers=outgoing(), timeout=timeout, proxy=self._proxy
+                self._url,
+                data=data,
+                headers=outgoing(),
+                timeout=timeout,
+                proxy=self._proxy,
+                allow_redirects=False,
             ) as response:
+                check_head(self._provider, response.status, response.headers)
                 if response.status != 200:
                     raise await self._refusal(response)
-                events = Events()
-                async for piece in response.content.iter_any():
-                    for data in events.complete(piece):
-                        if data.startswith(_END):
-                            await _read_to_end(response.content)
-                            return
-                        yield self._chunk(data)
+                async for data in events_in(self._provider, response.content.iter_any()):
+                    if data.startswith(_END):
+                        await _read_to_end(response.content)
+                        return
+                    yield self._chunk(data)
         except aiohttp.SocketTimeoutError as error:
             raise TimeoutError from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -98,6 +98,7 @@ class OpenAIApi:
             # An open stream occupies its connection: with a limit, requests would wait for others.
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         )
 
     def _chunk(self, data: bytes) -> dict[str, Any]:
@@ -148,51 +149,9 @@ def _error_in(body: bytes) -> dict[str, Any]:
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
     read = bytearray()
-    while len(read) < _MAX_ERROR_BYTES and (piece := await content.read(_MAX_ERROR_BYTES - len(read))):
+    while len(read) < MAX_ERROR_BYTES and (piece := await content.read(MAX_ERROR_BYTES - len(read))):
         read += piece
     return bytes(read)
-
-
-class Events:
-    """Divides a stream into events.
-
-    See https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
-    """
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-        """The incomplete last line."""
-        self._data: list[bytes] = []
-        """The data lines of the incomplete event."""
-        self._bytes = 0
-        """The size of the incomplete event."""
-        self._after_return = False
-
-    def complete(self, piece: bytes) -> Generator[bytes]:
-        """Yield the data of the events that a piece completes; raise `TransientFault` if one is too long."""
-        if self._after_return and piece.startswith(b"\n"):
-            # The second byte of a line end, whose first byte ended the previous piece.
-            piece = piece[1:]
-        self._after_return = piece.endswith(b"\r")
-        self._bytes += len(piece)
-        if self._bytes > MAX_EVENT_BYTES:
-            raise TransientFault(f"the model's server sent an event of more than {MAX_EVENT_BYTES} bytes")
-        self._rest += piece
-        # A long line that arrives in small pieces must not be searched again with each of them.
-        if b"\n" not in piece and b"\r" not in piece:
-            return
-        lines = self._rest.splitlines(keepends=True)
-        self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
-        for line in lines:
-            field = bytes(line).rstrip(b"\r\n")
-            if field.startswith(b"data:"):
-                self._data.append(field[5:].removeprefix(b" "))
-            elif not field:
-                self._bytes = len(self._rest)
-                if self._data:
-                    data = b"\n".join(self._data)
-                    self._data.clear()
-                    yield data
 
 
 async def _read_to_end(content: aiohttp.StreamReader) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from prometheus_client import Counter
 
-from banksman.contracts.messages import Usage
+from banksman.contracts.messages import MAX_TOKENS, Usage
 from banksman.gateway.interfaces.passthrough.sse import data_of, json_object
 from banksman.gateway.settings import Dialect
 
@@ -124,6 +124,6 @@ def _number(usage: dict[str, Any], *names: str) -> int | None:
     """Return the first of these members that is a plausible number of tokens."""
     for name in names:
         value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
             return value
     return None

@@ -1,0 +1,137 @@
+"""Bounds what the stream of one model server costs the process that reads all.
+
+A server may send what it wants as fast as it can. What it compressed is refused before it is unpacked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+from typing import Any
+
+from banksman.agent.providers.base import TransientFault
+from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.json_text import MAX_VALUES, has_more_values
+
+IDENTITY = "identity"
+"""The only content coding that requests accept."""
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of a reply. Servers send up to 300 for each token."""
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+"""Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
+MAX_ERROR_BYTES = 64 * 1024
+"""Maximum bytes to read of the body of a refusal."""
+_PIECE_BYTES = 4096
+_WORK_S, _MAX_REST_S = 0.005, 0.1
+_RESTS = 2
+"""Seconds of rest for each second of work: one reply never takes more than a third of the time."""
+
+
+def check_head(provider: str, status: int, headers: Mapping[str, str]) -> None:
+    """Raise `ProviderFailed` for a redirect and for a compressed body."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    if 300 <= status < 400:
+        text = f"the model's server redirects ({status}), which is not followed: it would get prompt and key"
+        raise ProviderFailed(provider, text, status=status, unavailable=True)
+    if coding not in ("", IDENTITY):
+        text = f"the model's server compresses its reply ({coding[:40]!r}), which no request accepts"
+        raise ProviderFailed(provider, text, status=status, unavailable=True)
+
+
+async def bounded(
+    provider: str, pieces: AsyncIterable[bytes], most: int = MAX_STREAM_BYTES
+) -> AsyncGenerator[bytes]:
+    """Yield a body in small pieces, and pause while its reader takes more than its part of the time.
+
+    Raises:
+        ProviderFailed: The body has more than `most` bytes.
+    """
+    size, work_s = 0, 0.0
+    async for piece in pieces:
+        size += len(piece)
+        if size > most:
+            text = f"the model's server sent more than {most} bytes"
+            raise ProviderFailed(provider, text, unavailable=True)
+        for start in range(0, len(piece), _PIECE_BYTES):
+            began = time.perf_counter()
+            yield piece[start : start + _PIECE_BYTES]
+            work_s += time.perf_counter() - began
+            if work_s > _WORK_S:
+                await asyncio.sleep(min(_RESTS * work_s, _MAX_REST_S))
+                work_s = 0.0
+
+
+async def beginning(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the first bytes of a refusal."""
+    size = 0
+    async for piece in pieces:
+        yield piece
+        size += len(piece)
+        if size > MAX_ERROR_BYTES:
+            return
+
+
+def with_pieces(stream: Any, pieces: AsyncIterable[bytes], kind: type[Any]) -> Any:
+    """Return the stream of a response with other pieces; `kind` is httpx's or httpx2's `AsyncByteStream`."""
+
+    def iterate(_: object) -> AsyncIterable[bytes]:
+        return pieces
+
+    async def aclose(_: object) -> None:
+        await stream.aclose()
+
+    return type("Pieces", (kind,), {"__aiter__": iterate, "aclose": aclose})()
+
+
+async def events_in(provider: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the data of the events of a stream; raises as `bounded` and `Events`."""
+    events = Events()
+    async for piece in bounded(provider, pieces):
+        for data in events.complete(piece):
+            yield data
+
+
+class Events:
+    """Divides a stream into events.
+
+    See https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+    """
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        """The incomplete last line."""
+        self._data: list[bytes] = []
+        """The data lines of the incomplete event."""
+        self._bytes = 0
+        """The size of the incomplete event."""
+        self._after_return = False
+
+    def complete(self, piece: bytes) -> Generator[bytes]:
+        """Yield the data of the events that a piece completes; raise `TransientFault` if one is too large."""
+        if self._after_return and piece.startswith(b"\n"):
+            # The second byte of a line end, whose first byte ended the previous piece.
+            piece = piece[1:]
+        self._after_return = piece.endswith(b"\r")
+        self._bytes += len(piece)
+        if self._bytes > MAX_EVENT_BYTES:
+            raise TransientFault(f"the model's server sent an event of more than {MAX_EVENT_BYTES} bytes")
+        self._rest += piece
+        # A long line that arrives in small pieces must not be searched again with each of them.
+        if b"\n" not in piece and b"\r" not in piece:
+            return
+        lines = self._rest.splitlines(keepends=True)
+        self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        for line in lines:
+            field = bytes(line).rstrip(b"\r\n")
+            if field.startswith(b"data:"):
+                self._data.append(field[5:].removeprefix(b" "))
+            elif not field:
+                self._bytes = len(self._rest)
+                if self._data:
+                    data = b"\n".join(self._data)
+                    self._data.clear()
+                    if has_more_values(data, MAX_VALUES):
+                        text = f"the model's server sent an event of more than {MAX_VALUES} values"
+                        raise TransientFault(text)
+                    yield data
