@@ -43,6 +43,7 @@ from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.disk import DiskLimits
 from banksman.runtime.health import Health
+from banksman.runtime.memory import Memory
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -231,6 +232,7 @@ async def started(process: ServiceProcess, main: Coroutine[object, object, None]
 
 LIMITS = DiskLimits(low_bytes=0, low_percent=0, full_bytes=0, full_percent=0)
 LOOPS: dict[str, Component] = {
+    "memory": lambda bus: bus.background.running("memory", Memory().watch),
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
     "bucket-runners-expiry": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), ttl_s=0.1),
     "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),

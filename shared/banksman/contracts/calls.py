@@ -225,6 +225,13 @@ class FileWrite(PlacedRequest):
     last: bool
 
 
+class UploadEnd(PlacedRequest):
+    """Removes an upload whose client has gone."""
+
+    op: Literal["end_upload"] = "end_upload"
+    upload: Token
+
+
 class FileDelete(PlacedRequest):
     """Deletes a file."""
 
@@ -245,6 +252,7 @@ FileRequest = Annotated[
     | FileRead
     | FileWrite
     | FileDelete
+    | UploadEnd
     | WorkspaceForget
     | FindMcpTools
     | DiscoverSignIn
@@ -266,6 +274,8 @@ class FileReply(Stored):
     """The reply to a `FileRequest`; `error` is set if it failed."""
 
     error: str | None = None
+    code: str | None = Field(default=None, exclude_if=lambda code: code is None)
+    """An `ErrorCode`; None if the path is at fault."""
     moved: bool = False
     """True if nothing was done because the workspace moved. Place it again and repeat the request."""
     items: tuple[FileEntry, ...] = ()

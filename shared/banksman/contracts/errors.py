@@ -10,6 +10,7 @@ BanksmanError
 ├── Refused                       the request is valid but cannot be served now: retry_after_s
 │   ├── NotReady                  the object exists but is not stored yet
 │   ├── Overloaded                a limit is reached, or storage is full
+│   ├── StorageFull               the disk of the files is full
 │   └── Unavailable               the broker, a runner or an upstream cannot be reached
 └── Fault                         this platform or a peer failed
     ├── Poison                    a stored message cannot be decoded: it is dead-lettered
@@ -41,6 +42,7 @@ class ErrorCode(StrEnum):
     RATE_LIMITED = "rate_limited"
     UNAVAILABLE = "unavailable"
     TOO_LARGE = "too_large"
+    STORAGE_FULL = "storage_full"
     INTERNAL = "internal"
     MAX_ITERATIONS = "max_iterations"
     RUN_TIMEOUT = "run_timeout"
@@ -169,6 +171,12 @@ class Overloaded(Refused):
     """A limit is reached, or storage is full."""
 
     code = ErrorCode.BUSY
+
+
+class StorageFull(Refused):
+    """The disk of the files is full."""
+
+    code = ErrorCode.STORAGE_FULL
 
 
 class Unavailable(Refused):

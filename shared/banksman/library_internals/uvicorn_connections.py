@@ -27,7 +27,7 @@ ADMITTED = "admitted"
 """Key of a connection's `AdmittedConnection` in `scope["state"]`."""
 ABORT_S = 15.0
 """Seconds that a closed connection may take to send what is left."""
-MIN_BYTES_PER_S = 500
+MIN_BYTES_PER_S = 8 * 1024
 """Rate of a body below which its time runs out."""
 _SWEEP_S = 1.0
 _WARN_EVERY_S = 60.0

@@ -24,6 +24,11 @@ class Memory:
         trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trim = trim if _STATM.exists() else None
 
+    async def watch(self) -> None:
+        while True:
+            await self.give_back()
+            await asyncio.sleep(EVERY_S)
+
     async def give_back(self) -> None:
         """Return freed memory if the process has grown by a fifth. It takes 0.3 ms if there is none.
 

@@ -15,7 +15,7 @@ from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.runtime import event_loop, failpoints, logs
 from banksman.runtime.event_loop import watched_loop
 from banksman.runtime.health import Health
-from banksman.runtime.memory import EVERY_S, Memory
+from banksman.runtime.memory import Memory
 from banksman.runtime.settings import ServiceSettings, load
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,7 @@ async def _serve(name: str, settings: S, main: Main[S]) -> None:
     loop = asyncio.get_running_loop()
     for received in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(received, process.drain)
-    memory = process.health.background.repeat(
-        "memory", Memory().give_back, wait=lambda: asyncio.sleep(EVERY_S)
-    )
-    with watched_loop(lambda: process.health.started):
-        await main(settings, process)
-    await memory.stop()
+    memory = process.health.background.running("memory", Memory().watch)
+    async with memory:
+        with watched_loop(lambda: process.health.started):
+            await main(settings, process)

@@ -249,7 +249,7 @@ class GatewaySettings(HealthSettings):
     """Seconds from the start of a connection, or from the first byte of a further request, to the end of the
     headers; then the connection is closed."""
     body_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds that a body may stay below 500 bytes per second, or that a client may not read a response; then
+    """Seconds that a body may stay below 8 KiB per second, or that a client may not read a response; then
     the connection is closed."""
     hello_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds within which a websocket must send `hello`; otherwise it is closed."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError
 
 from banksman.bus.connection import Bus
+from banksman.bus.errors import TimedOut
 from banksman.bus.mcp_access import AccessMissing, McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantSecrets, output_ticket
@@ -68,6 +69,10 @@ class WorkspaceSettings(Section):
     seconds for a runner."""
 
 
+ENDED = "the tool-runner of this workspace ended before it replied"
+Process = Placement | RunnerLease
+"""Either names a runner and its epoch."""
+
 RemoveObjects = Callable[[str, str], Awaitable[None]]
 """Removes the snapshots of a conversation, given its tenant and its id."""
 
@@ -114,6 +119,8 @@ class Placements:
         self._ended_at: dict[str, float] = {}
         """When a process of a tool server last ended, by the key of its lease without the epoch."""
         self._on_end: list[Callable[[], None]] = []
+        self._waiting: dict[asyncio.Future[None], Process] = {}
+        """The runner of each file request that waits; the future is done when its lease ends."""
 
     async def __aenter__(self) -> Self:
         await self._leases.__aenter__()
@@ -263,28 +270,44 @@ class Placements:
             if placement is None:
                 raise Unavailable("no tool-runner serves this workspace now")
             placed = request.model_copy(update={"place": placement.place})
-            reply = await self._send_files(placement.runner, tenant, conversation_id, placed)
+            reply = await self._send_files(placement, tenant, conversation_id, placed)
             if not reply.moved:
                 return reply
         raise Unavailable("the workspace moves to another runner")
 
     async def _send_files(
-        self, runner: str, tenant: str, conversation_id: str, request: FileRequest
+        self, placed_at: Process, tenant: str, conversation_id: str, request: FileRequest
     ) -> FileReply:
-        subject = subjects.files(runner, tenant, conversation_id)
+        """Send a request to a runner; raise `Unavailable` if it ends or does not reply in time."""
+        subject = subjects.files(placed_at.runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
         finds = isinstance(request, FindMcpTools | DiscoverSignIn | RequestToken)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
-        reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting[ended] = placed_at
+        try:
+            reply = await self._bus.request(
+                subject, request.model_dump_json().encode(), timeout_s, unless=ended
+            )
+        except TimedOut as error:
+            if not self._bus.connected:
+                raise
+            public = f"the tool-runner did not reply within {timeout_s:g} s"
+            raise Unavailable(str(error), public=public) from error
+        finally:
+            del self._waiting[ended]
+        if not reply:
+            raise Unavailable(ENDED)
         return FileReply.model_validate_json(reply)
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
         """Request the removal of a workspace from its runner; return False if the workspace may remain."""
-        if self._lease_of(record.runner) is None:
+        lease = self._lease_of(record.runner)
+        if lease is None:
             return False
         request = WorkspaceForget(snapshot=record.snapshot)
         try:
-            reply = await self._send_files(record.runner, tenant, conversation_id, request)
+            reply = await self._send_files(lease, tenant, conversation_id, request)
         except Unavailable:
             return False
         return reply.error is None
@@ -297,6 +320,10 @@ class Placements:
     def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
         self._processes.pop(key.partition(".")[0], None)
         now = asyncio.get_running_loop().time()
+        for ended, process in tuple(self._waiting.items()):
+            is_same = entry is not None and entry.value.runner_epoch <= process.runner_epoch
+            if process.runner == key and not is_same and not ended.done():
+                ended.set_result(None)
         if entry is not None:
             self._renewed_at[key] = now
             return

@@ -35,6 +35,7 @@ CODES = {
     413: ErrorCode.TOO_LARGE,
     429: ErrorCode.RATE_LIMITED,
     503: ErrorCode.UNAVAILABLE,
+    507: ErrorCode.STORAGE_FULL,
 }
 """Error code by status, for responses without a known error code."""
 RETRYABLE = frozenset({429, 502, 503, 504})

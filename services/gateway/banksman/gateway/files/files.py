@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import zipfile
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,16 @@ from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts import calls
-from banksman.contracts.errors import BadInput, NotFound
+from banksman.contracts.errors import (
+    BadInput,
+    BanksmanError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    Refused,
+    StorageFull,
+    Unavailable,
+)
 from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.wire import Stored
@@ -30,6 +40,11 @@ MAX_PAGES = 10
 """Maximum pages of one list. A page has at most 768 KiB: only very long paths need more than two."""
 MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
 """Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
+RETRY_AFTER_S = 5.0
+_FAULTS: dict[str, type[Refused]] = {
+    fault.code: fault for fault in (Overloaded, Unavailable, StorageFull, NotReady)
+}
+"""The errors of a runner that are not the client's fault."""
 FIRST_YEAR, LAST_YEAR = 1980, 2107
 _FAST = 1
 """Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
@@ -125,7 +140,17 @@ class ConversationWorkspace:
 
     async def write(self, path: str, source: AsyncIterable[bytes]) -> int:
         """Store a file, replacing an existing file of the same path, and return its size in bytes."""
-        upload, offset, buffer = new_id("u"), 0, bytearray()
+        upload = new_id("u")
+        try:
+            return await self._upload(path, upload, source)
+        except BaseException:
+            # The client has gone, or the runner refused a slice.
+            with contextlib.suppress(BanksmanError):
+                await self._request(path, calls.UploadEnd(upload=upload))
+            raise
+
+    async def _upload(self, path: str, upload: str, source: AsyncIterable[bytes]) -> int:
+        offset, buffer = 0, bytearray()
         async for piece in source:
             buffer += piece
             while len(buffer) > SLICE_BYTES:
@@ -152,7 +177,9 @@ class ConversationWorkspace:
         reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply
-        # A runner reports an error as text, without a code.
+        if (fault := _FAULTS.get(reply.code or "")) is not None:
+            raise fault(reply.error, retry_after_s=RETRY_AFTER_S)
+        # A runner reports an error of the path as text, without a code.
         if "not found" in reply.error.lower() or "no such" in reply.error.lower():
             raise NotFound("file", path)
         # The runner's text is a sentence about the path.

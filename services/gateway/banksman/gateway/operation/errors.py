@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
@@ -33,6 +34,7 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.NOT_READY: 503,
     ErrorCode.BUSY: 503,
     ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.STORAGE_FULL: 507,
 }
 """HTTP status by error code; 500 for any other code."""
 
@@ -97,6 +99,7 @@ _MEANINGS = {
     413: "The body is too large",
     429: "Too many requests; `retry-after` in seconds",
     503: "Not now; `retry-after` in seconds",
+    507: "The disk of the files is full",
 }
 
 
@@ -177,7 +180,7 @@ def error_response(path: str, error: BanksmanError) -> Response:
     headers: dict[str, str] = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if frame.retry_after_s is not None and status in (429, 503):
+    if frame.retry_after_s is not None and status in (429, 503, 507):
         headers["retry-after"] = str(max(1, math.ceil(frame.retry_after_s)))
     field = getattr(error, "field", None)
     body = error_body(
@@ -191,7 +194,13 @@ def error_response(path: str, error: BanksmanError) -> Response:
     return JSONResponse(body, status, headers)
 
 
+async def no_response(_: Request, _error: Exception) -> Response:
+    """Respond to a client that has gone while its body was read."""
+    return Response(status_code=400)
+
+
 def install(app: FastAPI) -> None:
+    app.add_exception_handler(ClientDisconnect, no_response)
     for kind in (BanksmanError, HTTPException, RequestValidationError, ValidationError, Exception):
         app.add_exception_handler(kind, respond)
 

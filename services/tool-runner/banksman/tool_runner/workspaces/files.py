@@ -324,6 +324,11 @@ _REASONS = {
 }
 
 
+def has_reason(error: BaseException) -> bool:
+    """Return whether an error of the kernel concerns the path, and not the disk or the machine."""
+    return not isinstance(error, OSError) or error.errno in _REASONS
+
+
 @contextlib.contextmanager
 def _refusals(path: str) -> Generator[None]:
     """Translate errors of the kernel for a model, without the runner's own paths."""

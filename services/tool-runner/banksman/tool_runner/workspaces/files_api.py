@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -21,27 +22,28 @@ from banksman.contracts.calls import (
     FileRequest,
     FileWrite,
     FindMcpTools,
+    UploadEnd,
 )
-from banksman.contracts.errors import BadInput, BanksmanError, Overloaded, Unavailable
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
+from banksman.quotas.places import Shares
 from banksman.runs.runners.lease import Lease
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceMoved
-from banksman.tool_runner.workspaces.files import PathRefused, relative
+from banksman.tool_runner.workspaces.files import PathRefused, has_reason, relative
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
-_OneFile = FileList | FileRead | FileWrite | FileDelete
+_OneFile = FileList | FileRead | FileWrite | FileDelete | UploadEnd
 WorkspaceRequest = _OneFile | FindMcpTools
-ABANDONED_S = 3600.0
-"""Seconds after its last slice at which an upload counts as abandoned."""
+ABANDONED_S = 180.0
+"""Seconds after its last slice at which an upload is removed. A gateway ends one whose client has gone."""
 MAX_UPLOADS = 64
-"""Unfinished uploads at a time, over all workspaces."""
-MAX_TENANT_UPLOADS = 16
-"""Unfinished uploads of one tenant at a time."""
+"""Unfinished uploads at a time, over all workspaces, of which a tenant may have three quarters."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HandlesMcpRequests(Protocol):
@@ -81,9 +83,9 @@ class FilesApi:
         except WorkspaceMoved:
             reply = FileReply(moved=True)
         except (BanksmanError, PathRefused, SnapshotLost) as error:
-            reply = FileReply(error=str(error))
+            reply = FileReply(error=str(error), code=_code(error))
         except OSError as error:
-            reply = FileReply(error=f"the workspace cannot be used: {error.strerror}")
+            reply = FileReply(error=f"the workspace cannot be used: {error.strerror}", code=_code(error))
         return reply
 
     async def _reply_if_placed(
@@ -101,6 +103,8 @@ class FilesApi:
                 return await self._mcp_handler().list_tools(tenant, conversation_id, request)
             if isinstance(request, FileWrite) and request.last:
                 await self.workspaces.get(tenant, conversation_id).meter.before_write()
+            if isinstance(request, FileWrite):
+                asyncio.get_running_loop().call_later(ABANDONED_S + 1, self.uploads.remove_abandoned)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self.registry.leave(entry)
@@ -119,6 +123,9 @@ class FilesApi:
                 return _read(workspace, request)
             case FileWrite():
                 return self._written(workspace, request)
+            case UploadEnd():
+                self.uploads.drop(tenant, f"{conversation_id}.{request.upload}")
+                return FileReply()
             case FileDelete():
                 files.delete(workspace.directory, request.path)
                 return FileReply()
@@ -128,7 +135,11 @@ class FilesApi:
     def _written(self, workspace: Workspace, request: FileWrite) -> FileReply:
         relative(request.path)
         tenant, upload = workspace.tenant, f"{workspace.conversation}.{request.upload}"
-        size = self.uploads.add(tenant, upload, request.offset, _decoded(request.data_base64))
+        try:
+            size = self.uploads.add(tenant, upload, request.offset, _decoded(request.data_base64))
+        except OSError:
+            self.uploads.drop(tenant, upload)
+            raise
         if request.last:
             try:
                 if excess := workspace.meter.excess():
@@ -138,6 +149,17 @@ class FilesApi:
             finally:
                 self.uploads.drop(tenant, upload)
         return FileReply(total_bytes=size)
+
+
+def _code(error: Exception) -> str | None:
+    """Return the code of an error that is not the path's; None for one that is."""
+    if isinstance(error, BanksmanError):
+        return error.code
+    cause = error.__cause__ if isinstance(error, PathRefused) else error
+    if isinstance(cause, OSError) and cause.errno in _FULL:
+        return ErrorCode.STORAGE_FULL
+    known = isinstance(error, PathRefused) and (cause is None or has_reason(cause))
+    return None if known else ErrorCode.UNAVAILABLE
 
 
 def _listed(workspace: Workspace, request: FileList) -> FileReply:
@@ -214,19 +236,20 @@ class Uploads:
     def _path(self, tenant: str, upload: str) -> Path:
         return self.directory / f"{tenant}.{upload}"
 
-    def _make_room(self, tenant: str) -> None:
-        # Clients that disappear never send the last slice.
+    def remove_abandoned(self) -> None:
+        """Remove the uploads of gateways that were killed, and of clients of NATS that have gone."""
         oldest = time.time() - ABANDONED_S
-        kept = own = 0
         for path in self.directory.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
-                else:
-                    kept += 1
-                    # The name begins with the tenant and a dot. A tenant is a token, which has no dot.
-                    own += path.name.partition(".")[0] == tenant
-        if own >= MAX_TENANT_UPLOADS:
-            raise Overloaded(f"{own} uploads of this tenant are unfinished; wait until one ends")
-        if kept >= MAX_UPLOADS:
-            raise Overloaded(f"{kept} uploads are unfinished; wait until one ends")
+
+    def _make_room(self, tenant: str) -> None:
+        self.remove_abandoned()
+        # A name begins with the tenant and a dot. A tenant is a token, which has no dot.
+        owners = [path.name.partition(".")[0] for path in self.directory.iterdir()]
+        shares = Shares(MAX_UPLOADS)
+        for owner in owners:
+            shares.take(owner)
+        if not shares.allows(tenant):
+            raise Overloaded(f"{len(owners)} uploads are unfinished, {owners.count(tenant)} of this tenant")

@@ -54,6 +54,7 @@ COMMON_ERRORS = (
     ErrorCode.BUSY,
     ErrorCode.TOO_LARGE,
     ErrorCode.UNAVAILABLE,
+    ErrorCode.STORAGE_FULL,
     ErrorCode.INTERNAL,
 )
 """The errors of every request."""

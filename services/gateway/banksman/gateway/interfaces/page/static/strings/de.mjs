@@ -37,6 +37,7 @@ export default {
   'reason.not_ready': 'Es ist noch nicht gespeichert. Versuchen Sie es gleich noch einmal',
   'reason.busy': 'Eine Grenze ist erreicht. Versuchen Sie es später noch einmal',
   'reason.rate_limited': 'Zu viele Anfragen auf einmal',
+  'reason.storage_full': 'Auf der Festplatte ist kein Platz mehr',
   'reason.unavailable': 'Ein Teil des Systems antwortet nicht',
   'reason.too_large': 'Das ist zu groß',
   'reason.internal': 'Im System ist etwas schiefgegangen',

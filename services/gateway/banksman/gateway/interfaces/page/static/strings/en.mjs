@@ -37,6 +37,7 @@ export default {
   'reason.not_ready': 'It is not stored yet. Try again in a moment',
   'reason.busy': 'A limit is reached. Try again later',
   'reason.rate_limited': 'Too many requests at once',
+  'reason.storage_full': 'The disk is full',
   'reason.unavailable': 'A part of the system does not respond',
   'reason.too_large': 'That is too large',
   'reason.internal': 'Something went wrong in the system',
