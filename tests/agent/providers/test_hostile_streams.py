@@ -83,12 +83,12 @@ class Stalls:
         self._loop = asyncio.get_running_loop()
         self._used = time.thread_time()
         self.longest = 0.0
-        self._timer = self._loop.call_soon(self._tick)
+        self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         used = time.thread_time()
         self.longest, self._used = max(self.longest, used - self._used), used
-        self._timer = self._loop.call_soon(self._tick)
+        self._loop.call_soon(self._tick)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
