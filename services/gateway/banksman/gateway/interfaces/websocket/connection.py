@@ -80,7 +80,7 @@ class WebsocketConnection:
         )
         # Lists, and tasks only while requests wait: a queue and a task per idle websocket would take 7 KB.
         self._requests: dict[str, list[tuple[frames.ClientFrame, int]]] = {}
-        """Frames with their bytes, by conversation. Those of the connection itself, under "", come before all later ones."""
+        """With their bytes, by conversation. Those of the connection, under "", precede all later ones."""
         self._unanswered = 0
         rate = self._settings.frames_per_s
         self._rate = TokenBucket(rate, rate * 2)
