@@ -26,7 +26,7 @@ MUTANTS = (
         "R108",
         "the gateway does not publish chat requests",
         GATEWAY + "runs/starts.py",
-        "            await self.queue.publish(start)\n",
+        "            await self.queue.publish(start, unless_alone=check_queue)\n",
         "            pass\n",
         INTERFACES + "test_every_step_of_a_run_is_a_message_on_its_own_subject",
     ),

@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "any resume starts the queue",
         "claim.py",
-        "if queued and queued[0] == work.run_id else AckOnly()",
-        "if queued else AckOnly()",
+        "if run_id == work.run_id else AckOnly()",
+        "if run_id is not None else AckOnly()",
         "A run is claimed under a message that is due for an ack.",
     ),
     Mutant(
