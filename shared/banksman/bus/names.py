@@ -49,6 +49,8 @@ WORKSPACES: Final = "workspaces"
 RUNNER_STORES: Final = (OUTPUTS, WORKSPACES)
 """The object stores of account RUN, in which each runner has its own objects."""
 SNAPSHOTS: Final = "snapshots"
+ARCHIVE: Final = "archive"
+"""The object store of the commits of old conversations."""
 
 MSG_ID: Final = "Nats-Msg-Id"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"

@@ -360,6 +360,15 @@ class Snapshot(Stored):
     """Name of its object in the store `snapshots`, whose content may be newer than this commit."""
 
 
+class Archive(Stored):
+    """The earlier commits of a log, which were moved to the object store `archive`."""
+
+    parts: tuple[Token, ...]
+    """Names of the objects, in the order of their commits."""
+    commits: int = Field(ge=1)
+    """Number of the commits in all parts."""
+
+
 class Commit(Stored):
     """One append to a log, written as one JetStream message."""
 
@@ -383,6 +392,8 @@ class Commit(Stored):
     events: tuple[Event, ...] = ()
     snapshot: Snapshot | None = None
     """Set on a commit that only stores a snapshot. It has no events and changes neither owner nor claims."""
+    archive: Archive | None = Field(default=None, exclude_if=lambda archive: archive is None)
+    """Set on a commit that only names the archive of all commits before it, which may no longer be stored."""
 
     @property
     def last_seq(self) -> int:

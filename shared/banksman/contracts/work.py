@@ -137,6 +137,17 @@ class DeleteConversation(Stored):
     by: str
 
 
+class ArchiveConversation(Stored):
+    """Move the commits of an unused conversation to the archive."""
+
+    v: Literal[1] = 1
+    type: Literal["archive"] = "archive"
+    tenant: Token
+    conversation_id: Token
+    unused_since: Timestamp
+    """A conversation with a later commit stays."""
+
+
 class ImportedMessage(Stored):
     """A message of an imported conversation."""
 
@@ -172,6 +183,7 @@ RunSignal = Annotated[
     | SteerRun
     | RenameConversation
     | DeleteConversation
+    | ArchiveConversation
     | ImportConversation
     | ForgetDecision
     | EscalateApproval,

@@ -61,8 +61,10 @@ class Topology:
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
     streams = (*_logs(budget), *_work(budget), *_slots(budget), *_buckets(budget, replicas))
-    snapshots = object_store(names.SNAPSHOTS, budget.share(100))
-    return _topology("APP", (*streams, snapshots), _consumers(), replicas)
+    # Snapshots first: in a store of an earlier version, they give their room to the archive.
+    snapshots = object_store(names.SNAPSHOTS, budget.share(40))
+    archive = object_store(names.ARCHIVE, budget.share(60))
+    return _topology("APP", (*streams, snapshots, archive), _consumers(), replicas)
 
 
 def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:

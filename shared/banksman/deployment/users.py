@@ -140,6 +140,7 @@ def gateway() -> User:
             *_inspects(),
             # Operators list dead letters, and replay those that a gateway may publish.
             *_reads(names.EVENTS, names.APPROVALS, names.RUNS, names.WORKFLOWS, names.DEAD, names.AUDIT),
+            *_reads(object_stream(names.ARCHIVE)),
             api("STREAM.MSG.DELETE", names.DEAD),
             *_reads(*map(kv_stream, (*_BUCKETS, *_OF_GATEWAYS))),
         ),
@@ -177,6 +178,8 @@ def agent() -> User:
             *(api("STREAM.PURGE", stream) for stream in _STREAMS),
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),
+            *_stores_objects(names.ARCHIVE, ">"),
+            api("STREAM.PURGE", object_stream(names.ARCHIVE)),
             *(runner_api(verb, stream) for verb, stream in REMOVES_OBJECTS),
         ),
         subscribe=(

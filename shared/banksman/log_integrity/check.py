@@ -8,9 +8,10 @@ from contextlib import aclosing
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
+from banksman.bus.errors import LogDamaged
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
-from banksman.bus.storage.log import stored_commit
+from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.storage.tail import stored_headers
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
@@ -54,7 +55,11 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[tupl
     """Read all commits, or those on `subject`; yield each damaged log and its first problem."""
     check, damaged = _CommitCheck(), set[str]()
     async for message in jetstream.read(bus, EVENTS, subject or subjects.all_of("conversation")):
-        if message.subject not in damaged and (problem := check.problem(message)):
+        if message.subject in damaged:
+            continue
+        begins = check.begins(message.subject)
+        problem = check.problem(message)
+        if problem is not None and not (begins and await whole_log(bus, message.subject)):
             damaged.add(message.subject)
             yield log_of(message.subject), problem
 
@@ -74,6 +79,16 @@ async def broken_logs(bus: Bus) -> AsyncIterator[tuple[str, str]]:
             yield damage
 
 
+async def whole_log(bus: Bus, subject: str) -> list[StoredCommit]:
+    """Return all commits of a log, of which an interrupted purge leaves some; none without its beginning."""
+    tenant, conversation_id = log_of(subject).split(".")
+    try:
+        commits = await EventLog(bus).read(tenant, conversation_id, leader=True)
+    except (LogDamaged, Poison):
+        return []
+    return commits if commits and commits[0].prev == 0 else []
+
+
 async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
     """Return the messages of a log from the first damaged one; none if the log is intact."""
     check, found = _CommitCheck(), list[StoredMessage]()
@@ -88,8 +103,11 @@ class _CommitCheck:
         self._continuity = Continuity()
         self._begun: set[str] = set()
 
+    def begins(self, subject: str) -> bool:
+        return subject not in self._begun
+
     def problem(self, message: StoredMessage) -> str | None:
-        begins = message.subject not in self._begun
+        begins = self.begins(message.subject)
         self._begun.add(message.subject)
         problem = self._continuity.problem(message.subject, message.stream_seq, message.headers)
         try:
@@ -103,8 +121,8 @@ class _CommitCheck:
         for expected, event in enumerate(commit.events, start=commit.first_seq):
             if event.seq != expected:
                 return f"message {message.stream_seq} holds event {event.seq} instead of {expected}"
-        # The commits before the tombstone of a deleted conversation are purged.
-        return None if begins and _is_tombstone(commit) else problem
+        # The commits before the tombstone of a deleted conversation are purged, and archived ones too.
+        return None if begins and (commit.archive is not None or _is_tombstone(commit)) else problem
 
 
 def _is_tombstone(commit: Commit) -> bool:

@@ -103,9 +103,13 @@ class ConversationLog:
         return await self._commits.size(tenant, conversation_id, before=before)
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
-        """Remove the snapshot, and the log before the tombstone at stream sequence `before`."""
+        """Remove the snapshot, and the log before the tombstone or archive at sequence `before`."""
         await self._commits.purge(tenant, conversation_id, before=before)
         await self._snapshots.delete(tenant, conversation_id)
+
+    async def remove_archive(self, tenant: str, conversation_id: str) -> None:
+        """Remove the archived commits of a deleted conversation."""
+        await self._commits.archived.remove(tenant, conversation_id)
 
     def cached(self, tenant: str, conversation_id: str) -> Conversation:
         """Return the cached fold, which may be behind the log; an empty one if none is cached."""

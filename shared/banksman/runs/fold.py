@@ -59,8 +59,10 @@ from banksman.runs.state import (
 
 def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conversation:
     """Return the state after one more commit. Apply commits in the order of the stream, each once."""
-    if commit.snapshot is not None:
-        return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
+    if commit.snapshot is not None or commit.archive is not None:
+        # The newest snapshot before an archive is archived too.
+        newest = stream_seq if commit.snapshot is not None else 0
+        return replace(state, stream_seq=stream_seq, snapshot_seq=newest, since_snapshot=0)
     return complete_commit(state, apply_events(state, commit.events), stream_seq, commit)
 
 

@@ -27,6 +27,8 @@ Failpoint = Literal[
     "agent.reply_received",
     "agent.before_approval_request",
     "agent.before_ack",
+    "agent.archive_stored",
+    "agent.archived",
     "gateway.before_response",
     "runner.workspace_made",
     "runner.before_claim",
@@ -40,6 +42,8 @@ Failpoint = Literal[
 agent.reply_received           the model has replied; nothing of the reply is stored
 agent.before_approval_request  the log says that the run is parked; its approval request is not stored
 agent.before_ack               the log says that a run is parked or finished; its message is not acked
+agent.archive_stored           old commits are in the archive; their log does not name it
+agent.archived                 a log names its archive; the archived commits are still in the log
 gateway.before_response        a request for a run is stored; its client has no response
 runner.workspace_made          a workspace has its first files; the runner has not recorded it
 runner.before_claim            a call is accepted; its start is not stored

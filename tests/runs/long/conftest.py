@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.step import ModelStep
@@ -158,7 +159,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             key = b"a key that signs what people decide"
             ports = bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-")
             yield Agent(
-                RunWorker(ports, log, ApprovalSlots(bus), notifications, model_step),
+                RunWorker(ports, log, ApprovalSlots(bus), notifications, model_step, Archiver(bus, log)),
                 EventLog(bus),
                 tenant,
                 conversation,

@@ -32,7 +32,7 @@ STARTING = (names.KEYS, names.WEBHOOKS, names.SCHEDULES, names.MCP)
 POLL_S = 0.5
 RECORDED_S = 6.0
 """Seconds within which agents record a commit, see `HeadsRecorder`."""
-STORES = {"APP": (names.SNAPSHOTS,), "RUN": (names.OUTPUTS, names.WORKSPACES)}
+STORES = {"APP": (names.SNAPSHOTS, names.ARCHIVE), "RUN": (names.OUTPUTS, names.WORKSPACES)}
 
 Counts = Counter[str]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from functools import partial
 
+from banksman.agent.logs.archiver import Archiver
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
@@ -132,6 +133,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,
             ),
+            archiver=Archiver(bus, log),
         )
         registry = await enter(
             ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=away_s)

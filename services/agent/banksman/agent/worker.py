@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, TypeAdapter
 
+from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.step import ModelStep
 from banksman.bus.publish import is_behind
 from banksman.bus.queues.handling import (
@@ -36,6 +37,7 @@ from banksman.bus.storage.approval_slots import (
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused
 from banksman.contracts.work import (
+    ArchiveConversation,
     CancelRun,
     DeleteConversation,
     EscalateApproval,
@@ -152,6 +154,7 @@ class RunWorker:
     approvals: ApprovalSlots
     notifications: OwnerNotifications
     model_step: ModelStep
+    archiver: Archiver
     quarantine: Quarantine = field(default_factory=Quarantine)
     _arrivals: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
         default_factory=WeakValueDictionary[tuple[str, str], asyncio.Lock]
@@ -236,19 +239,35 @@ class RunWorker:
                 if tombstone is None:
                     return Later(DELETE_RETRY_S)
                 return Continued(partial(self._remove, signal, before=tombstone))
+            case ArchiveConversation():
+                return Continued(partial(self._archive, signal))
         return Done()
 
     async def _remove(self, deletion: DeleteConversation, *, before: int) -> Outcome:
         tenant, conversation_id = deletion.tenant, deletion.conversation_id
+        await self.ports.runners.forget(tenant, conversation_id)
+        await self.approvals.forget_conversation(tenant, conversation_id)
+        await self._purge(tenant, conversation_id, before=before)
+        await self.log.remove_archive(tenant, conversation_id)
+        return Done()
+
+    async def _archive(self, signal: ArchiveConversation) -> Outcome:
+        try:
+            before = await self.archiver.archive(signal)
+            if before is not None:
+                await self._purge(signal.tenant, signal.conversation_id, before=before)
+        except BanksmanError as error:
+            # A gateway sends the signal again at its next search.
+            logger.warning("%s: was not archived: %s", signal.conversation_id, error)
+        return Done()
+
+    async def _purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
         # Before the purge: a process that starts later counts the usage of tenants from the logs.
         usage = self.model_step.tenants.usage
         await usage.flush()
         freed = await self.log.size(tenant, conversation_id, before=before)
         await usage.release(tenant, freed)
-        await self.ports.runners.forget(tenant, conversation_id)
-        await self.approvals.forget_conversation(tenant, conversation_id)
         await self.log.purge(tenant, conversation_id, before=before)
-        return Done()
 
     async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:
         """Dead-letter an invalid reply, and open its approval request again."""

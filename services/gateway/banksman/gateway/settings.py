@@ -228,6 +228,10 @@ class GatewaySettings(HealthSettings):
     """Where passthrough forwards to; empty uses the vendors and the model server of section `models`."""
     outputs: NatsSettings | None = None
     """The connection to the runners' account, which stores complete outputs; None uses the gateway's own."""
+    archive_days: float = Field(default=0, ge=0, le=36_500)
+    """Days without activity after which the log of a conversation moves to the archive; 0 for no limit."""
+    archive_above_percent: int = Field(default=75, ge=0, lt=100)
+    """Fill of the logs above which conversations that were not used for a day move too; 0 for no limit."""
     titles: bool = True
     """Whether a model writes the titles of conversations, with one request each."""
     title_model: str | None = Field(default=None, max_length=200)

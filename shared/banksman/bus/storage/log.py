@@ -11,9 +11,11 @@ from banksman.bus.errors import LogBroken, WrongLastSequence
 from banksman.bus.messages import StreamMessage
 from banksman.bus.names import CONSUMED, EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
 from banksman.bus.publish import durable, encoded, message_id
+from banksman.bus.storage.archive import ArchivedCommits
+from banksman.bus.storage.objects import ObjectBroken
 from banksman.contracts import subjects
-from banksman.contracts.errors import Poison
-from banksman.contracts.events import Commit
+from banksman.contracts.errors import NotFound, Poison
+from banksman.contracts.events import Archive, Commit
 from banksman.contracts.usage import CommitUsage
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class EventLog:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
+        self.archived = ArchivedCommits(bus)
 
     async def append(
         self, tenant: str, conversation_id: str, commit: Commit, *, after: int, snapshot: int = 0
@@ -96,16 +99,43 @@ class EventLog:
     async def read(
         self, tenant: str, conversation_id: str, *, after: int = 0, leader: bool = False
     ) -> list[StoredCommit]:
-        """Return the stored commits after a stream sequence, in order and without gaps.
+        """Return the stored commits after a stream sequence, in order and without gaps, also archived ones.
 
         Args:
             after: Stream sequence of the last commit that the caller has; 0 for all.
             leader: True guarantees that the last stored commit is included.
 
         Raises:
-            LogBroken: The leader does not have one of the commits.
+            LogBroken: The leader does not have one of the commits, and no archive has it.
         """
         subject = subjects.conversation(tenant, conversation_id)
+        try:
+            commits = await self._read(subject, after, leader)
+            if after or not commits or not commits[0].prev:
+                return commits
+        except LogBroken:
+            commits = await self._read(subject, 0, leader) if after else []
+            if _archive_in(commits) is None:
+                raise
+        return [stored for stored in await self._with_archived(subject, commits) if stored.stream_seq > after]
+
+    async def _with_archived(self, subject: str, commits: list[StoredCommit]) -> list[StoredCommit]:
+        """Return all commits of a log of which the first ones may be archived."""
+        archive, prev = _archive_in(commits), commits[0].prev
+        if archive is None:
+            return commits
+        _, tenant, conversation_id = subject.split(".")
+        try:
+            messages = await self.archived.read(tenant, conversation_id, archive.parts)
+        except (NotFound, ObjectBroken) as lost:
+            raise LogBroken(subject, 0, prev) from lost
+        # An interrupted purge leaves commits that are archived too.
+        before = [stored_commit(message) for message in messages if message.stream_seq <= prev]
+        if not before or before[-1].stream_seq != prev:
+            raise LogBroken(subject, 0, prev)
+        return before + commits
+
+    async def _read(self, subject: str, after: int, leader: bool) -> list[StoredCommit]:
         commits: list[StoredCommit] = []
         for _ in range(GAP_READS):
             position = commits[-1].stream_seq if commits else after
@@ -126,10 +156,15 @@ class EventLog:
         return None if message is None else stored_commit(message)
 
     async def at(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
-        """Return the commit at a stream sequence, read from the leader; None if it was removed."""
+        """Return the commit at a stream sequence from the leader, or the archive; None if it was removed."""
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.next_message(self.bus, EVENTS, subject, after=stream_seq - 1)
-        return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+        if message is not None and message.stream_seq == stream_seq:
+            return stored_commit(message)
+        if message is None or stored_commit(message).commit.archive is None:
+            return None
+        archived = await self.read(tenant, conversation_id, leader=True)
+        return next((stored for stored in archived if stored.stream_seq == stream_seq), None)
 
     async def more(self, tenant: str, conversation_id: str, *, after: int) -> bool:
         """Return whether the leader has a commit after a stream sequence. Reads at most one commit."""
@@ -201,6 +236,10 @@ def stored_commit(message: StreamMessage) -> StoredCommit:
         return StoredCommit(stream_seq, int(headers[PREV]), commit, int(headers.get(SNAPSHOT, "0")))
     except (KeyError, ValueError) as error:
         raise Poison(message.subject, f"message {stream_seq} is no commit: {type(error).__name__}") from error
+
+
+def _archive_in(commits: list[StoredCommit]) -> Archive | None:
+    return next((one.commit.archive for one in reversed(commits) if one.commit.archive), None)
 
 
 def _follows(stored: StoredCommit, position: int) -> bool:

@@ -6,11 +6,8 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from banksman.bus import jetstream
 from banksman.bus.errors import LogDamaged
-from banksman.bus.names import EVENTS
-from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
-from banksman.contracts import subjects
+from banksman.bus.storage.log import EventLog, StoredCommit
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Event
 from banksman.gateway.conversations.sent_approvals import as_sent
@@ -94,9 +91,7 @@ class Views:
 
     async def commit(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
         """Return one stored commit; None if it is no longer stored."""
-        subject = subjects.conversation(tenant, conversation_id)
-        message = await jetstream.next_message(self.log.bus, EVENTS, subject, after=stream_seq - 1)
-        return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+        return await self.log.at(tenant, conversation_id, stream_seq)
 
     def known(self, tenant: str, conversation_id: str) -> ConversationView:
         """Return the view of the last `read` or `note`, which may be behind the log."""
