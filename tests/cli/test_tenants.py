@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from banksman.bus.names import ADVISORIES, DEAD, HEADS, SECRETS, SNAPSHOTS, kv_stream, object_stream
+from banksman.bus.names import ADVISORIES, DEAD, HEADS, SECRETS, kv_stream, object_stream
 from banksman.cli.operator import keys as api_keys
 from banksman.cli.operator.tenant_removal import PLACES, STORES
 from banksman.contracts.errors import Conflict
@@ -16,7 +16,8 @@ from banksman.deployment.topology import StorageBudget, app_topology, run_topolo
 BUDGET = StorageBudget(10 * 1024**3)
 # Dead letters are read one by one, the record of heads is rewritten, and the names of objects begin with the
 # tenant. Advisories and secrets name no tenant.
-OTHER_STREAMS = {DEAD, ADVISORIES, kv_stream(HEADS), kv_stream(SECRETS), object_stream(SNAPSHOTS)}
+STORED = {object_stream(store) for store in STORES["APP"]}
+OTHER_STREAMS = {DEAD, ADVISORIES, kv_stream(HEADS), kv_stream(SECRETS)} | STORED
 
 
 def test_every_stream_is_searched_for_a_tenant() -> None:

@@ -247,6 +247,7 @@ LOOPS: dict[str, Component] = {
     "overdue schedules": gateway,
     "passthrough-usage": passthrough_usage,
     "retention": gateway,
+    "archive": gateway,
     "runner-presence": presence,
     "runner-room": lambda bus: RunnerRoom(bus, soonest_s=0.1),
     "schedules": gateway,

@@ -201,6 +201,8 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
         "commit.snapshot",
         events.Commit(**first, owner=None, snapshot=events.Snapshot(form="f1", state="eJw=", ref="s1")),
     )
+    archive = events.Archive(parts=("p1", "p2"), commits=7)
+    yield "commit.archive", events.Commit(**first, owner=None, archive=archive)
     counted = usage.UsageCount(
         begins=date(2026, 1, 2), requests=2, input_tokens=30, output_tokens=4, cost_usd=0.25
     )
@@ -242,6 +244,7 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
     signal = work.ImportConversation(**conversation, settings=START.settings, runs=(imported,))
     yield "signal.import", signal
     yield "signal.delete", work.DeleteConversation(**conversation, by="ann")
+    yield "signal.archive", work.ArchiveConversation(**conversation, unused_since=TS)
     yield "approval.request", work.ApprovalRequest(**run, approval_id="a1", expires_at=LATER, items=(ITEM,))
     reply = work.ApprovalReply(
         **run,
