@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from standardwebhooks import Webhook as Verifier
-from tests.gateway.conftest import Agent, GatewayFactory, Receiver, Served
+from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Receiver, Served, key_of
 from tests.gateway.webhooks.mail_server import MailServer, mail_server
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -21,6 +21,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
 from banksman.contracts.approvals import InputRequested
 from banksman.contracts.urls import UrlRefused, parse_url
+from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.pinned_http import PinnedHttp
 from banksman.runtime.addresses import is_public
 
@@ -140,6 +141,63 @@ async def test_an_approval_request_arrives_as_an_email_with_a_link_that_is_used_
     assert "\n\nDecide: https://agents.example/#/approvals/" in content
     assert (first.status_code, again.status_code) == (202, 409)
     assert "was used by local" in again.json()["error"]["message"]
+
+
+async def test_the_second_approver_gets_a_message_with_what_the_first_one_changed(
+    start_gateway: GatewayFactory, receiver: Receiver, agent: Agent, tenant: str
+) -> None:
+    """R13: once, with a link of its own for the changed calls; an unchanged first approval sends none."""
+    users = ("alice", "bob")
+    keys = tuple(key_of(user, tenant, rights=("chat", "approve", "admin")) for user in users)
+    body = {
+        "url": receiver.url,
+        "events": ["approval.requested"],
+        "format": "chat",
+        "page_url": "https://a.test",
+    }
+    async with start_gateway(keys=keys, webhook_addresses=(receiver.address,)) as served, served.http as http:
+        alice, bob = ({"authorization": f"Bearer {TOKENS[user]}"} for user in users)
+        two = {"id": "two", "approvals": {"approvers": 2}, "tools": {"enabled": True}}
+        await http.post("/context/assistants", json=two, headers=alice)
+        assert (await http.post(PATH, json=body, headers=alice)).status_code == 201
+
+        async def parked() -> ApprovalRequest:
+            made = await http.post("/context/conversations", json={"assistant": "two"}, headers=alice)
+            conversation = made.json()["conversation_id"]
+            await http.post(
+                f"/context/conversations/{conversation}/runs", json={"content": "x"}, headers=alice
+            )
+            return await agent.request_approval(await agent.started(conversation), "rm -rf build")
+
+        unchanged, request = await parked(), await parked()
+        await receiver.message(2)
+        path = f"/context/approvals/{unchanged.approval_id}"
+        assert (await http.post(path, json={"all": "approve"}, headers=alice)).status_code == 202
+        edit = {
+            "tool_call_id": request.items[0].tool_call_id,
+            "decision": "approve",
+            "arguments": {"command": "rm -rf build/tmp & <!here>"},
+        }
+        path = f"/context/approvals/{request.approval_id}"
+        edited = {"decisions": [edit], "remember": "run"}
+        for _ in range(2):
+            first = await http.post(path, json=edited, headers=alice | {"idempotency-key": "once"})
+            assert first.status_code == 202, first.text
+        _, text = await receiver.message(3)
+        link = json.loads(text)["text"].rpartition("/")[2].removesuffix("|Decide>")
+        (pending,) = [
+            one
+            for one in (await http.get("/context/approvals", headers=bob)).json()["items"]
+            if one["approval_id"] == request.approval_id
+        ]
+        decision = {"all": "approve", "link": link, "digests": [one["digest"] for one in pending["items"]]}
+        second = await http.post(path, json=decision, headers=bob)
+        assert second.status_code == 200, second.text
+        third = await parked()
+        _, last = await receiver.message(4)
+    assert third.approval_id in last, "a repeat of the first approval sent no message"
+    assert "rm -rf build/tmp &amp; &lt;!here&gt;" in json.loads(text)["text"]
+    assert "alice approved it as follows, remembered for the run." in json.loads(text)["text"]
 
 
 async def test_an_email_needs_a_mail_server(gateway: Served) -> None:

@@ -22,7 +22,7 @@ from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.gateway.approvals.links import use_link
+from banksman.gateway.approvals.links import digest_of_calls, use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.stored_replies import (
     ReplySlots,
@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 """Checks edited arguments for the tool of a name."""
+OnFirst = Callable[[FirstApproval, ApprovalRequested], Awaitable[None]]
+"""Receives the first of two approvals, and the request as the second approver is sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class DecisionResult:
     reply: ApprovalReply | FirstApproval
     won: bool
     """Whether the stored result is the submitted decision, stored now or by an earlier attempt."""
+    sent: ApprovalRequested | None = None
+    """The request as the second approver is sent it; None unless this is the first of two approvals."""
 
     @property
     def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
@@ -99,6 +103,8 @@ class Decisions:
     signing_key: bytes
     remembered: RememberedDecisions
     requests: StoredRequests
+    on_first: list[OnFirst] = field(default_factory=list[OnFirst])
+    """Called after each first approval, again for a repeat of its request."""
 
     async def reply(self, caller: Caller, request: ApprovalDecision) -> Ack:
         """Store a user's decision; a repeated request returns the result of the first one."""
@@ -134,7 +140,11 @@ class Decisions:
         attempt = partial(
             decide, self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check
         )
-        return await self.when_stored(tenant, approval_id, attempt)
+        result = await self.when_stored(tenant, approval_id, attempt)
+        if result.sent is not None and isinstance(result.reply, FirstApproval):
+            for notify in self.on_first:
+                await notify(result.reply, result.sent)
+        return result
 
     async def when_stored(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `attempt`, which is retried for 5 s while its request is not stored yet."""
@@ -168,6 +178,16 @@ class ContentChanged(Conflict):
         self.details = {"approval": current.model_dump(mode="json", exclude={"type"})}
 
 
+def _as_sent(request: ApprovalRequest, first: FirstApproval | None) -> ApprovalRequested:
+    return ApprovalRequested(
+        approval_id=request.approval_id,
+        expires_at=request.expires_at,
+        items=sent_items(request.items, first),
+        terms=request.terms,
+        first=first and approved_first(first),
+    )
+
+
 def _check_content(
     request: ApprovalRequest, first: FirstApproval | None, submitted: SubmittedDecision
 ) -> None:
@@ -175,13 +195,7 @@ def _check_content(
 
     They may be missing from a rejection, and as long as the content is that of the request.
     """
-    sent = ApprovalRequested(
-        approval_id=request.approval_id,
-        expires_at=request.expires_at,
-        items=sent_items(request.items, first),
-        terms=request.terms,
-        first=first and approved_first(first),
-    )
+    sent = _as_sent(request, first)
     before, now = (tuple(item.digest for item in one.items) for one in (request, sent))
     if submitted.digests != now and (submitted.digests, before) != ((), now):
         if not (submitted.rejects and submitted.digests in ((), before)):
@@ -218,7 +232,7 @@ async def decide(
     with suppress(Conflict) if submitted.rejects else nullcontext():
         first = await read_first(slots, request, key)
     if first is not None and first.answer_id == submitted.decision_id:
-        return DecisionResult(first, won=True)
+        return DecisionResult(first, won=True, sent=_as_sent(request, first))
     _check_content(request, first, submitted)
     decisions = tuple([await _item_decision(item, submitted, check, first) for item in request.items])
     known = {item.tool_call_id for item in request.items}
@@ -240,12 +254,14 @@ async def decide(
     )
     if submitted.link is not None:
         use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
-        await use_link(slots, submitted.link, request, use, now, key)
+        shown = (request, _as_sent(request, first))
+        calls = [digest_of_calls([item.digest for item in one.items]) for one in shown]
+        await use_link(slots, submitted.link, request, calls, use, now, key)
     if request.approvers > 1 and reply.outcome != "rejected":
         if first is None:
             first = await store_first(slots, reply, key)
             if first.answer_id == reply.answer_id:
-                return DecisionResult(first, won=True)
+                return DecisionResult(first, won=True, sent=_as_sent(request, first))
             _check_content(request, first, submitted)
         reply = confirming(reply, first)
     return _result(await stored_reply(slots, request, reply, key), submitted)

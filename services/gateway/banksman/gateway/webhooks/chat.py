@@ -98,6 +98,7 @@ def _content(
         case "approval.requested":
             items: list[dict[str, Any]] = data["items"]
             lines = [f"{'A call waits' if len(items) == 1 else f'{len(items)} calls wait'} for approval:"]
+            lines += _changed(data.get("first"), shown)
             lines += [call(item) for item in items[:MAX_CALLS]]
             lines += [f"and {len(items) - MAX_CALLS} more"] if len(items) > MAX_CALLS else []
             return lines, "Decide", f"approvals/{quote(data['approval_id'])}/{link}"
@@ -112,6 +113,13 @@ def _content(
             return [f"A run has ended: {shown(data['status'])}"], "Show it", f"runs/{data['run_id']}"
         case _:
             return ["This is a test message of Banksman."], "", ""
+
+
+def _changed(first: dict[str, Any] | None, shown: Callable[[str], str]) -> list[str]:
+    if first is None:
+        return []
+    scope = f", remembered for the {first['remember']}" if first["remember"] else ""
+    return [f"{shown(first['by'])} approved it as follows{scope}. A second user must approve the same."]
 
 
 def _call(item: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from banksman.contracts.wire import Stored, Token
+from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN, Caller
@@ -152,6 +153,7 @@ async def build(base: Foundation) -> None:
     await enter(store.view)
     await enter(background.running("webhook-deliveries", deliveries.run))
     await enter(background.running("webhook-queue", queue.run))
+    base.services[Decisions].on_first.append(queue.on_first)
     base.services.add(Webhooks(store, queue, sender, recipients, clock, key), signer, devices, receivers)
 
 

@@ -20,9 +20,11 @@ from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
 from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
+from banksman.contracts.event_frames import event_data
 from banksman.contracts.events import Event
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonValue
+from banksman.contracts.work import FirstApproval
 from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.approvals.links import ApprovalLink, digest_of_calls, signed_link
@@ -99,10 +101,23 @@ class WebhookQueue:
             await self._put(receiver, conversation_id, events.log_epoch, event)
 
     async def _put(self, webhook: Webhook, conversation_id: str, log_epoch: str, event: Event) -> None:
-        source = f"{webhook.id}\n{conversation_id}\n{log_epoch}\n{event.seq}"
         frame = json.loads(encoded_event(event, conversation_id, log_epoch, event.seq - 1))
         ids = {"conversation_id": conversation_id, "run_id": event.run_id, "seq": event.seq}
-        data: dict[str, JsonValue] = {**frame["data"], **ids}
+        await self._queue(webhook, f"{conversation_id}\n{log_epoch}\n{event.seq}", event, frame["data"] | ids)
+
+    async def on_first(self, first: FirstApproval, sent: ApprovalRequested) -> None:
+        """Queue an approval request again if the first of two users changed what the second one approves."""
+        if tuple(item.digest for item in sent.items) == first.digests:
+            return
+        event = Event(seq=1, ts=first.decided_at, run_id=first.run_id, data=sent)
+        data = event_data(event) | {"conversation_id": first.conversation_id, "run_id": first.run_id}
+        for receiver in await self._store.receivers(first.tenant):
+            own = receiver.device is not None and receiver.created_by == first.by
+            if _selects(receiver, event) and not own:
+                await self._queue(receiver, f"{first.approval_id}\n{first.answer_id}", event, data)
+
+    async def _queue(self, webhook: Webhook, source: str, event: Event, data: dict[str, JsonValue]) -> None:
+        source = f"{webhook.id}\n{source}"
         message_id = f"msg-{digest(source.encode())[:32]}"
         link = _link(webhook, event, self._key)
         await self.put(_queued(webhook, message_id, event.data.type, event.ts, data, link))
