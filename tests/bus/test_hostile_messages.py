@@ -110,7 +110,7 @@ BUCKETS = [
     for stream in app_topology(BUDGET).streams
     if stream.name.startswith("KV_")
 ]
-STORES = (names.SNAPSHOTS, names.OUTPUTS, names.WORKSPACES)
+STORES = (names.SNAPSHOTS, names.ARCHIVE, names.OUTPUTS, names.WORKSPACES)
 
 
 def _key(bucket: str, token: str) -> str:

@@ -62,6 +62,7 @@ def plant(root: Path) -> None:
         os.chown(path, owner.st_uid, owner.st_gid)
 
 
+@pytest.mark.parametrize("server", [PROGRAM, StdioServer(command=PROGRAM.command)], ids=["secrets", "none"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -74,12 +75,13 @@ def plant(root: Path) -> None:
         "git -C /workspace log -p --all; git -C /workspace add harmless.py",
     ],
 )
-async def test_planted_files_do_not_run_with_the_secrets_of_a_program(
-    servers: McpClient, runner: Runner, command: str
+async def test_planted_files_do_not_run_in_a_program(
+    servers: McpClient, runner: Runner, command: str, server: StdioServer
 ) -> None:
+    """P4: nor without secrets: a call of the program may need no approval, while `bash` needs one."""
     root = runner.workspace.directory
     plant(root)
-    outcome = await ran(servers, runner, command)
+    outcome = await ran(servers, runner, command, server)
     assert outcome.error_kind is None, outcome.value
     assert not (root / "stolen").exists(), (root / "stolen").read_text()
 
@@ -97,22 +99,21 @@ async def test_a_program_starts_in_an_empty_read_only_directory_and_is_given_the
     ]
 
 
-async def test_git_of_a_program_without_secrets_reads_the_workspace_and_runs_no_hook(
+async def test_git_reads_a_repository_of_the_workspace_only_if_the_server_allows_it(
     servers: McpClient, runner: Runner
 ) -> None:
-    """A server with variables may allow it: an administrator trusts the repository then."""
+    """An administrator trusts its settings then; hooks do not run even so."""
     root = runner.workspace.directory
     plant(root)
     (root / ".gitattributes").unlink()
     commit = f"cd /workspace; git add sub; {COMMIT} -qm first; git log --oneline"
     log = "git -C /workspace log --oneline"
-    allowed = {"TOKEN": TOKEN, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "false"}
-    done = await ran(servers, runner, commit, StdioServer(command=PROGRAM.command))
-    refused = await ran(servers, runner, log)
-    trusted = await ran(servers, runner, log, StdioServer(command=PROGRAM.command, env=allowed))
+    allowed = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "false"}
+    done = await ran(servers, runner, commit, StdioServer(command=PROGRAM.command, env=allowed))
     assert str(done.value["result"]).endswith("first\n")
-    assert "dubious ownership" in str(refused.value["result"])
-    assert str(trusted.value["result"]).endswith("first\n")
+    for server in (PROGRAM, StdioServer(command=PROGRAM.command)):
+        refused = await ran(servers, runner, log, server)
+        assert "dubious ownership" in str(refused.value["result"])
     assert not (root / "stolen").exists()
 
 

@@ -64,7 +64,10 @@ _SAFE = {
     # modules of its current directory nor of its home.
     "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1",
-    # Git runs no hook and no monitor of a repository.
+    # Git refuses the repositories of the workspace as those of another user, unless the variables of the
+    # server replace this one: their settings name programs, such as filters. It runs no hook even then.
+    # https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
+    "GIT_TEST_ASSUME_DIFFERENT_OWNER": "true",
     "GIT_CONFIG_COUNT": "2",
     "GIT_CONFIG_KEY_0": "core.hooksPath",
     "GIT_CONFIG_VALUE_0": "/dev/null",
@@ -73,10 +76,6 @@ _SAFE = {
     "BANKSMAN_WORKSPACE": WORKSPACE,
 }
 """Variables of all programs; those of a server replace them."""
-_WITH_SECRETS = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "true"}
-"""With this variable Git treats repositories as those of another user, and refuses them unless the variables
-of the server allow them: their configuration may name further programs, such as filters.
-https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory"""
 _SCRIPT = f"""
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
 exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT} || exit 125
@@ -268,7 +267,7 @@ async def _accepted(
 
 def _environment(server: StdioServer) -> bytes:
     """Return the variables for the script: each ends with NUL, and an empty variable ends the list."""
-    variables = {**_SAFE, **(_WITH_SECRETS if server.env else {}), **server.env}
+    variables = {**_SAFE, **server.env}
     return b"".join(f"{name}={value}\0".encode() for name, value in variables.items()) + b"\0"
 
 
