@@ -15,13 +15,15 @@ from a2a.client import ClientConfig, create_client
 from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 
+from banksman import sdk
 from banksman.contracts.ids import new_id
+from banksman.contracts.messages import PERSON, Provenance
 from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_a2a import user_message
 from tests.support.client import Client
 from tests.support.polling import eventually
-from tests.support.system import System
+from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Body = dict[str, Any]
@@ -370,3 +372,84 @@ async def test_a_queued_message_keeps_its_author(http: httpx.AsyncClient, play: 
     await posted(http, f"/context/approvals/{mine['approval_id']}", all="reject")
 
     assert await status(http, queued["run_id"]) == "awaiting_approval"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (PERSON, "completed"),
+        (Provenance(author="client"), "awaiting_approval"),
+        (Provenance(author="client", typed="Read my page"), "awaiting_approval"),
+    ],
+)
+async def test_a_client_states_over_nats_what_a_person_typed(
+    nats: sdk.Client, http: httpx.AsyncClient, fetcher: str, url: str, typed: Provenance, expected: str
+) -> None:
+    conversation = await nats.create_conversation(model=fetcher)
+    run = await nats.send(conversation, f"See {url}", provenance=typed)
+
+    assert await status(http, run.run_id) == expected
+
+
+@pytest.mark.parametrize("interface", ["websocket", "nats"])
+@pytest.mark.parametrize(
+    ("typed", "expected"), [(PERSON, "completed"), (Provenance(author="client"), "awaiting_approval")]
+)
+async def test_a_typed_message_to_an_open_run_names_hosts(
+    nats: sdk.Client,
+    http: httpx.AsyncClient,
+    client: Client,
+    play: Play,
+    url: str,
+    typed: Provenance,
+    expected: str,
+    interface: str,
+) -> None:
+    """The run waits for an approval of the fetch; the message replaces the request, and names the host."""
+    fetch = ScriptedReply(tool_calls=(ScriptedCall(name="web_fetch", arguments={"url": url}),))
+    conversation = await new_conversation(http, play(fetch, fetch, ScriptedReply(text="Done.")))
+    await client.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+    run = await posted(http, f"/context/conversations/{conversation}/runs", content="Look it up.")
+    assert await status(http, run["run_id"]) == "awaiting_approval"
+    if interface == "nats":
+        steered = (await nats.send(conversation, f"See {url}", mode="steer", provenance=typed)).run_id
+    else:
+        fields = {} if typed == PERSON else {"provenance": typed.model_dump(mode="json")}
+        steered = await client.chat(conversation, f"See {url}", mode="steer", **fields)
+    assert steered == run["run_id"]
+    await client.wait_for(lambda frame: frame["type"] == "approval.resolved")
+
+    async def fetched_again() -> bool:
+        return len(client.events(conversation, "tool_call.requested")) == 2
+
+    await eventually(fetched_again, WAIT_TIMEOUT_S)
+    assert await status(http, run["run_id"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("Go on.", "awaiting_approval"), ("See {url}", "completed")]
+)
+async def test_a_summary_names_no_host_and_the_message_of_the_run_does(
+    http: httpx.AsyncClient, model: ScriptedModel, play: Play, url: str, content: str, expected: str
+) -> None:
+    """A compaction replaces messages, also typed ones, by text that a model wrote."""
+    long = play(ScriptedReply(text=f"See {url}. " + "word " * 600), by="count", at_end="repeat")
+    fetch = ScriptedReply(tool_calls=(ScriptedCall(name="web_fetch", arguments={"url": url}),))
+    fetching = model.play(new_id("fetch-"), (fetch, ScriptedReply(text="Done.")), by="count")
+    assistant = {"model": long, "limits": {"context_tokens": 4_000}, "tools": {"enabled": True}}
+    made = await posted(http, "/context/assistants", **assistant)
+    created = await posted(http, "/context/conversations", assistant=made["id"])
+    path = f"/context/conversations/{created['conversation_id']}"
+
+    async def kinds() -> list[str]:
+        events = (await http.get(f"{path}/events", params={"detail": "full"})).json()["items"]
+        return [one["type"] for one in events]
+
+    while "history.compacted" not in await kinds():
+        run = await posted(http, f"{path}/runs", content=f"See {url}")
+        assert await status(http, run["run_id"]) == "completed"
+    roomy = {**assistant, "model": fetching, "limits": {"context_tokens": 100_000}}
+    assert (await http.put(f"/context/assistants/{made['id']}", json=roomy)).is_success
+    run = await posted(http, f"{path}/runs", content=content.format(url=url))
+    assert await status(http, run["run_id"]) == expected
+    assert "tool_call.requested" in await kinds()

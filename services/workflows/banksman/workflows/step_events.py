@@ -17,7 +17,7 @@ from banksman.contracts.events import (
     WorkflowProgress,
 )
 from banksman.contracts.ids import digest
-from banksman.contracts.messages import AssistantMessage, ToolMessage, typed_text
+from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, call_digest, failed
 from banksman.contracts.workflows import (
     AgentRunStep,
@@ -42,6 +42,7 @@ from banksman.runs.approval.policy import (
     hosts_fetched,
     remembered_decisions,
     treated,
+    typed_in,
 )
 from banksman.runs.state import Conversation, Run
 
@@ -148,7 +149,7 @@ class RequestedSteps:
                 self.tools[call.name],
                 run.settings.approval_policy,
                 remembered=remembered,
-                message_text=typed_text(run.message.content, run.message.provenance),
+                message_text=typed_in(run, state.history),
                 fetched_hosts=fetched_hosts,
             )
             for step, call in calls

@@ -16,14 +16,14 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Coverage, Preview
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
-from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, typed_text
 from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.approval.commands import is_fixed
 from banksman.runs.approval.rules import ruling
-from banksman.runs.state import OpenApproval
+from banksman.runs.state import OpenApproval, Run
 
 BASH = "bash"
 WEB_FETCH = "web_fetch"
@@ -141,6 +141,15 @@ def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
             case _:
                 pass
     return frozenset(fetched)
+
+
+def typed_in(run: Run, history: Sequence[Message]) -> str:
+    """Return the text that a person typed in the message of a run, and in later messages to the open run."""
+    users = [one for one in (*history, *run.steering) if isinstance(one, UserMessage)]
+    ids = [one.message_id for one in users]
+    own = run.message.message_id
+    sent = users[ids.index(own) + 1 :] if own in ids else run.steering
+    return "\n".join(typed_text(one.content, one.provenance) for one in (run.message, *sent))
 
 
 def host_of(arguments: JsonObject) -> str | None:

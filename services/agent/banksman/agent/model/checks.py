@@ -19,12 +19,12 @@ from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision, RunSettings
 from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
-from banksman.contracts.messages import Usage, typed_text
+from banksman.contracts.messages import Usage
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
 from banksman.quotas.stored import MessageRoom
-from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions
+from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions, typed_in
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
 from banksman.runs.runners.placement import Placements
@@ -117,11 +117,13 @@ class CallPolicy:
     facts: CallFacts
     remembered: Mapping[Pattern, Decision]
     fetched_hosts: frozenset[str]
+    typed: str
+    """The text of the run that a person typed, which names hosts."""
 
     @classmethod
     def of(cls, state: Conversation, run: Run, facts: CallFacts) -> CallPolicy:
         remembered = remembered_decisions((*state.remembered, *run.remembered))
-        return cls(run, facts, remembered, hosts_fetched(state.history))
+        return cls(run, facts, remembered, hosts_fetched(state.history), typed_in(run, state.history))
 
     def check(self, requested: RequestedCall, call: ToolCall) -> CheckedCall:
         if requested.arguments_error is not None:
@@ -148,7 +150,7 @@ class CallPolicy:
             tool,
             self.run.settings.approval_policy,
             remembered=self.remembered,
-            message_text=typed_text(self.run.message.content, self.run.message.provenance),
+            message_text=self.typed,
             fetched_hosts=self.fetched_hosts,
         )
 
