@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from banksman.cli.broker.accounts import Variable, key_variable, user_names
+from banksman.cli.broker.accounts import MONITORING_VARIABLE, Variable, key_variable, user_names
 from banksman.cli.broker.server import Cluster, Tls, render_config
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"
@@ -93,6 +93,7 @@ def _rendered(
         host="0.0.0.0",
         http_port=MONITORING_PORT,
         http_host="0.0.0.0",
+        http_path=MONITORING_VARIABLE,
         server_name=name,
         store_dir=STORE_DIR,
         budget=None,

@@ -218,13 +218,18 @@ def test_keys_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) 
     first = json.loads(banksman("keys", "deployment", str(tmp_path), "--json").stdout)
     again = json.loads(banksman("keys", "deployment", str(tmp_path), "--json").stdout)
 
-    private = [path for path in tmp_path.rglob("*") if path.suffix in (".nk", ".key")]
+    private = [path for path in tmp_path.rglob("*") if path.suffix in (".nk", ".key", ".path")]
     assert first == again
     assert all(key.startswith("U") for key in first.values())
     assert {oct(path.stat().st_mode & 0o777) for path in private} == {"0o600"}
     assert (tmp_path / "gateway/approvals.key").read_text() == (tmp_path / "agent/approvals.key").read_text()
     public = [line.partition("=")[2] for line in (tmp_path / "nats/public.env").read_text().splitlines()]
-    assert {key[0] for key in public} == {"U"}  # a seed begins with S
+    assert {key[0] for key in public} == {"U", "/"}  # a seed begins with S
+    (path,) = {file.read_text() for file in tmp_path.glob("*/monitoring.path")}
+    assert public[-1] == path and len(path) > 30
+    assert {file.parent.name for file in tmp_path.glob("*/*.nk")} < {
+        file.parent.name for file in tmp_path.glob("*/monitoring.path")
+    }
 
 
 def test_doctor_names_the_remedy_for_a_missing_sandbox(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from banksman.bus.storage.log import EventLog
 from banksman.bus.storage.objects import Objects, owned_name
 from banksman.bus.storage.slots import CallSlots
 from banksman.cli.broker.accounts import (
+    MONITORING_VARIABLE,
     TENANT_CONNECTIONS,
     Tenant,
     Variable,
@@ -387,6 +388,7 @@ def test_deployed_configuration_equals_the_tested_one() -> None:
         host="0.0.0.0",
         http_port=8222,
         http_host="0.0.0.0",
+        http_path=MONITORING_VARIABLE,
         store_dir="/data",
         budget=None,
     )

@@ -53,7 +53,7 @@ class ServerDisk:
     """The storage of one server, as of at most `INTERVAL_S` ago while `watch` runs."""
 
     def __init__(self, settings: NatsSettings) -> None:
-        self._url = settings.monitoring_url
+        self._url = settings.monitoring
         # In a cluster two other servers store what this one cannot.
         self._alone = settings.replicas == 1
         self._suspected = asyncio.Event()

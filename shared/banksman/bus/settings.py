@@ -37,6 +37,10 @@ def _is_server_url(url: str) -> bool:
         return False
 
 
+MONITORING_PATH = "monitoring.path"
+"""Name of the file with the secret path of the monitoring endpoints, which every web page may read."""
+
+
 class NatsSettings(BaseModel):
     """Servers and credentials of a connection to NATS."""
 
@@ -62,6 +66,14 @@ class NatsSettings(BaseModel):
     """HTTP monitoring URL of the server, which shows whether a single server syncs every write."""
     replicas: Annotated[Replicas, BeforeValidator(_number)] = 1
     """Number of servers that store each stream: 1, or 3 in a cluster. With fewer, services are not ready."""
+
+    @property
+    def monitoring(self) -> str | None:
+        """`monitoring_url`, with the path that `banksman keys deployment` wrote beside the seed, if any."""
+        path = self.nkey_seed_file and self.nkey_seed_file.with_name(MONITORING_PATH)
+        if self.monitoring_url is None or path is None or not path.exists():
+            return self.monitoring_url
+        return self.monitoring_url.rstrip("/") + path.read_text(encoding="ascii")
 
     @property
     def urls(self) -> list[str]:

@@ -121,7 +121,7 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
     A single server must sync every write (`sync_interval: always`), because otherwise a power cut loses
     acknowledged messages. The check reads this from `monitoring_url` of the connection's settings.
     """
-    server = await _verify_server(bus.settings.monitoring_url, topology)
+    server = await _verify_server(bus.settings.monitoring, topology)
     if _JETSTREAM_OFF in server:
         return tuple(server)
     findings: list[str] = []

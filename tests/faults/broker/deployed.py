@@ -47,7 +47,8 @@ class DeployedCluster:
             public = str(self.directory / "keys" / "nats" / "public.env")
             self.launch(node, "nats", "--config", str(config), "--public-keys", public)
         for node in NODES:
-            url = f"http://127.0.0.1:{self.ports[node][str(MONITORING_PORT)]}/healthz"
+            path = (self.directory / "keys" / "nats" / "monitoring.path").read_text()
+            url = f"http://127.0.0.1:{self.ports[node][str(MONITORING_PORT)]}{path}/healthz"
             wait_ready(url, lambda node=node: self._ended(node))
 
     def use(self, replicas: int) -> None:

@@ -86,6 +86,9 @@ STORAGE_VARIABLES = StorageLimits(
     *(Variable(f"BANKSMAN_STORAGE_{part}") for part in ("SERVER", "APP", "RUN"))
 )
 
+MONITORING_VARIABLE = Variable("BANKSMAN_MONITORING_PATH")
+"""The secret path of the monitoring endpoints, which `banksman keys deployment` chooses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:

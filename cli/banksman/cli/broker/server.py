@@ -72,7 +72,7 @@ def render_config(
     http_port: int | None = None,
     host: str = "127.0.0.1",
     http_host: str = "127.0.0.1",
-    http_path: str = "",
+    http_path: str | Variable = "",
     server_name: str = "nats",
     store_dir: str,
     budget: StorageBudget | None,
@@ -205,7 +205,7 @@ class BrokerAccess:
 
     @property
     def monitoring_url(self) -> str | None:
-        return self._nats.monitoring_url
+        return self._nats.monitoring
 
     async def in_app(self, act: Callable[[Bus], Awaitable[T]], *, needs: tuple[str, ...] = ()) -> T:
         """Call a function with a connection in APP; raise `NotReady` if a stream in `needs` is missing."""

@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
+from banksman.bus.settings import MONITORING_PATH
 from banksman.cli import output
-from banksman.cli.broker.accounts import generate_keys, key_variable, user_names
+from banksman.cli.broker.accounts import MONITORING_VARIABLE, generate_keys, key_variable, user_names
 from banksman.cli.broker.server import SERVER_ENVIRONMENT, executable, storage_limits
 from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
 from banksman.cli.settings import DEPLOYED_STORAGE_BYTES, UpSettings
-from banksman.cli.state import DataDir, write_signing_key
+from banksman.cli.state import DataDir, write_private, write_signing_key
 from banksman.contracts.administration import DEFAULT_RIGHTS, RIGHTS
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
@@ -32,8 +33,9 @@ _APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT, users.WORKFLOWS)
 def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool) -> Exit:
     """Create missing keys of a deployment, in one directory per service.
 
-    `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, and `nats/public.env` for
-    the server, which receives public keys only. A runner in `runners` has its own key and directory.
+    `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, `monitoring.path`, and
+    `nats/public.env` for the server, which receives public keys and that path only. A runner in `runners` has
+    its own key and directory.
     """
     public: dict[str, str] = {}
     for user in user_names(runners=runners):
@@ -41,7 +43,12 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     _share_signing_key(directory)
     server = directory / "nats"
     server.mkdir(mode=0o700, exist_ok=True)
+    path = f"/{secrets.token_urlsafe(24)}"
+    for folder in (server, *(file.parent for file in directory.glob("*/*.nk"))):
+        write_private(folder / MONITORING_PATH, path.encode())
+        path = (folder / MONITORING_PATH).read_text(encoding="ascii")
     lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
+    lines.append(f"{MONITORING_VARIABLE.name}={path}\n")
     (server / PUBLIC_KEYS).write_text("".join(lines), encoding="ascii")
     output.print_result(public, f"keys of {len(public)} users in {directory}", as_json=as_json)
     return Exit.OK

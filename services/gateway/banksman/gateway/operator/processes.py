@@ -135,7 +135,7 @@ def _state(reply: Message) -> ServiceState | None:
 
 async def _nats(bus: Bus) -> NatsState:
     info = await jetstream.call(bus, api("STREAM.INFO", EVENTS))
-    used, most, problem = await _storage(bus.settings.monitoring_url)
+    used, most, problem = await _storage(bus.settings.monitoring)
     version = bus.nc.connected_server_version
     return NatsState(
         version=f"{version.major}.{version.minor}.{version.patch}",
