@@ -18,6 +18,8 @@ from banksman.bus.names import EVENTS
 from banksman.bus.settings import NatsSettings
 from banksman.contracts import subjects
 from banksman.model_server import ScriptedReply
+from tests.golden_stores.stores import SERVICES
+from tests.golden_stores.stores import banksman as operate
 from tests.scenarios.conftest import Play, model_requests, nats_url, operator_seed
 from tests.scenarios.test_tenant_deletion import banksman
 from tests.support.client import Client
@@ -99,3 +101,28 @@ async def test_an_archived_conversation_is_read_on_every_interface_and_continues
     assert outcome["content"] == "The second."
     assert "The first." in json.dumps(model_requests(model, name)[-1])
     assert (await events(own_system, conversation))[: len(before)] == before
+
+
+async def test_a_backup_contains_the_archive(own_system: System, play: Play, tmp_path: Path) -> None:
+    """The restored system, whose logs have a new epoch, reads and continues the conversation."""
+    name = play(ScriptedReply(text="The first."), ScriptedReply(text="The second."))
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+        conversation = await client.create(name)
+        await client.run(conversation, "one")
+    before = await events(own_system, conversation)
+    restart(own_system, **AT_ONCE)
+    await eventually(lambda: is_archived(own_system, conversation), WAIT_TIMEOUT_S)
+    assert (await banksman(own_system, "backup", str(tmp_path / "backup")))[0] == 0
+    own_system.stop()
+    data = ("--data-dir", str(own_system.data_dir))
+    operate(own_system, "up", "--detach", *data, *(word for one in SERVICES for word in ("--without", one)))
+    operate(own_system, "restore", str(tmp_path / "backup"), "--force", *data)
+    operate(own_system, "down", *data)
+    own_system.start()
+    after = await events(own_system, conversation)
+    assert [one["data"] for one in after] == [one["data"] for one in before]
+    assert await banksman(own_system, "check") == (0, [])
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+        await client.request("subscribe", conversation_id=conversation, after_seq=len(before))
+        outcome = await client.run(conversation, "two")
+    assert outcome["content"] == "The second."
