@@ -18,7 +18,7 @@ from tests.support.model_server import ModelServer
 from tests.support.web_server import web_server
 
 from banksman.cli.machine import free_port
-from banksman.gateway.settings import Upstream
+from banksman.gateway.settings import Dialect, Upstream
 from banksman.model_server.script import ScriptedReply
 from banksman.runtime import redaction
 
@@ -149,9 +149,9 @@ async def test_error_with_an_escaped_key_is_passed_on_without_it(
     def handler(_: web.Request) -> web.Response:
         return web.Response(text=written, status=status, content_type=content_type)
 
-    dialect = {CHAT: "openai", "/v1/messages": "anthropic"}.get(path, "responses")
+    dialects: dict[str, Dialect] = {CHAT: "openai", "/v1/messages": "anthropic", "/v1/responses": "responses"}
     async with upstream_of(handler) as url:
-        keyed = Upstream(name="u", base_url=url, dialects=(dialect,), normalise=normalise)
+        keyed = Upstream(name="u", base_url=url, dialects=(dialects[path],), normalise=normalise)
         async with start_passing(keyed) as passing, passing.http as http:
             response = await http.post(path, json=body(stream=content_type == "text/event-stream"))
     assert response.status_code == status

@@ -20,7 +20,7 @@ from banksman.contracts.events import Event, RunStarted
 from banksman.contracts.work import ArchiveConversation, DeleteConversation
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import LogHeads, survey
+from banksman.log_integrity.heads import lost_ends
 from banksman.model_server import ScriptedReply
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.state import Conversation
@@ -54,9 +54,9 @@ async def objects(bus: Bus, agent: Agent) -> int:
 
 
 async def problems(bus: Bus, agent: Agent) -> list[str]:
-    found = [one.problem async for one in check_logs(bus, subject(agent))]
-    damaged = (await survey(LogHeads(bus))).damaged
-    return found + [one.problem for one in damaged if one.conversation_id == agent.conversation]
+    found = [problem async for _, problem in check_logs(bus, subject(agent))]
+    lost = await lost_ends(bus)
+    return found + [problem for log, problem in lost.items() if log.endswith(agent.conversation)]
 
 
 async def test_an_archived_conversation_is_read_continued_and_archived_again(
@@ -161,7 +161,7 @@ async def test_a_lost_archive_is_damage(agent: Agent, server: ModelServer, bus: 
     async with DamagedLogs(bus) as damaged:
         with pytest.raises(LogDamaged):
             await ConversationLog(bus, damaged).read(agent.tenant, agent.conversation)
-        await damaged.clear(agent.tenant, agent.conversation)
+        await damaged.clear(f"{agent.tenant}.{agent.conversation}")
 
 
 async def test_the_archive_of_a_deleted_conversation_is_deleted(
