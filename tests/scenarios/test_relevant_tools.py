@@ -23,13 +23,13 @@ pytestmark = pytest.mark.timeout(180)
 __all__ = ["observer"]
 
 THEMES = ("harbour", "orchard", "observatory", "quarry")
-MANY = 20
+MANY = 19
 """The tools of each theme; with those of the workspace they exceed one request."""
 
 
 @pytest.fixture
 async def crowd(system: System, observer: ToolServer) -> AsyncGenerator[str]:
-    """Serve eighty tools in a process; yields the common prefix of their names."""
+    """Serve 76 tools in a process; yields the common prefix of their names."""
     box, mark = Toolbox(), new_id("z").replace("-", "")[:12]
 
     def add(theme: str, number: int) -> None:
@@ -55,7 +55,7 @@ async def test_message_history_and_assistant_select_among_many_tools(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
 ) -> None:
     """R26, R33: categories in the message are complete; called and pinned tools stay."""
-    lonely, pinned = f"{crowd}_quarry_19", f"{crowd}_orchard_19"
+    lonely, pinned = f"{crowd}_quarry_{MANY - 1}", f"{crowd}_orchard_{MANY - 1}"
     model_name = play(
         ScriptedReply(tool_calls=(ScriptedCall(name=lonely, arguments={}),)),
         ScriptedReply(text="Well."),
