@@ -29,9 +29,11 @@ async def test_a_run_continues_after_a_flood_of_calls(
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "Sorry.")
-    results = result_texts(model_requests(model, name)[-1]["messages"])
+    messages = model_requests(model, name)[-1]["messages"]
+    results = result_texts(messages)
     refused = ["at most 32 calls" in text for text in results]
     assert refused == [False] * 32 + [True] * (min(calls, 1_600) - 32)
+    assert ("Further calls were left out" in str(messages)) == (calls > 1_600)
 
 
 def result_texts(messages: list[dict[str, Any]]) -> list[str]:

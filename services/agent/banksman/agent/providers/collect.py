@@ -19,8 +19,8 @@ MAX_STREAMED_CHARS = MAX_REPLY_CHARS + 128 * 1024
 """Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
 
 MAX_CALLS = 1_600
-"""Maximum calls of a reply; further ones are left out. Approval requests for all of them fit into one
-commit."""
+"""Maximum calls of a reply; further ones are left out, which its text says. Approval requests for all of them
+fit into one commit."""
 
 _CALL_CHARS = 64
 """Characters that each call counts in addition to its arguments."""
@@ -133,6 +133,9 @@ class ReplyBuilder:
             # Vendors report the usage at the end of the stream, which was not read. They charge it anyway.
             read = (self._chars + self._reasoning_chars) // _CHARS_PER_TOKEN
             usage = usage.model_copy(update={"output_tokens": max(usage.output_tokens, read)})
+        if self.last_call >= MAX_CALLS == len(self._calls):
+            # The model reads it with the results, and would otherwise count on the calls that are missing.
+            self._text.append(f"\n\n[Further calls were left out: a reply has at most {MAX_CALLS} calls.]")
         return ModelReply(
             text=without_secrets(well_formed("".join(self._text))) or None,
             calls=tuple(call.raw() for _, call in sorted(self._calls.items())),
