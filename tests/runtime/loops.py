@@ -6,12 +6,15 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from faststream.nats import NatsRouter
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.catalog import Providers
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores
@@ -230,6 +233,11 @@ async def started(process: ServiceProcess, main: Coroutine[object, object, None]
     await running
 
 
+def warming(bus: Bus) -> AbstractAsyncContextManager[object]:
+    providers = Providers(ProviderSettings())
+    return bus.background.running("warm-up", partial(providers.warm, "openai:gpt-5-mini"))
+
+
 LIMITS = DiskLimits(low_bytes=0, low_percent=0, full_bytes=0, full_percent=0)
 LOOPS: dict[str, Component] = {
     "memory": lambda bus: bus.background.running("memory", Memory().watch),
@@ -256,6 +264,7 @@ LOOPS: dict[str, Component] = {
     "tool-registry": registry,
     "upstream-models": upstreams,
     "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),
+    "warm-up": warming,
     "webhook-deliveries": gateway,
     "webhook-queue": gateway,
     "workspaces": runner,

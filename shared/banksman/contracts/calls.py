@@ -84,9 +84,9 @@ class CallReply(Stored):
 
     answer: CallReplyKind
     reason: str | None = None
-    runner_epoch: int | None = None
+    runner_epoch: int | None = Field(default=None, exclude_if=lambda epoch: epoch is None)
     """Of the process of a tool server that replies to `PRESENCE`."""
-    leased_at: int | None = None
+    leased_at: int | None = Field(default=None, exclude_if=lambda revision: revision is None)
     """The revision with which this process took its lease. Earlier processes that do not reply have ended."""
 
 
