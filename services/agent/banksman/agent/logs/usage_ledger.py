@@ -151,9 +151,9 @@ class UsageLedger:
             return
         consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
         counted = CountedCommit(commit.stream_seq, commit.time, consumed, stored_size(commit.payload_bytes))
-        self._account(usage_key(commit.subject.split(".")[1])).since.append(counted)
+        self._account(usage_key(commit.subject.split(".")[1])).add(counted)
         if consumed.requests:
-            self._account(ALL_TENANTS).since.append(replace(counted, stored_bytes=0))
+            self._account(ALL_TENANTS).add(replace(counted, stored_bytes=0))
         self._upto = commit.stream_seq
         self._advanced.set()
 
@@ -299,6 +299,11 @@ class Account:
     _counted: UsageTotals = NOTHING
     """The stored totals and the first `_of_since` commits after them."""
     _of_since: int = 0
+
+    def add(self, commit: CountedCommit) -> None:
+        """Count a commit, unless the totals that another process has stored contain it."""
+        if commit.stream_seq > self.stored.upto:
+            self.since.append(commit)
 
     def now(self) -> UsageTotals:
         for commit in islice(self.since, self._of_since, None):
