@@ -319,4 +319,4 @@ def test_the_subject_reference_lists_channels_bodies_and_replies(bus: Bus) -> No
     assert {variant["$ref"].rpartition("/")[2] for variant in variants} <= document["components"][
         "schemas"
     ].keys()
-    assert len(variants) == 7
+    assert len(variants) == 8

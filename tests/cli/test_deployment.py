@@ -69,7 +69,8 @@ def deployment(reachable_dir: Path) -> Generator[Deployment]:
     deployment.nats_config()
     assert banksman(*deployment.command("keys")).returncode == 0
     with started(deployment.command("nats"), {}):
-        wait_for(f"http://127.0.0.1:{deployment.ports['8222']}/healthz")
+        path = (deployment.directory / "keys/nats/monitoring.path").read_text()
+        wait_for(f"http://127.0.0.1:{deployment.ports['8222']}{path}/healthz")
         provisioned = banksman(*deployment.command("provision"), **deployment.environment("provision"))
         assert provisioned.returncode == 0, provisioned.stderr
         yield deployment
