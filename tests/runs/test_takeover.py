@@ -172,7 +172,7 @@ def test_a_call_ends_only_after_the_broker_stored_its_void() -> None:
 def test_an_approval_request_is_stored_before_the_message_is_acked() -> None:
     """P3. The broker refuses the approval request repeatedly, after a commit and after a claim."""
     scenario = Scenario()
-    scenario.start(Plan((calls(needing_approval(), CallPlan("effect", lasts_s=2)),)))
+    scenario.start(Plan((calls(CallPlan("effect", lasts_s=2), needing_approval()),)))
     for _ in range(8):
         fail(scenario, "request approval", done=False)
         assert not scenario.work().acked
