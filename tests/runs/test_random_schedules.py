@@ -31,7 +31,7 @@ RARELY = {
     "cancel: during a model request": 30,
     "cancel: decided, not resumed": 10,
     "claim: takeover that ends the run at once": 40,
-    "end: failed crash_loop": 3,
+    "end: failed crash_loop": 1,
     "end: rejected rejected": 40,
     "queued, cancelled before": 30,
     "result: unavailable": 30,
