@@ -123,10 +123,10 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def _rank(tool: ToolDefinition, place: int, needs: Needs, category_used: bool) -> Rank:
-    name, category, about = _words_about(tool.name, tool.category, tool.description)
+    parts, name, category, about = _words_about(tool.name, tool.category, tool.description)
     return (
         tool.name in needs.always,
-        needs.spoken.issuperset(_WORD.findall(tool.name.lower())),
+        bool(parts) and parts <= needs.spoken,
         bool(name) and name <= needs.words,
         category_used or (bool(category) and category <= needs.words),
         needs.has_files and tool.category == WORKSPACE and tool.server is None,
@@ -139,9 +139,11 @@ def _rank(tool: ToolDefinition, place: int, needs: Needs, category_used: bool) -
 @lru_cache(maxsize=4_096)
 def _words_about(
     name: str, category: str, description: str
-) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+) -> tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]:
+    """Return the parts of a name, its words, those of the category, and those of name and description."""
+    parts = frozenset(_WORD.findall(name.lower()))
     named = words_of(name.replace("_", " "))
-    return named, words_of(category.replace("_", " ")), named | words_of(description)
+    return parts, named, words_of(category.replace("_", " ")), named | words_of(description)
 
 
 def _singular(word: str) -> str:
