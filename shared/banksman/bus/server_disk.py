@@ -128,20 +128,20 @@ class ServerDisk:
         except (OSError, KeyError, TypeError, ValueError) as error:
             logger.debug("%s does not report its storage: %r", self._url, error)
 
-    def _read(self, write_error: str | None, storage: Mapping[str, Any], limits: DiskLimits) -> None:
+    def _read(self, failure: str | None, storage: Mapping[str, Any], limits: DiskLimits) -> None:
         room = _room(storage, limits)
         text = room and room.described("NATS")
         self._full = text if room is not None and room.full else None
         low = text if self._full is None else None
         self._warnings = tuple(filter(None, (low, _all_streams(storage), *_streams(storage))))
-        self._failing(write_error)
-        show_volume("nats", room, failing=write_error is not None)
+        self._failing(failure)
+        show_volume("nats", room, failing=failure is not None)
 
-    def _failing(self, write_error: str | None) -> None:
-        if write_error != self._write_error:
-            logger.warning("%s", write_error or "NATS can store messages again")
-        self._write_error = write_error
-        if write_error is None or not self._alone:
+    def _failing(self, failure: str | None) -> None:
+        if failure != self._write_error:
+            logger.warning("%s", failure or "NATS can store messages again")
+        self._write_error = failure
+        if failure is None or not self._alone:
             self._failed = None if self._failed is None or self._failed.done() else self._failed
         elif not self.failed.done():
             self.failed.set_result(None)
