@@ -72,16 +72,22 @@ async def is_archived(system: System, conversation: str) -> bool:
         return await count_below(bus, EVENTS, subjects.conversation("local", conversation)) == 1
 
 
+async def archived(system: System, model: str) -> tuple[str, list[Any]]:
+    """Let a conversation with one run be archived; return its id and its events before."""
+    async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+        conversation = await client.create(model)
+        await client.run(conversation, "one")
+    before = await events(system, conversation)
+    restart(system, **AT_ONCE)
+    await eventually(lambda: is_archived(system, conversation), WAIT_TIMEOUT_S)
+    return conversation, before
+
+
 async def test_an_archived_conversation_is_read_on_every_interface_and_continues(
     own_system: System, model: ScriptedModel, play: Play, tmp_path: Path
 ) -> None:
     name = play(ScriptedReply(text="The first."), ScriptedReply(text="The second."))
-    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
-        conversation = await client.create(name)
-        await client.run(conversation, "one")
-    before = await events(own_system, conversation)
-    restart(own_system, **AT_ONCE)
-    await eventually(lambda: is_archived(own_system, conversation), WAIT_TIMEOUT_S)
+    conversation, before = await archived(own_system, name)
     assert await events(own_system, conversation) == before
     assert await banksman(own_system, "check") == (0, [])
     async with sdk.connect(nats_url(own_system), "local", nkey_seed_file=operator_seed(own_system)) as nats:
@@ -106,12 +112,7 @@ async def test_an_archived_conversation_is_read_on_every_interface_and_continues
 async def test_a_backup_contains_the_archive(own_system: System, play: Play, tmp_path: Path) -> None:
     """The restored system, whose logs have a new epoch, reads and continues the conversation."""
     name = play(ScriptedReply(text="The first."), ScriptedReply(text="The second."))
-    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
-        conversation = await client.create(name)
-        await client.run(conversation, "one")
-    before = await events(own_system, conversation)
-    restart(own_system, **AT_ONCE)
-    await eventually(lambda: is_archived(own_system, conversation), WAIT_TIMEOUT_S)
+    conversation, before = await archived(own_system, name)
     assert (await banksman(own_system, "backup", str(tmp_path / "backup")))[0] == 0
     own_system.stop()
     data = ("--data-dir", str(own_system.data_dir))

@@ -16,6 +16,7 @@ import zstandard
 from aiohttp import web
 from tests.agent.providers.histories import user
 from tests.support.deltas import Shown
+from tests.support.web_server import web_server
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -38,10 +39,10 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 @asynccontextmanager
 async def server(
     body: bytes, headers: dict[str, str], status: int = 200, times: int = 1
-) -> AsyncGenerator[tuple[str, list[web.BaseRequest]]]:
-    requests: list[web.BaseRequest] = []
+) -> AsyncGenerator[tuple[str, list[web.Request]]]:
+    requests: list[web.Request] = []
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(request: web.Request) -> web.StreamResponse:
         requests.append(request)
         await request.read()
         response = web.StreamResponse(status=status, headers=headers)
@@ -50,14 +51,10 @@ async def server(
             await response.write(body)
         return response
 
-    runner = web.ServerRunner(web.Server(handle))
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", requests
-    finally:
-        await runner.cleanup()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    async with web_server(app) as port:
+        yield f"http://127.0.0.1:{port}", requests
 
 
 @asynccontextmanager

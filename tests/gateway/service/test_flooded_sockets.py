@@ -17,7 +17,7 @@ import pytest
 from tests.gateway.conftest import SIGNING_KEY
 from tests.support.nats import Broker
 from tests.support.parked import resident_bytes
-from tests.support.polling import eventually
+from tests.support.polling import eventually, scripted_delay
 
 from banksman.cli.machine import free_port
 
@@ -136,7 +136,7 @@ async def flood_all(port: int, pid: int, frame: bytes, seconds: float) -> int:
             group.create_task(flood(port, number, frame, until))
         while asyncio.get_running_loop().time() < until:
             most = max(most, resident_bytes(pid))
-            await asyncio.sleep(0.05)
+            await scripted_delay(0.05)  # between two measurements
     return most
 
 
