@@ -407,6 +407,41 @@ async def test_server_replies_to_the_check_of_its_connection_and_to_no_unknown_c
             await cancelled(new_id("k"))
 
 
+async def test_only_a_later_process_replies_in_place_of_one_that_may_have_ended(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    """P2: only one reply reaches an agent, so a living process must always be the first."""
+
+    @box.tool(name=name)
+    def work() -> None:
+        """Do nothing."""
+
+    async def replying(epoch: int, renewed_at: int) -> int | None:
+        check = CancelCall(attempt=PRESENCE, runner_epoch=epoch, renewed_at=renewed_at)
+        subject = subjects.tool_cancel(name, agent.tenant, PRESENCE)
+        reply = await agent.bus.request(subject, check.model_dump_json().encode(), 0.5)
+        return CallReply.model_validate_json(reply).runner_epoch
+
+    async def leases() -> dict[int, int]:
+        found = Bucket(agent.bus, RUNNERS, RunnerLease)
+        entries = [entry async for entry in found.entries() if entry.key.startswith(name)]
+        return {entry.value.runner_epoch: entry.revision for entry in entries}
+
+    async with server(nats_server, name, box), deadline("no lease of both processes"):
+        await until_lease(agent, name, lambda found: len(found) == 1)
+        ((first, renewed_at),) = (await leases()).items()
+        async with server(nats_server, name, box):
+            await until_lease(agent, name, lambda found: len(found) == 2)
+            ((later, _),) = ((epoch, at) for epoch, at in (await leases()).items() if epoch != first)
+            for _ in range(8):
+                assert await replying(first, renewed_at) == first
+            assert await replying(later, 2**31) == later
+            former = 1
+            assert await replying(former, renewed_at) == later
+            with pytest.raises(TimedOut):
+                await replying(former, 2**31)
+
+
 @dataclass
 class _Lease:
     epoch: int

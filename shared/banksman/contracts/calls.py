@@ -138,7 +138,10 @@ class LateResult(Stored):
 
 PRESENCE = "presence"
 """The attempt of a cancel request that ends no call. The reply shows that the process which holds a lease is
-connected; every process of a tool server sends it."""
+connected. A later process of the same tool server replies in its place, `SUCCESSOR_S` later."""
+
+SUCCESSOR_S = 0.25
+"""Seconds that a later process leaves to the process that is checked: only one reply reaches the agent."""
 
 
 class CancelCall(Stored):
@@ -146,6 +149,10 @@ class CancelCall(Stored):
 
     attempt: Token
     reason: Literal["cancelled", "timeout"] = "cancelled"
+    runner_epoch: int | None = Field(default=None, exclude_if=lambda epoch: epoch is None)
+    """Of the process of a tool server whose `PRESENCE` is checked."""
+    renewed_at: int | None = Field(default=None, exclude_if=lambda revision: revision is None)
+    """The revision with which that process last renewed its lease."""
 
 
 PROGRESS_AFTER_S = 0.2

@@ -20,7 +20,7 @@ from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.leases import LEASE_TTL_S, instance_key
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallReply, CancelCall, RunnerLease
+from banksman.contracts.calls import SUCCESSOR_S, CallReply, CancelCall, RunnerLease
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.runs.runners.lease import Lease, LeaseLost
@@ -97,6 +97,11 @@ async def serving(secured: SecuredNats, server: str, epoch: int) -> AsyncGenerat
         lease = Lease(relay, RunnerLease(runner=server, runner_epoch=epoch), key=key, load=lambda: 0)
 
         async def reply(message: Message) -> None:
+            check = CancelCall.model_validate_json(message.data)
+            if check.runner_epoch != epoch:
+                if lease.taken < (check.renewed_at or 0):
+                    return
+                await scripted_delay(SUCCESSOR_S)
             present = CallReply(answer="done", runner_epoch=epoch, leased_at=lease.taken)
             await bus.publish(message.reply, present.model_dump_json().encode())
 
@@ -203,6 +208,16 @@ async def test_a_process_of_a_tool_server_that_returns_ends_its_former_life(own_
                 assert await leases.get(f"{server}.1") is not None
                 assert await leases.get(f"{server}.4") is not None
     assert took_s < LEASE_TTL_S[1] / 2, "two to three seconds on a machine with nothing else to do"
+
+
+async def test_a_process_that_replies_before_a_later_one_keeps_its_lease(own_nats: SecuredNats) -> None:
+    """The later process replies to each check of the former one, which is alive."""
+    server = new_id("s")
+    async with serving(own_nats, server, 1) as first, serving(own_nats, server, 2):
+        # A renewal would begin the count again.
+        first.keeping.cancel()
+        async with watching(own_nats, delay_s=LONGER_S) as leases:
+            assert await leases.get(f"{server}.1") is not None
 
 
 async def test_a_holder_that_returns_before_its_lease_was_ended_keeps_it(own_nats: SecuredNats) -> None:

@@ -23,6 +23,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import (
     PRESENCE,
     PROGRESS_AFTER_S,
+    SUCCESSOR_S,
     CallProgress,
     CallReply,
     CallRequest,
@@ -205,18 +206,33 @@ class ServedCalls:
             return None
         return self._accept(request, message.reply)
 
-    def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
+    def on_cancel(self, cancel: CancelCall, message: Message) -> CallReply | None:
         """End a call; return None if it does not run here, because another process may have it."""
-        tenant = subject.split(".")[3]
-        _check_subject(subject, tenant, cancel.attempt)
+        tenant = message.subject.split(".")[3]
+        _check_subject(message.subject, tenant, cancel.attempt)
+        if cancel.attempt == PRESENCE:
+            return self._presence(cancel, message.reply)
         stop = self._stops.get(f"{tenant}.{cancel.attempt}")
         if stop is None:
-            epoch, taken = self.runner_calls.runner_epoch, self.lease.taken
-            present = CallReply(answer="done", runner_epoch=epoch, leased_at=taken)
-            return present if cancel.attempt == PRESENCE else None
+            return None
         if not stop.done():
             stop.set_result(cancel.reason)
         return CallReply(answer="accepted")
+
+    def _presence(self, check: CancelCall, reply_to: str) -> CallReply | None:
+        """Reply to a check of this process, and later to one of a process that may be its former life."""
+        epoch, taken = self.runner_calls.runner_epoch, self.lease.taken
+        present = CallReply(answer="done", runner_epoch=epoch, leased_at=taken)
+        if check.runner_epoch is None or check.runner_epoch == epoch:
+            return present
+        if taken > (check.renewed_at or 0):
+            self.tasks.create_task(self._follow(present, reply_to), name="presence")
+        return None
+
+    async def _follow(self, present: CallReply, reply_to: str) -> None:
+        await asyncio.sleep(SUCCESSOR_S)
+        with contextlib.suppress(Unavailable):
+            await self.bus.publish(reply_to, present.model_dump_json().encode())
 
     async def drain(self, grace_s: float) -> None:
         """Accept no more calls, wait `grace_s` seconds for running calls, then end them."""
@@ -319,7 +335,7 @@ def tool_router(server: str, calls: ServedCalls) -> NatsRouter:
     @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
     async def cancel(request: CancelCall, message: Received) -> CallReply:
         """End a call and store its result."""
-        return _unless_none(calls.on_cancel(request, message.subject))
+        return _unless_none(calls.on_cancel(request, message))
 
     return router
 

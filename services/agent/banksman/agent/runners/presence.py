@@ -137,7 +137,9 @@ class RunnerPresence:
         # `{server}.{tenant}.{epoch}`: the account of a tenant serves the calls of that tenant only.
         tenant = rest[0] if len(rest) == 2 else PRESENCE
         subject = subjects.tool_cancel(holder, tenant, PRESENCE)
-        cancel = CancelCall(attempt=PRESENCE).model_dump_json().encode()
+        epoch = int(rest[-1]) if rest else None
+        check = CancelCall(attempt=PRESENCE, runner_epoch=epoch, renewed_at=entry.revision if rest else None)
+        cancel = check.model_dump_json().encode()
         token = self._bus.replies.new_token()
         reply = f"{self._replies}.{self._own}.{token}.{entry.revision}.{entry.key}"
         sent_at = asyncio.get_running_loop().time()
@@ -157,11 +159,11 @@ class RunnerPresence:
         lease, now = (key, int(revision)), asyncio.get_running_loop().time()
         reply = _process_of(message)
         other = reply.runner_epoch is not None and not key.endswith(f".{reply.runner_epoch}")
-        if other and (reply.leased_at or 0) > int(revision):
+        if not other:
+            self._followed_since.pop(lease, None)
+        elif (reply.leased_at or 0) > int(revision):
             self._followed_since.setdefault(lease, now)
             self._replied_at.pop(lease, None)
-        elif not other:
-            self._followed_since.pop(lease, None)
         # The server reports a closed connection only to the agent that checks it.
         if message.status != STATUS_NO_RESPONDERS and lease not in self._followed_since:
             self._replied_at[lease] = now
