@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "R79",
         "the system prompt is not sent",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         "    if request.system:\n        sent.append(",
         "    if False:\n        sent.append(",
         "tests/agent/providers/test_requests.py::test_history_is_sent_as_the_golden_request",
@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "R80",
         "the temperature is not sent",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         "    if request.options.temperature is not None:\n",
         "    if False:\n",
         ASSISTANTS + "test_options_reach_the_vendors_request",
@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "R85",
         "OpenAI's tools have Anthropic's field",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         '"parameters": {**tool.input_schema}',
         '"input_schema": {**tool.input_schema}',
         "tests/agent/providers/test_requests.py::test_history_is_sent_as_the_golden_request",
@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant(
         "R87",
         "tools are not sent",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         "    if request.tools:\n",
         "    if False:\n",
         "tests/agent/providers/test_requests.py::test_history_is_sent_as_the_golden_request",
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "R92",
         "an assistant's message is sent without its calls",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         '        reply["tool_calls"] = [_call(call) for call in exchange.calls]\n',
         "        pass\n",
         "tests/agent/providers/test_requests.py::test_history_is_sent_as_the_golden_request",
@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "R95",
         "a result does not name its call",
-        AGENT + "providers/openai.py",
+        AGENT + "providers/openai_request.py",
         '"tool_call_id": call.id,',
         '"tool_call_id": "",',
         "tests/agent/providers/test_requests.py::test_history_is_sent_as_the_golden_request",

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers import anthropic_request, openai
+from banksman.agent.providers import anthropic_request, openai_request
+from banksman.agent.providers.profiles import profile_of
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -28,6 +29,7 @@ from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.openai_request import parse_chat_completion
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
+OPENAI = profile_of("openai", "https://api.openai.com/v1", "m")
 THINKING = {"thinking": [{"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}]}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["", " \n", "{}"])
@@ -80,12 +82,12 @@ def test_every_history_is_valid_for_both_vendors(
 
     parse_message(body_of(anthropic_request.body(request, "anthropic")))
     if history:
-        parse_chat_completion(body_of(openai.body(request, "openai", own=True)))
+        parse_chat_completion(body_of(openai_request.body(request, "openai", OPENAI)))
 
 
 @given(histories)
 def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...]) -> None:
-    sent: list[Any] = openai.messages(ModelRequest("m", "", history, (BASH,)), "openai")
+    sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai")
 
     open_calls: list[str] = []
     for message in sent:

@@ -23,7 +23,7 @@ from banksman.agent.providers.exchanges import (
     exchanges,
     sent_parts,
 )
-from banksman.agent.providers.openai import EMPTY_MESSAGE, tool_param
+from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject
 from banksman.runs.outcome import message_json

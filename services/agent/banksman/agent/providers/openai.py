@@ -1,45 +1,23 @@
-"""OpenAI's Chat Completions API and compatible servers: the provider, its requests and its replies."""
+"""OpenAI's Chat Completions API and compatible servers: the provider and its replies."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
 from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens
-from banksman.agent.providers.exchanges import (
-    CallWithResult,
-    InlineImage,
-    LinkedImage,
-    ModelExchange,
-    SentPart,
-    exchanges,
-    sent_parts,
-)
+from banksman.agent.providers.openai_request import body
+from banksman.agent.providers.profiles import profile_of
 from banksman.contracts.events import FinishReason
-from banksman.contracts.messages import Usage, UserMessage
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
-from banksman.runs.outcome import message_json
 
 if TYPE_CHECKING:
-    from openai.types.chat import (
-        ChatCompletionAssistantMessageParam,
-        ChatCompletionContentPartParam,
-        ChatCompletionMessageFunctionToolCallParam,
-        ChatCompletionMessageParam,
-        ChatCompletionToolParam,
-    )
-
     from banksman.agent.providers.openai_api import OpenAIApi
-
-EMPTY_MESSAGE = "(an empty message)"
-
-_OWN_ADDRESS = "https://api.openai.com"
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -69,7 +47,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        sent = body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS))
+        sent = body(request, self.name, profile_of(self.name, self._base_url, request.model))
         silence_s = self.silence_s(request.model)
         reader = OpenAIReplyReader(deltas)
         try:
@@ -81,91 +59,6 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         except TimeoutError as error:
             raise self.silent(request.model) from error
         return reader.reply()
-
-
-def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
-    """Return the body of a streamed completion (R80, R85, R87).
-
-    The state of a reply is sent back only to the provider that wrote it. `own` is True for OpenAI's own API:
-    its reasoning models refuse `max_tokens`, and many compatible servers accept nothing else.
-    """
-    arguments: dict[str, Any] = {
-        "model": request.model,
-        "messages": messages(request, provider),
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if request.tools:
-        arguments["tools"] = [tool_param(tool) for tool in request.tools]
-    if request.options.temperature is not None:
-        arguments["temperature"] = request.options.temperature
-    if request.options.max_tokens is not None:
-        arguments["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
-    return arguments
-
-
-def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:
-    """Return the system prompt and the history as messages (R79, R92, R95)."""
-    sent: list[ChatCompletionMessageParam] = []
-    if request.system:
-        sent.append({"role": "system", "content": request.system})
-    for item in exchanges(request.messages):
-        match item:
-            case UserMessage():
-                sent.append({"role": "user", "content": _content(item)})
-            case ModelExchange():
-                sent.extend(_exchange(item, provider))
-            case _:
-                assert_never(item)
-    return sent
-
-
-def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
-    }
-
-
-def _content(message: UserMessage) -> str | list[ChatCompletionContentPartParam]:
-    parts = sent_parts(message.content)
-    texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts):
-        return "\n\n".join(texts) or EMPTY_MESSAGE
-    return [_part(part) for part in parts]
-
-
-def _part(part: SentPart) -> ChatCompletionContentPartParam:
-    match part:
-        case str():
-            return {"type": "text", "text": part}
-        case InlineImage() | LinkedImage():
-            return {"type": "image_url", "image_url": {"url": part.url}}
-        case _:
-            assert_never(part)
-
-
-def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
-    source = exchange.reply
-    if not exchange.calls and not (source.content or "").strip():
-        return
-    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": source.content}
-    if exchange.calls:
-        reply["tool_calls"] = [_call(call) for call in exchange.calls]
-    if source.provider == provider and source.provider_state:
-        # Fields outside the SDK's types, such as the reasoning that DeepSeek expects back.
-        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
-    yield reply
-    for call in exchange.calls:
-        content = message_json(call.message)
-        result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
-        # The SDK's type lacks `name`, which OpenAI ignores and some compatible servers need.
-        yield cast("ChatCompletionMessageParam", result)
-
-
-def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 class OpenAIReplyReader:

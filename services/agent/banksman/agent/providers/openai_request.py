@@ -1,0 +1,117 @@
+"""Map a `ModelRequest` to the body of a request to the Chat Completions API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.providers.exchanges import (
+    CallWithResult,
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
+from banksman.agent.providers.profiles import Profile
+from banksman.contracts.messages import UserMessage
+from banksman.contracts.tools import ToolDefinition
+from banksman.runs.outcome import message_json
+
+if TYPE_CHECKING:
+    from openai.types.chat import (
+        ChatCompletionAssistantMessageParam,
+        ChatCompletionContentPartParam,
+        ChatCompletionMessageFunctionToolCallParam,
+        ChatCompletionMessageParam,
+        ChatCompletionToolParam,
+    )
+
+EMPTY_MESSAGE = "(an empty message)"
+
+
+def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, Any]:
+    """Return the body of a streamed completion (R80, R85, R87).
+
+    The state of a reply is sent back only to the provider that wrote it.
+    """
+    arguments: dict[str, Any] = {
+        "model": request.model,
+        "messages": messages(request, provider),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        arguments["tools"] = [tool_param(tool) for tool in request.tools]
+    if request.options.temperature is not None:
+        arguments["temperature"] = request.options.temperature
+    if request.options.max_tokens is not None:
+        arguments[profile.max_tokens_field] = request.options.max_tokens
+    return arguments
+
+
+def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:
+    """Return the system prompt and the history as messages (R79, R92, R95)."""
+    sent: list[ChatCompletionMessageParam] = []
+    if request.system:
+        sent.append({"role": "system", "content": request.system})
+    for item in exchanges(request.messages):
+        match item:
+            case UserMessage():
+                sent.append({"role": "user", "content": _content(item)})
+            case ModelExchange():
+                sent.extend(_exchange(item, provider))
+            case _:
+                assert_never(item)
+    return sent
+
+
+def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
+    }
+
+
+def _content(message: UserMessage) -> str | list[ChatCompletionContentPartParam]:
+    parts = sent_parts(message.content)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts) or EMPTY_MESSAGE
+    return [_part(part) for part in parts]
+
+
+def _part(part: SentPart) -> ChatCompletionContentPartParam:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case InlineImage() | LinkedImage():
+            return {"type": "image_url", "image_url": {"url": part.url}}
+        case _:
+            assert_never(part)
+
+
+def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
+    source = exchange.reply
+    if not exchange.calls and not (source.content or "").strip():
+        return
+    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": source.content}
+    if exchange.calls:
+        reply["tool_calls"] = [_call(call) for call in exchange.calls]
+    if source.provider == provider and source.provider_state:
+        # Fields outside the SDK's types, such as the reasoning that DeepSeek expects back.
+        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
+    yield reply
+    for call in exchange.calls:
+        content = message_json(call.message)
+        result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+        # The SDK's type lacks `name`, which OpenAI ignores and some compatible servers need.
+        yield cast("ChatCompletionMessageParam", result)
+
+
+def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

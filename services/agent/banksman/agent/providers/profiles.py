@@ -1,0 +1,80 @@
+"""How vendors, servers and models differ from OpenAI's Chat Completions API, as data.
+
+Every difference is a field of `Profile`, whose default is right for compatible servers in general.
+`profiles.toml` states the differences, and an operator's file of the same form is applied last.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+Api = Literal["chat", "responses", "messages", "library"]
+
+
+class Profile(BaseModel):
+    """What one model at one address accepts and returns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    api: Api = "chat"
+    """The wire format."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
+
+
+class ProfileEntry(BaseModel):
+    """Differences of the models that match all patterns, in the syntax of `fnmatch`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = "*"
+    hosts: tuple[str, ...] = ("*",)
+    """Patterns of `host` or `host:port` of the base URL."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns of the vendor's name of the model, in lower case."""
+    profile: dict[str, Any]
+    """Fields of `Profile`."""
+
+    def matches(self, provider: str, address: tuple[str, str], model: str) -> bool:
+        return (
+            fnmatchcase(provider, self.provider)
+            and any(fnmatchcase(host, pattern) for pattern in self.hosts for host in address)
+            and any(fnmatchcase(model, pattern) for pattern in self.models)
+        )
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entries: tuple[ProfileEntry, ...] = ()
+
+
+# Bounded, because tenants choose the names of models.
+@lru_cache(maxsize=512)
+def profile_of(provider: str, base_url: str, model: str, own: Path | None = None) -> Profile:
+    """Return the profile of a model; of two entries that match, the later one applies, field by field.
+
+    Raises:
+        ValidationError: The operator's file `own` has an unknown or invalid field.
+    """
+    parts = urlsplit(base_url)
+    address = (parts.hostname or "", f"{parts.hostname}:{parts.port}")
+    fields: dict[str, Any] = {}
+    for entry in (*_entries(None), *(_entries(own) if own else ())):
+        if entry.matches(provider, address, model.lower()):
+            fields |= entry.profile
+    return Profile.model_validate(fields)
+
+
+@cache
+def _entries(own: Path | None) -> tuple[ProfileEntry, ...]:
+    text = (own or files("banksman.agent.providers") / "profiles.toml").read_text()
+    return _File.model_validate(tomllib.loads(text)).entries
