@@ -49,8 +49,9 @@ async def test_tenant_whose_logs_fill_its_share_starts_nothing_and_others_do(
 
 
 async def test_tenant_at_its_bound_gets_503_and_busy(
-    gateway: Served, bus: Bus, tenant: str, free_bytes: int
+    bus: Bus, tenant: str, free_bytes: int, gateway: Served
 ) -> None:
+    """The gateway starts last: it may use the sizes of the streams for a second."""
     await stores(bus, tenant, 3 * free_bytes)
     async with gateway.http as http, gateway.socket() as socket:
         made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
@@ -60,7 +61,10 @@ async def test_tenant_at_its_bound_gets_503_and_busy(
     assert refused.status_code == 503, refused.text
     error = refused.json()["error"]
     assert (refused.status_code, error["code"], frame["code"]) == (503, "busy", "busy")
-    assert "delete conversations first" in error["message"] and error["message"] == frame["message"]
+    # The two name the bytes of different moments.
+    assert (
+        "delete conversations first" in error["message"] and "delete conversations first" in frame["message"]
+    )
 
 
 async def test_below_three_quarters_nothing_is_counted(bus: Bus, tenant: str) -> None:
