@@ -32,6 +32,8 @@ missing_packages() {
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
     command -v git >/dev/null || echo git
+    command -v curl >/dev/null || echo curl
+    command -v sqlite3 >/dev/null || echo sqlite3
     has_library libhighwayhash.so.0 || echo libhighwayhash0
     has_compose || compose_package
     if [ "$(id -u)" = 0 ]; then missing_for_privileged_tests; fi

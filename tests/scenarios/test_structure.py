@@ -100,8 +100,8 @@ def test_vendor_keys_exist_only_where_models_are_called(system: System) -> None:
 async def test_a_command_has_no_key_no_network_and_no_other_files(client: Client, play: Play) -> None:
     """R17, R109: a model's command is confined to its workspace."""
     command = (
-        "env | grep -ci 'key\\|nkey\\|banksman\\|nats'; "
-        "ls -A /workspace | wc -l; ls /work /root /home 2>&1 | grep -c banksman; "
+        "env | grep -ci 'key\\|nkey\\|banksman_\\|nats'; "
+        "ls /workspace | wc -l; ls /work /root /home 2>&1 | grep -c banksman; "
         "(echo > /dev/tcp/1.1.1.1/53) 2>/dev/null && echo online || echo offline; id -u"
     )
     conversation = await client.create(

@@ -56,10 +56,12 @@ class Runner:
         async with self.turn(tool):
             return await self.box.run(tool, self.workspace, _json(arguments))
 
-    async def bash(self, command: str, *, timeout_s: float = 20, stop: Stop | None = None) -> ToolOutcome:
+    async def bash(
+        self, command: str, *, timeout_s: float = 20, stop: Stop | None = None, user: str = ""
+    ) -> ToolOutcome:
         arguments: JsonObject = {"command": command, "timeout_s": timeout_s}
         async with self.turn("bash"):
-            return await self.box.run("bash", self.workspace, arguments, stop=stop)
+            return await self.box.run("bash", self.workspace, arguments, stop=stop, user=user)
 
     def turn(self, tool: str) -> AbstractAsyncContextManager[object]:
         """Take the turn of a call, as the worker does for every call."""
@@ -133,7 +135,7 @@ def make_sandbox(backend: str, request: pytest.FixtureRequest) -> Iterator[MakeS
         def make(root: Path, limits: RunnerLimits) -> SandboxBackend:
             common = sandbox_identity(), limits.sandbox
             if containers is None:
-                sandbox = BwrapSandbox(*common, max_output_chars=limits.max_output_chars)
+                sandbox = BwrapSandbox(*common, max_output_chars=limits.max_output_chars, etc=root / ".etc")
             else:
                 sandbox = DockerSandbox(
                     root, *common, containers.settings, max_output_chars=limits.max_output_chars

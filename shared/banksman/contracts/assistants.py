@@ -226,6 +226,8 @@ class RunSettings(Stored):
     """The workflow that drives the run; None for a run that a model drives."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     """The W3C trace context of the request that started it; None without one."""
+    user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
+    """The user who started the run, set by the agent that records it; empty if unknown."""
 
     @property
     def workflow_name(self) -> str | None:

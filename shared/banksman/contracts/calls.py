@@ -56,6 +56,8 @@ class CallRequest(Stored):
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     output_ticket: str | None = Field(default=None, exclude_if=lambda ticket: ticket is None)
     """Proves to gateways that live output is of this call; repeated in each `CallProgress`."""
+    user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
+    """The user who started the run, for a command."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
     """Whether a start that is stored at once may replace the reply `accepted`."""
 

@@ -9,6 +9,7 @@ from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.tools import ToolResult
+from banksman.contracts.workspace_tools import BASH
 from banksman.runs.call_attempt import (
     BUSY_S,
     MAX_LOST_RUNNERS,
@@ -198,6 +199,7 @@ class ToolCallCoordinator:
             workspace=self.owned.workspace,
             place=placement.place,
             traceparent=self.owned.run.settings.traceparent,
+            user=self.owned.run.settings.user if tool_call.name == BASH.name else "",
         )
 
     async def _void(self, call: CallAttempt, moved: bool) -> None:

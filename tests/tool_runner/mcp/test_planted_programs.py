@@ -48,6 +48,11 @@ def plant(root: Path) -> None:
     for name in ("evil", ".git/hooks/pre-commit", ".git/hooks/post-index-change", ".bashrc", ".profile"):
         (root / name).write_text(SCRIPT)
         (root / name).chmod(0o755)
+    home = root / ".banksman/home"
+    home.mkdir(parents=True)
+    (home / ".gitconfig").write_text("[core]\n\tfsmonitor = /workspace/evil\n\tpager = /workspace/evil\n")
+    for name in (".bashrc", ".profile", ".npmrc"):
+        (home / name).write_text(SCRIPT)
     (root / "sub").mkdir()
     (root / "sub/file").write_text("content")
     (root / "harmless.py").write_text("import json\n")

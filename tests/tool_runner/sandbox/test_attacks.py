@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 from tests.tool_runner.conftest import Runner, exists, only, started
@@ -211,9 +212,21 @@ async def test_control_characters_in_names_and_output_stay_data(runner: Runner) 
     assert json.loads(json.dumps(outcome.value))["stdout"] == shown
 
 
+@pytest.mark.parametrize("link", [".banksman", ".banksman/home", ".banksman/home/.gitconfig"])
+async def test_the_home_directory_is_never_made_through_a_link(runner: Runner, root: Path, link: str) -> None:
+    """It is in the workspace, so a command may put a link there before the next process of the runner."""
+    outside = root / "outside"
+    outside.mkdir(mode=0o777)
+    outside.chmod(0o777)
+    await bash(runner, f"rm -r .banksman; mkdir -p {link}; rmdir {link}; ln -s {outside} {link}")
+    runner.workspace.has_home = False
+    assert (await bash(runner, "echo fine")).value["stdout"] == "fine\n"
+    assert list(outside.iterdir()) == []
+
+
 async def test_whole_output_is_never_written_through_a_link(runner: Runner) -> None:
     """The directory of stored outputs is in the workspace, so a command may put a link there."""
-    await bash(runner, "ln -s /var/tmp .banksman")
+    await bash(runner, "rm -r .banksman; ln -s /var/tmp .banksman")
     before = set(os.listdir("/var/tmp"))
     outcome = await bash(runner, "seq 20000")
     assert outcome.value["truncated"] is True

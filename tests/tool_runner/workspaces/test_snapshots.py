@@ -34,6 +34,8 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
+HOME_BYTES = len('[user]\n\tname = "agent"\n\temail = c1@banksman.invalid\n')
+"""Size of the settings of git in the home directory of commands."""
 ZSTD = bytes.fromhex("28b52ffd")
 """First bytes of an archive."""
 pytestmark = pytest.mark.timeout(300)
@@ -59,7 +61,7 @@ async def test_changed_workspace_is_snapshotted_when_idle(here: Platform) -> Non
     record = await here.clean("c1")
     assert record.snapshot is not None and before <= record.snapshot.created_at <= datetime.now(UTC)
     snapshot = await manifest(here, "c1")
-    assert (snapshot.files, snapshot.size) == (3, 8)
+    assert (snapshot.files, snapshot.size) == (6, 8 + HOME_BYTES)
     assert (snapshot.generation, snapshot.term) == (record.generation, 1)
     paths = [info.path for info in await here.stored("c1")]
     assert paths == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
@@ -158,7 +160,7 @@ async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform
     await here.bash("c1", "head -c 40000000 /dev/urandom > big")
     await here.clean("c1")
     snapshot = await manifest(here, "c1")
-    assert len(snapshot.parts) == 3 and snapshot.size == 40_000_000
+    assert len(snapshot.parts) == 3 and snapshot.size == 40_000_000 + HOME_BYTES
     assert all(part.size <= MAX_OBJECT_BYTES for part in snapshot.parts)
 
 
@@ -210,7 +212,7 @@ async def test_interrupted_snapshot_is_never_restored_and_its_parts_are_removed(
         record = await here.clean("c1")
         assert record.snapshot is not None and record.snapshot.id != interrupted
         assert not [info for info in await here.stored("c1") if interrupted in info.name]
-        assert (await manifest(here, "c1")).size == 40_000_000
+        assert (await manifest(here, "c1")).size == 40_000_000 + HOME_BYTES
 
 
 async def test_idle_workspace_is_evicted_and_restored_by_the_next_call(runners: Runners) -> None:

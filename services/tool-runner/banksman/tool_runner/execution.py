@@ -173,6 +173,7 @@ class CallExecutor:
                     on_output=on_output,
                     stop=stop,
                     network=call.network,
+                    user=request.user,
                 )
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")

@@ -131,7 +131,13 @@ def _backend(root: Path, user: SandboxIdentity, own: ToolRunnerSettings) -> Sand
     limits, max_output_chars = own.limits.sandbox, own.limits.max_output_chars
     match own.sandbox:
         case "bwrap":
-            return BwrapSandbox(user, limits, max_output_chars=max_output_chars, cgroups=_call_cgroups(root))
+            return BwrapSandbox(
+                user,
+                limits,
+                max_output_chars=max_output_chars,
+                cgroups=_call_cgroups(root),
+                etc=root / ".etc",
+            )
         case "docker":
             # Importing the Docker SDK takes longer than the rest of the start.
             from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox

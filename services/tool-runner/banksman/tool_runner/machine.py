@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from banksman.contracts.ids import new_id
 from banksman.runtime.settings import load
 from banksman.tool_runner.identity import sandbox_identity, stored_id
+from banksman.tool_runner.sandbox.base import ENVIRONMENT
 from banksman.tool_runner.sandbox.bwrap.cgroups import NotDelegated, examine
 from banksman.tool_runner.settings import ToolRunnerServiceSettings
 from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
 from banksman.tool_runner.workspaces.workspace import default_root
+
+USUAL_PROGRAMS = ("git", "make", "python3", "node", "npm", "sqlite3", "curl", "gcc", "jq", "unzip")
+"""Programs that commands of models often run."""
 
 
 def checks() -> dict[str, str]:
@@ -22,7 +27,7 @@ def checks() -> dict[str, str]:
         files = "the kernel keeps paths inside a workspace (openat2)"
     else:
         files = "paths are resolved one component at a time: openat2 is missing"
-    return {"files": files, "command limits": _command_limits()}
+    return {"files": files, "command limits": _command_limits(), "programs": _programs()}
 
 
 def workspaces_root(data_dir: Path) -> Path:
@@ -42,6 +47,11 @@ def runners(data_dir: Path, number: int) -> dict[str, Path]:
         stored_id(root) or (own.runner if root == first and own.runner else new_id("r")): root
         for root in roots
     }
+
+
+def _programs() -> str:
+    missing = [name for name in USUAL_PROGRAMS if shutil.which(name, path=ENVIRONMENT["PATH"]) is None]
+    return f"commands will not find {', '.join(missing)}" if missing else "commands find the usual programs"
 
 
 def _command_limits() -> str:

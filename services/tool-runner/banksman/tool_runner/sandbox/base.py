@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
 
 from banksman.tool_runner.settings import SandboxLimits
+from banksman.tool_runner.workspaces.files import HOME_DIRECTORY
 
 Stream = Literal["stdout", "stderr"]
 
@@ -25,9 +26,17 @@ WORKSPACE = "/workspace"
 """Path of the workspace for a command, and its current directory unless it names another."""
 EMPTY = "/var/empty"
 """An empty, read-only directory."""
+USER = "agent"
+"""Name of the user that runs commands."""
+HOME = f"{WORKSPACE}/{HOME_DIRECTORY}"
+"""The home directory of commands, which lives as long as the workspace."""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "HOME": "/home",
+    "HOME": HOME,
+    "USER": USER,
+    "LOGNAME": USER,
+    "SHELL": "/bin/bash",
+    "TERM": "xterm",
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
 }

@@ -32,6 +32,7 @@ from banksman.tool_runner.tools.toolbox import (
     continuation,
     failure,
     growth_problem,
+    prepare_home,
     store_output,
     within_quota,
 )
@@ -59,6 +60,9 @@ class BashTool:
             return failure("invalid_arguments", refusal)
         timeout_s = min(_timeout(arguments, self.limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
+        # Before the workspace is measured, so that the command does not count as the one that wrote it.
+        if not run.workspace.has_home:
+            await asyncio.to_thread(prepare_home, run)
         try:
             async with within_quota(run, self.limits.sandbox), self._proxy_session(run) as on_listener:
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -16,9 +17,9 @@ from typing import Protocol
 from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
-from banksman.tool_runner.sandbox.base import Stop, Stream, in_background
+from banksman.tool_runner.sandbox.base import USER, Stop, Stream, in_background
 from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
-from banksman.tool_runner.workspaces.files import PathRefused, write_whole
+from banksman.tool_runner.workspaces.files import HOME_DIRECTORY, PathRefused, read_part, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ _MAX_PROBLEM_CHARS = 600
 """Limit for the text of a schema violation: it repeats the value, which may be a whole file."""
 OnProgress = Callable[[Stream, str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
+_GIT_IDENTITY = "[user]\n\tname = {name}\n\temail = {at}@banksman.invalid\n"
 _OUTPUT_DIRECTORY = ".banksman/output"
 UTF_8 = "utf-8"
 FENCED = (
@@ -71,6 +73,8 @@ class ToolRun:
     on_progress: OnProgress | None = None
     network: NetworkPolicy | None = None
     """The assistant's network policy; None if it has none."""
+    user: str = ""
+    """The user who started the run; empty if unknown."""
 
 
 class WorkspaceTool(Protocol):
@@ -107,6 +111,7 @@ class ToolBox:
         on_output: OnProgress | None = None,
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
+        user: str = "",
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
@@ -120,7 +125,7 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network)
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user)
         if run.stop.reason == "fenced":
             return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:
@@ -196,6 +201,27 @@ def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
     same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
     named = json.dumps(path, ensure_ascii=False)
     return f"Call read_file with path {named} and offset {offset}{same} to read on."
+
+
+def prepare_home(run: ToolRun) -> None:
+    """Make the home directory of commands with an identity for git, unless it exists."""
+    workspace, path = run.workspace, f"{HOME_DIRECTORY}/.gitconfig"
+    workspace.has_home = True
+    with contextlib.suppress(PathRefused):
+        try:
+            read_part(workspace.directory, path, offset=0, max_bytes=1)
+        except PathRefused:
+            identity = _GIT_IDENTITY.format(name=_git_value(run.user or USER), at=workspace.conversation)
+            write_whole(workspace.directory, path, identity.encode(), workspace.identity)
+
+
+def _git_value(text: str) -> str:
+    """Return a value for git's settings: quoted, on one line.
+
+    See https://git-scm.com/docs/git-config#_syntax
+    """
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return '"' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def store_output(workspace: Workspace, data: bytes) -> str | None:

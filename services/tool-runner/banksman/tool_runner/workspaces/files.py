@@ -33,6 +33,8 @@ _NEW_FILE_MODE = 0o644
 _NEW_PROGRAM_MODE = 0o755
 _NEW_DIRECTORY_MODE = 0o755
 _MAX_DEPTH = 128
+HOME_DIRECTORY = ".banksman/home"
+"""The home directory of commands, whose files no list shows."""
 MAX_VISITED = 100_000
 """Maximum entries of a workspace that one listing reads."""
 MAX_LISTED_BYTES = 768 * 1024
@@ -150,7 +152,7 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
     with opened_directory(workspace) as root:
-        for visited, (_, entry, path) in enumerate(_walk(root, "", 1)):
+        for visited, (_, entry, path) in enumerate(_walk(root, "", 1, closed=HOME_DIRECTORY)):
             if visited == MAX_VISITED:
                 first.more = True
                 break
@@ -231,10 +233,13 @@ def _replace(directory: int, name: str, content: bytes, mode: int, identity: San
         raise
 
 
-def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.DirEntry[str], str]]:
+def _walk(
+    directory: int, prefix: str, depth: int, *, closed: str = ""
+) -> Iterator[tuple[int, os.DirEntry[str], str]]:
     """Yield each entry with the descriptor of its directory and its printable path; follow no links.
 
-    Entries whose paths are too long to be opened are left out, so that no path takes more memory than that.
+    The directory `closed` is not opened. Entries whose paths are too long to be opened are left out, so that
+    no path takes more memory than that.
     """
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -243,14 +248,16 @@ def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.Dir
                 continue
             yield directory, entry, path
             with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
-                    yield from _below(directory, entry.name, path, depth)
+                if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH and path != closed:
+                    yield from _below(directory, entry.name, path, depth, closed)
 
 
-def _below(parent: int, name: str, path: str, depth: int) -> Iterator[tuple[int, os.DirEntry[str], str]]:
+def _below(
+    parent: int, name: str, path: str, depth: int, closed: str
+) -> Iterator[tuple[int, os.DirEntry[str], str]]:
     fd = open_beneath(parent, name, _DIRECTORY, links=False)
     try:
-        yield from _walk(fd, f"{path}/", depth + 1)
+        yield from _walk(fd, f"{path}/", depth + 1, closed=closed)
     finally:
         os.close(fd)
 

@@ -42,6 +42,8 @@ class Workspace:
     directory: Path
     identity: SandboxIdentity
     limits: WorkspaceLimits
+    has_home: bool = False
+    """Whether this process has made the home directory of its commands."""
 
     def __post_init__(self) -> None:
         self.meter = QuotaMeter(self.directory, self.limits)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import functools
 import math
 import os
+from pathlib import Path
 
 from banksman.tool_runner.sandbox.base import EMPTY, ENVIRONMENT, WORKSPACE, SandboxCommand
+from banksman.tool_runner.sandbox.bwrap.etc import etc_options
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
 from banksman.tool_runner.settings import KIB, SandboxLimits
 
@@ -43,15 +45,21 @@ _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 def bwrap_options(
-    command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
+    command: SandboxCommand, limits: SandboxLimits, *, etc: Path | None, seccomp_fd: int, status_fd: int
 ) -> list[str]:
+    """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
-    environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), *gate)
+    # A program of a tool server must not read settings that a command has written.
+    home = {} if command.directory == WORKSPACE else {"HOME": "/home"}
+    environment = (*(ENVIRONMENT | home).items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
         *_NAMESPACES,
         # With a proxy, the starter starts bwrap in a network namespace that it has created.
         *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
         *_file_system(command, limits),
+        *(etc_options(etc) if etc is not None else ()),
+        "--remount-ro",
+        "/",
         "--clearenv",
         *(word for name, value in environment for word in ("--setenv", name, value)),
         "--seccomp",
@@ -98,7 +106,6 @@ def _file_system(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
         "--bind", str(command.workspace), WORKSPACE,
         *(("--dir", EMPTY) if command.directory == EMPTY else ()),
         "--chdir", command.directory,
-        "--remount-ro", "/",
     ]  # fmt: skip
 
 

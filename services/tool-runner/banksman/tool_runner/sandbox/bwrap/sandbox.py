@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
@@ -23,6 +24,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroup, CallCgroups
+from banksman.tool_runner.sandbox.bwrap.etc import write_etc
 from banksman.tool_runner.sandbox.bwrap.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.bwrap.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
@@ -50,8 +52,15 @@ class BwrapSandbox:
         max_output_chars: int = 10_000,
         bwrap: str = "bwrap",
         cgroups: CallCgroups | None = None,
+        etc: Path | None = None,
     ) -> None:
-        """With `cgroups`, each command gets its own cgroup. Makes this process a subreaper."""
+        """With `cgroups`, each command gets its own cgroup. Makes this process a subreaper.
+
+        `etc` is the directory in which this process writes the `/etc` of commands.
+        """
+        if etc is not None:
+            write_etc(etc)
+        self._etc = etc
         self._identity = identity
         self._limits = limits
         self._max_output_chars = max_output_chars
@@ -112,7 +121,9 @@ class BwrapSandbox:
                 given.callback(inbox.given.close)
                 on_failure.callback(inbox.close)
                 special["proxy"] = inbox.given.fileno()
-            options = bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
+            options = bwrap_options(
+                command, self._limits, etc=self._etc, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD
+            )
             words = inner_command(command)
             tree = starter.spawn(options, words, on_end=output.stop.exited, special=special)
             on_failure.pop_all()
