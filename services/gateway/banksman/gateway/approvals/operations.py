@@ -98,7 +98,6 @@ async def decide_approval(
     "approval.aside",
     "POST /context/approvals/{approval_id}/aside",
     right=APPROVE,
-    status=204,
     errors=(MISSING, CONFLICT, EARLY),
 )
 async def set_approval_aside(approval_id: str, pending: Pending, caller: CallerDep) -> None:

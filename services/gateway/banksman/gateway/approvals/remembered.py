@@ -167,11 +167,7 @@ async def list_remembered(remembered: Service, caller: CallerDep) -> Listing[Lis
 
 
 @operations.add(
-    "remembered.withdraw",
-    "DELETE /context/remembered/{approval_id}",
-    right=APPROVE,
-    status=204,
-    errors=(MISSING, EARLY),
+    "remembered.withdraw", "DELETE /context/remembered/{approval_id}", right=APPROVE, errors=(MISSING, EARLY)
 )
 async def withdraw_remembered(approval_id: str, remembered: Service, caller: CallerDep) -> None:
     """Withdraw a remembered decision: the next matching call waits for approval again."""

@@ -87,7 +87,7 @@ async def preview_assistant(
     )
 
 
-@operations.add("assistant.read", "GET /context/assistants/{assistant_id}", errors=(MISSING,))
+@operations.add("assistant.read", "GET /context/assistants/{assistant_id}")
 async def read_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> Assistant:
     """Read an assistant."""
     return await assistants.get(caller, assistant_id)
@@ -106,7 +106,7 @@ async def update_assistant(
     return await assistants.update(caller, assistant_id, body)
 
 
-@operations.add("assistant.revisions", "GET /context/assistants/{assistant_id}/revisions", errors=(MISSING,))
+@operations.add("assistant.revisions", "GET /context/assistants/{assistant_id}/revisions")
 async def list_revisions(assistant_id: str, assistants: Service, caller: CallerDep) -> AssistantRevisions:
     """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
     items = (await assistants.history(caller, assistant_id)).items
@@ -117,9 +117,7 @@ async def list_revisions(assistant_id: str, assistants: Service, caller: CallerD
     return AssistantRevisions(items=tuple(listed))
 
 
-@operations.add(
-    "assistant.revision", "GET /context/assistants/{assistant_id}/revisions/{revision}", errors=(MISSING,)
-)
+@operations.add("assistant.revision", "GET /context/assistants/{assistant_id}/revisions/{revision}")
 async def read_revision(
     assistant_id: str, revision: Revision, assistants: Service, caller: CallerDep
 ) -> Assistant:
@@ -127,11 +125,7 @@ async def read_revision(
     return (await assistants.history(caller, assistant_id)).at(revision)
 
 
-@operations.add(
-    "assistant.changes",
-    "GET /context/assistants/{assistant_id}/revisions/{revision}/changes",
-    errors=(MISSING,),
-)
+@operations.add("assistant.changes", "GET /context/assistants/{assistant_id}/revisions/{revision}/changes")
 async def compare_revisions(
     assistant_id: str,
     revision: Revision,
@@ -146,7 +140,6 @@ async def compare_revisions(
 @operations.add(
     "assistant.restore",
     "POST /context/assistants/{assistant_id}/revisions/{revision}/restore",
-    errors=(MISSING,),
     audit=Audit("assistant.restored", DETAILS),
 )
 async def restore_revision(
@@ -157,11 +150,7 @@ async def restore_revision(
 
 
 @operations.add(
-    "assistant.delete",
-    "DELETE /context/assistants/{assistant_id}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("assistant.deleted"),
+    "assistant.delete", "DELETE /context/assistants/{assistant_id}", audit=Audit("assistant.deleted")
 )
 async def delete_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> None:
     """Delete an assistant."""

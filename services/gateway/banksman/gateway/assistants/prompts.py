@@ -15,7 +15,7 @@ from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, EnhancePrompt
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, Audit, Operations
 from banksman.gateway.operation.parameters import (
     CallerDep,
     Listing,
@@ -167,18 +167,13 @@ async def create_prompt(
     return await prompts.create(caller, body, request_id)
 
 
-@operations.add("prompt.read", "GET /v1/system-prompts/{prompt_id}", errors=(MISSING,))
+@operations.add("prompt.read", "GET /v1/system-prompts/{prompt_id}")
 async def read_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> SystemPrompt:
     """Read a system prompt."""
     return await prompts.get(caller, prompt_id)
 
 
-@operations.add(
-    "prompt.update",
-    "PUT /v1/system-prompts/{prompt_id}",
-    errors=(MISSING,),
-    audit=Audit("prompt.changed"),
-)
+@operations.add("prompt.update", "PUT /v1/system-prompts/{prompt_id}", audit=Audit("prompt.changed"))
 async def update_prompt(
     prompt_id: str, body: StrictBody[PromptBody], prompts: Service, caller: CallerDep
 ) -> SystemPrompt:
@@ -186,13 +181,7 @@ async def update_prompt(
     return await prompts.replace(caller, prompt_id, body)
 
 
-@operations.add(
-    "prompt.delete",
-    "DELETE /v1/system-prompts/{prompt_id}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("prompt.deleted"),
-)
+@operations.add("prompt.delete", "DELETE /v1/system-prompts/{prompt_id}", audit=Audit("prompt.deleted"))
 async def delete_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> None:
     """Delete a system prompt."""
     await prompts.delete(caller, prompt_id)
@@ -233,10 +222,7 @@ async def read_enhanced_prompt(
 
 
 @operations.over_nats(
-    "prompt.enhance",
-    "prompt_id",
-    errors=(MISSING,),
-    not_over_http="declared above, with `variables` in the query",
+    "prompt.enhance", "prompt_id", not_over_http="declared above, with `variables` in the query"
 )
 async def enhance_prompt(
     prompt_id: str, request: EnhancePrompt, prompts: Service, caller: CallerDep

@@ -13,7 +13,7 @@ from banksman.contracts.registry import ToolRegistration, ToolView, ToolViews, t
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
 from banksman.gateway.operation.caller import ADMIN, Caller
-from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runs.runners.placement import Placements
 
@@ -86,7 +86,7 @@ async def list_tools(tools: Service, caller: CallerDep) -> ToolViews:
     return ToolViews.of(await tools.list(caller))
 
 
-@operations.add("tool.read", "GET /context/tools/{name}", errors=(MISSING,))
+@operations.add("tool.read", "GET /context/tools/{name}")
 async def read_tool(name: str, tools: Service, caller: CallerDep) -> ToolView:
     """Read a tool that the tenant's models may call (R42)."""
     return await tools.get(caller, name)

@@ -113,7 +113,7 @@ async def list_conversations(
     )
 
 
-@operations.add("conversation.read", "GET /context/conversations/{conversation_id}", errors=(MISSING,))
+@operations.add("conversation.read", "GET /context/conversations/{conversation_id}")
 async def read_conversation(
     conversation_id: str, index: Index, views: Logs, caller: CallerDep
 ) -> bodies.Conversation:
@@ -124,7 +124,7 @@ async def read_conversation(
     return bodies.Conversation.model_validate({**head, **record.model_dump()})
 
 
-@operations.add("conversation.rename", "PATCH /context/conversations/{conversation_id}", errors=(MISSING,))
+@operations.add("conversation.rename", "PATCH /context/conversations/{conversation_id}")
 async def rename_conversation(
     conversation_id: str,
     body: StrictBody[bodies.ConversationChange],
@@ -140,9 +140,7 @@ async def rename_conversation(
     return await index.current(caller.tenant, conversation_id)
 
 
-@operations.add(
-    "conversation.title", "POST /context/conversations/{conversation_id}/title", errors=(MISSING,)
-)
+@operations.add("conversation.title", "POST /context/conversations/{conversation_id}/title")
 async def generate_title(
     conversation_id: str, titles: Annotated[Titles, provided(Titles)], caller: CallerDep
 ) -> ConversationRecord:
@@ -153,8 +151,6 @@ async def generate_title(
 @operations.add(
     "conversation.delete",
     "DELETE /context/conversations/{conversation_id}",
-    status=204,
-    errors=(MISSING,),
     audit=Audit("conversation.deleted"),
 )
 async def delete_conversation(conversation_id: str, changes: Changes, caller: CallerDep) -> None:

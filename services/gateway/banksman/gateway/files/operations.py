@@ -18,7 +18,7 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
 from banksman.gateway.files.slice_operations import operations as slice_operations
-from banksman.gateway.operation.declaration import MISSING, BodyLimit, Operations
+from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.runs import Runs
@@ -89,12 +89,7 @@ async def upload_file(
     return StoredFile(path=path, size=await workspace.write(path, request.stream()))
 
 
-@operations.add(
-    "file.delete",
-    "DELETE /context/conversations/{conversation_id}/files/{path:path}",
-    status=204,
-    errors=(MISSING,),
-)
+@operations.add("file.delete", "DELETE /context/conversations/{conversation_id}/files/{path:path}")
 async def delete_file(conversation_id: str, path: FilePath, files: Service, caller: CallerDep) -> None:
     """Delete a file."""
     workspace = await files.workspace(caller, conversation_id)

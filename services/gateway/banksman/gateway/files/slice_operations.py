@@ -14,7 +14,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.wire import Stored, Token, Wire
 from banksman.gateway.files.files import MAX_PATH_CHARS, SLICE_BYTES, ConversationFiles, StoredFile
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]
@@ -80,7 +80,7 @@ class ReadOutput(Wire):
     offset: int = Field(default=0, ge=0)
 
 
-@operations.over_nats("file.list", "conversation_id", errors=(MISSING,), not_over_http=WHOLE)
+@operations.over_nats("file.list", "conversation_id", not_over_http=WHOLE)
 async def list_files(conversation_id: str, request: ListFiles, files: Service, caller: CallerDep) -> FilePage:
     """List the files below a path, sorted by path; a page may have fewer files than its limit."""
     workspace = await files.workspace(caller, conversation_id)
@@ -88,7 +88,7 @@ async def list_files(conversation_id: str, request: ListFiles, files: Service, c
     return FilePage(items=page, next=page[-1].path if more and page else None)
 
 
-@operations.over_nats("file.read", "conversation_id", errors=(MISSING,), not_over_http=WHOLE)
+@operations.over_nats("file.read", "conversation_id", not_over_http=WHOLE)
 async def read_file(conversation_id: str, request: ReadFile, files: Service, caller: CallerDep) -> FileSlice:
     """Read a slice of a file."""
     workspace = await files.workspace(caller, conversation_id)
@@ -96,7 +96,7 @@ async def read_file(conversation_id: str, request: ReadFile, files: Service, cal
     return FileSlice(offset=request.offset, data_base64=reply.data_base64 or "", more=reply.more)
 
 
-@operations.over_nats("file.write", "conversation_id", right=CHAT, errors=(MISSING,), not_over_http=WHOLE)
+@operations.over_nats("file.write", "conversation_id", right=CHAT, not_over_http=WHOLE)
 async def write_file(
     conversation_id: str, request: WriteFile, files: Service, caller: CallerDep
 ) -> StoredFile:
@@ -110,7 +110,7 @@ async def write_file(
     return StoredFile(path=request.path, size=request.offset + len(data))
 
 
-@operations.over_nats("output.read", "run_id", errors=(MISSING,), not_over_http=WHOLE)
+@operations.over_nats("output.read", "run_id", not_over_http=WHOLE)
 async def read_output(run_id: str, request: ReadOutput, files: Service, caller: CallerDep) -> FileSlice:
     """Read a slice of the complete output of a call whose result was truncated."""
     whole = await files.output(caller, run_id, request.tool_call_id)

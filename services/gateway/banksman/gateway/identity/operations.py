@@ -94,7 +94,6 @@ async def read_key(
 @key_operations.add(
     "key.revoke",
     "DELETE /context/keys/{key_id}",
-    status=204,
     errors=(FORBIDDEN, MISSING, CONFLICT),
     audit=Audit("key.revoked"),
 )
@@ -137,13 +136,7 @@ async def set_secret(
     return await stored.set(caller, name, body.value, body.servers)
 
 
-@secret_operations.add(
-    "secret.delete",
-    "DELETE /context/secrets/{name}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("secret.deleted"),
-)
+@secret_operations.add("secret.delete", "DELETE /context/secrets/{name}", audit=Audit("secret.deleted"))
 async def delete_secret(name: str, stored: Secrets, caller: CallerDep) -> None:
     """Delete a secret. Calls of tools that declare it are refused from then on."""
     await stored.delete(caller, name)

@@ -78,7 +78,7 @@ async def create_mcp_server(
     return described(await servers.create(caller, body))
 
 
-@operations.add("mcp.read", "GET /context/mcp-servers/{server_id}", errors=(MISSING,))
+@operations.add("mcp.read", "GET /context/mcp-servers/{server_id}")
 async def read_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> McpServerDescription:
     """Read a server, with its tools as last listed."""
     return described(LookedAt(await servers.get(caller, server_id)))
@@ -101,19 +101,13 @@ async def replace_mcp_server(
     return described(await servers.replace(caller, server_id, body))
 
 
-@operations.add(
-    "mcp.delete",
-    "DELETE /context/mcp-servers/{server_id}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("mcp_server.deleted"),
-)
+@operations.add("mcp.delete", "DELETE /context/mcp-servers/{server_id}", audit=Audit("mcp_server.deleted"))
 async def delete_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> None:
     """Delete a server. Models are no longer offered its tools."""
     await servers.delete(caller, server_id)
 
 
-@operations.add("mcp.look", "POST /context/mcp-servers/{server_id}/look", errors=(MISSING,))
+@operations.add("mcp.look", "POST /context/mcp-servers/{server_id}/look")
 async def look_at_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> McpServerDescription:
     """List the tools of a server again. Changed ones are withdrawn until they are approved."""
     return described(await servers.look(caller.tenant, server_id))
@@ -206,11 +200,7 @@ async def finish_mcp_sign_in_for_user(
 
 
 @operations.add(
-    "mcp.sign_out",
-    "DELETE /context/mcp-servers/{server_id}/sign-in",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("mcp_server.signed_out"),
+    "mcp.sign_out", "DELETE /context/mcp-servers/{server_id}/sign-in", audit=Audit("mcp_server.signed_out")
 )
 async def delete_mcp_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
     """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again."""

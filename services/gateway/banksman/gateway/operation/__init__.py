@@ -5,7 +5,7 @@ A feature declares its operations as FastAPI handlers:
     operations = Operations("schedules", right=CHAT)
     Service = Annotated[Schedules, provided(Schedules)]
 
-    @operations.add("schedule.read", "GET /context/schedules/{schedule_id}", errors=(MISSING,))
+    @operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
     async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> ReadSchedule:
         '''Read a schedule with its last runs and their status.'''
         return await schedules.get(caller, schedule_id)

@@ -130,8 +130,8 @@ class Operations:
         http: str,
         *,
         right: Rights | None = None,
-        status: int = 200,
-        errors: tuple[ErrorCode, ...] = (),
+        status: int | None = None,
+        errors: tuple[ErrorCode, ...] | None = None,
         audit: Audit | None = None,
         not_over_nats: str = "",
         confidential: bool = False,
@@ -148,8 +148,9 @@ class Operations:
             name: `assistant.create`.
             http: Method and path.
             right: The right that the operation needs; None for the one of the feature.
-            status: The HTTP status of success.
-            errors: The error codes that are particular to the operation.
+            status: The HTTP status of success; None for 204 if the handler returns None, else 200.
+            errors: The error codes that are particular to the operation; None for `MISSING` if its path has a
+                parameter.
             audit: The entry in the audit trail; None for an operation that is not recorded there.
             not_over_nats: Why NATS has no such operation; empty if it has.
             confidential: True if the request may contain a secret.
@@ -182,7 +183,7 @@ class Operations:
         *,
         not_over_http: str,
         right: Rights = READ,
-        errors: tuple[ErrorCode, ...] = (),
+        errors: tuple[ErrorCode, ...] | None = None,
         confidential: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over NATS alone, and state why.
@@ -216,7 +217,7 @@ class Operations:
         named: str | None = None,
         *,
         right: Rights,
-        errors: tuple[ErrorCode, ...],
+        errors: tuple[ErrorCode, ...] | None = None,
         starts_work: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as the handler of a frame, over the websocket and NATS.
@@ -233,9 +234,24 @@ class Operations:
             not_over_http="declared beside it, with the reply that HTTP clients expect",
         )
 
-    def _declare(self, **fields: Any) -> Callable[[Handler], Handler]:
+    def _declare(
+        self,
+        *,
+        named: str | None = None,
+        status: int | None = None,
+        errors: tuple[ErrorCode, ...] | None = None,
+        **fields: Any,
+    ) -> Callable[[Handler], Handler]:
+        if errors is None:
+            errors = (MISSING,) if named else ()
+
         def declare(handler: Handler) -> Handler:
-            self._declared.append(Operation(handler=handler, tag=self._tag, **fields))
+            returns_nothing = handler.__annotations__.get("return", "") in (None, "None")
+            success = status or (204 if returns_nothing else 200)
+            operation = Operation(
+                handler=handler, tag=self._tag, named=named, status=success, errors=errors, **fields
+            )
+            self._declared.append(operation)
             return handler
 
         return declare

@@ -107,7 +107,6 @@ async def read_dead_letter(letter_id: Letter, letters: Letters) -> ShownDeadLett
 @operations.add(
     "dead_letter.discard",
     "DELETE /operator/dead-letters/{letter_id}",
-    status=204,
     audit=Audit("dead_letter.discarded"),
     not_over_nats=NO_OPERATORS,
 )
@@ -157,7 +156,6 @@ async def cancel_open_run(
 @operations.add(
     "dead_letter.replay",
     "POST /operator/dead-letters/{letter_id}/replay",
-    status=204,
     audit=Audit("dead_letter.replayed"),
     not_over_nats=NO_OPERATORS,
 )

@@ -80,7 +80,7 @@ async def send_message(
     return await starts.send(caller, frame, requests)
 
 
-@operations.on_frame(RunCancel, "conversation_id", right=CHAT, errors=(MISSING,))
+@operations.on_frame(RunCancel, "conversation_id", right=CHAT)
 async def cancel(frame: RunCancel, cancels: Cancels, caller: CallerDep) -> Ack:
     """Cancel a run."""
     return await cancels.cancel(caller, frame)
@@ -165,14 +165,14 @@ async def context_chat(
     return await starts.start(caller, request, response, frame, wait_s, detail, or_parked=True)
 
 
-@operations.add("run.list", "GET /context/conversations/{conversation_id}/runs", errors=(MISSING,))
+@operations.add("run.list", "GET /context/conversations/{conversation_id}/runs")
 async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> Listing[Run]:
     """List the runs of a conversation in the order of their requests, without their outcomes."""
     found = await runs.of_conversation(caller.tenant, conversation_id)
     return Listing[Run](items=tuple(run_body(run) for run in found))
 
 
-@operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run, errors=(MISSING,))
+@operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run)
 async def read_run(
     run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0, or_parked: OrParked = False
 ) -> EndedRun | Run:
@@ -182,7 +182,7 @@ async def read_run(
     return run_body(await runs.get(caller.tenant, run_id))
 
 
-@operations.add("run.calls", "GET /context/runs/{run_id}/tool-calls", errors=(MISSING,))
+@operations.add("run.calls", "GET /context/runs/{run_id}/tool-calls")
 async def list_calls(
     run_id: str,
     runs: Service,

@@ -54,17 +54,14 @@ async def coming_starts(schedules: Service, caller: CallerDep) -> Listing[Coming
     return Listing[ComingStarts](items=await schedules.coming(caller))
 
 
-@operations.add("schedule.read", "GET /context/schedules/{schedule_id}", errors=(MISSING,))
+@operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
 async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> ReadSchedule:
     """Read a schedule with its last runs and their status."""
     return await schedules.get(caller, schedule_id)
 
 
 @operations.add(
-    "schedule.update",
-    "PUT /context/schedules/{schedule_id}",
-    errors=(MISSING,),
-    audit=Audit("schedule.changed", DETAILS),
+    "schedule.update", "PUT /context/schedules/{schedule_id}", audit=Audit("schedule.changed", DETAILS)
 )
 async def replace_schedule(
     schedule_id: str, body: StrictBody[ScheduleBody], schedules: Service, caller: CallerDep
@@ -73,13 +70,7 @@ async def replace_schedule(
     return await schedules.replace(caller, schedule_id, body)
 
 
-@operations.add(
-    "schedule.delete",
-    "DELETE /context/schedules/{schedule_id}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("schedule.deleted"),
-)
+@operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=Audit("schedule.deleted"))
 async def delete_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> None:
     """Delete a schedule. Runs that it started continue."""
     await schedules.delete(caller, schedule_id)

@@ -26,7 +26,7 @@ from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.run_steps import MODEL_STEP, RunStep, steps_of
@@ -192,7 +192,7 @@ class StepPage(Stored):
     total: int
 
 
-@operations.add("step.list", "GET /context/runs/{run_id}/steps", errors=(MISSING,))
+@operations.add("step.list", "GET /context/runs/{run_id}/steps")
 async def list_steps(
     run_id: str,
     details: Service,
@@ -207,7 +207,7 @@ async def list_steps(
     return StepPage(items=tuple(page), next=end if end < len(steps) else None, total=len(steps))
 
 
-@operations.add("step.read", "GET /context/runs/{run_id}/steps/{step_id}", errors=(MISSING,))
+@operations.add("step.read", "GET /context/runs/{run_id}/steps/{step_id}")
 async def read_step(run_id: str, step_id: str, details: Service, caller: CallerDep) -> StepDetail:
     """Read a step with its request and its result.
 

@@ -160,9 +160,7 @@ async def register_device(
     return described(await devices.register(caller, body))
 
 
-@operations.add(
-    "device.remove", "DELETE /context/push/devices/{device_id}", status=204, not_over_nats=OF_A_BROWSER
-)
+@operations.add("device.remove", "DELETE /context/push/devices/{device_id}", not_over_nats=OF_A_BROWSER)
 async def remove_device(device_id: str, devices: Service, caller: CallerDep) -> None:
     """Remove a device of the caller."""
     await devices.remove(caller, device_id)

@@ -10,7 +10,7 @@ from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN, Caller
-from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices
@@ -97,7 +97,7 @@ async def create_webhook(
     return CreatedWebhook(**dict(webhook), secret=secret)
 
 
-@operations.add("webhook.read", "GET /context/webhooks/{webhook_id}", errors=(MISSING,))
+@operations.add("webhook.read", "GET /context/webhooks/{webhook_id}")
 async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> WebhookDescription:
     """Read a webhook."""
     return await webhooks.store.get(caller.tenant, webhook_id)
@@ -106,7 +106,6 @@ async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) ->
 @operations.add(
     "webhook.update",
     "PUT /context/webhooks/{webhook_id}",
-    errors=(MISSING,),
     audit=Audit("webhook.changed", DETAILS),
     confidential=True,
 )
@@ -117,25 +116,19 @@ async def replace_webhook(
     return await webhooks.replace(caller, webhook_id, body)
 
 
-@operations.add(
-    "webhook.delete",
-    "DELETE /context/webhooks/{webhook_id}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("webhook.deleted"),
-)
+@operations.add("webhook.delete", "DELETE /context/webhooks/{webhook_id}", audit=Audit("webhook.deleted"))
 async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> None:
     """Delete a webhook; pending messages to it are dropped."""
     await webhooks.store.delete(caller.tenant, webhook_id)
 
 
-@operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202, errors=(MISSING,))
+@operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202)
 async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> QueuedTest:
     """Send a message of type `webhook.test`; a recipient and a tenant get ten at once, then six a minute."""
     return QueuedTest(id=await webhooks.test(caller, webhook_id))
 
 
-@operations.add("webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries", errors=(MISSING,))
+@operations.add("webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries")
 async def list_deliveries(webhook_id: str, webhooks: Service, caller: CallerDep) -> Listing[Delivery]:
     """List the newest deliveries of the last three days."""
     return Listing[Delivery](items=tuple(await webhooks.store.deliveries(caller.tenant, webhook_id)))

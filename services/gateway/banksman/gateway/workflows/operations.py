@@ -81,7 +81,7 @@ async def parse_workflow(
     return await texts.parse(caller, body.text, model=body.model)
 
 
-@operations.add("workflow.read", "GET /workflows/{name}", errors=(MISSING,))
+@operations.add("workflow.read", "GET /workflows/{name}")
 async def read_workflow(name: str, workflows: Service, caller: CallerDep) -> WorkflowDefinition:
     """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
     return await workflows.get(caller.tenant, check_token(name, "name"))
@@ -118,13 +118,7 @@ async def update_workflow(
     return await workflows.replace(caller.tenant, check_token(name, "name"), body)
 
 
-@operations.add(
-    "workflow.delete",
-    "DELETE /workflows/{name}",
-    status=204,
-    errors=(MISSING,),
-    audit=Audit("workflow.deleted"),
-)
+@operations.add("workflow.delete", "DELETE /workflows/{name}", audit=Audit("workflow.deleted"))
 async def delete_workflow(name: str, workflows: Service, caller: CallerDep) -> None:
     """Delete a workflow without code. Its open runs continue."""
     await workflows.delete(caller.tenant, check_token(name, "name"))

@@ -22,7 +22,7 @@ from banksman.gateway.live.feeds import Feeds, PositionUnavailable
 from banksman.gateway.live.followed_runs import TOO_SLOW
 from banksman.gateway.live.send_buffer import Outbox
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import MISSING, Operations
+from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 
 EVENTS_PER_FLUSH = 500
@@ -127,7 +127,6 @@ operations = Operations("conversations")
 @operations.over_nats(
     "replay",
     "conversation_id",
-    errors=(MISSING,),
     not_over_http="`conversation.events` lists the events; the websocket follows them",
 )
 async def replay(
