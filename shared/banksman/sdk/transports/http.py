@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from importlib.resources import files
+from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -17,12 +19,15 @@ from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.routes import ROUTES
 
 TIMEOUT_S = 30.0
 """Seconds for which a request is retried with the same id."""
 PAUSE_S = 0.2
 
+ROUTES: Final[Mapping[str, tuple[str, str]]] = json.loads(
+    files("banksman.sdk").joinpath("routes.json").read_text()
+)
+"""Method and path by operation, which `make docs` writes. A parameter of a path stands in braces."""
 PARAMETER = re.compile(r"\{\w+\}")
 """A parameter in the path of a route."""
 
