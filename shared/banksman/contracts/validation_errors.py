@@ -8,8 +8,8 @@ level.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast, get_args, get_origin
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -58,7 +58,7 @@ def bad_input(
     error: ValidationError, what: str = "body", whole: object = None, annotation: Any = None
 ) -> BadInput:
     """Return pydantic's first error; `whole` removes the tags of unions, `annotation` hides secret fields."""
-    first = _first_mistake(error)
+    first = _first_mistake(error, annotation)
     path = _fields(first, whole)
     value: object = NULL if first["input"] is None else first["input"]
     if is_secret(annotation, first["loc"], value):
@@ -70,16 +70,29 @@ def bad_input(
         case "union_tag_not_found" | "union_tag_invalid":
             path.append(first.get("ctx", {})["discriminator"].strip("'"))
             value = first.get("ctx", {}).get("tag")
+        case "extra_forbidden":
+            value = None
         case _:
             pass
-    text = expected(first)
+    text = expected(first) + _advice(first, annotation)
     # The text "at most 5 items, not 6" already describes the value.
     return BadInput(".".join(path) or what, None if ", not " in text else value, text)
 
 
-def _first_mistake(error: ValidationError) -> ErrorDetails:
-    """Return the first error. For a union, prefer an error inside the member that has the value's type."""
-    first, *others = error.errors(include_url=False)
+def _first_mistake(error: ValidationError, annotation: Any) -> ErrorDetails:
+    """Return the first unknown field, else the first error.
+
+    For a union, an error inside the member that has the value's type is preferred. Each member also reports
+    the fields of the others as unknown.
+    """
+    first, *others = found = error.errors(include_url=False)
+    unknown = (
+        one
+        for one in found[:_EXAMINED]
+        if one["type"] == "extra_forbidden" and one["loc"][-1] not in _known(annotation, one["loc"])
+    )
+    if (mistake := next(unknown, None)) is not None:
+        return mistake
     if first["type"] in _WRONG_TYPES:
         field = _fields(first)
         inner = (
@@ -159,34 +172,17 @@ def _contain_secrets(annotations: Sequence[Any], seen: list[type[BaseModel]]) ->
     return False
 
 
+_EXAMINED = 100
+"""Maximum number of errors among which an unknown field is looked for: a client chooses their number."""
 MAX_NAME_CHARS = 64
 """Maximum length of names that are compared; the time grows with its square."""
 
 
-def check_fields(annotation: Any, value: Any, path: tuple[str, ...] = ()) -> None:
-    """Raise `BadInput` for the first field of a request's parsed JSON that its model lacks."""
-    match value:
-        case list():
-            for number, item in enumerate(cast(list[Any], value)):
-                check_fields(annotation, item, (*path, str(number)))
-        case dict():
-            given = cast(dict[str, Any], value)
-            if forms := _possible(annotation, given.get("type")):
-                for name, item in given.items():
-                    _check_field(forms, name, item, path)
-        case _:
-            pass
-
-
-def _check_field(forms: Sequence[_Form], name: str, value: Any, path: tuple[str, ...]) -> None:
-    for form in forms:
-        if name in form.fields:
-            if isinstance(value, dict | list):
-                check_fields(form.fields[name], value, (*path, name))
-            return
-    near = _nearest(name, {known for form in forms for known in form.fields})
-    advice = f"; did you mean {near}?" if near else ""
-    raise BadInput(".".join((*path, name)), None, f"is not a known field{advice}")
+def _advice(mistake: ErrorDetails, annotation: Any) -> str:
+    if mistake["type"] != "extra_forbidden":
+        return ""
+    near = _nearest(str(mistake["loc"][-1]), _known(annotation, mistake["loc"]))
+    return f"; did you mean {near}?" if near else ""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
@@ -196,31 +192,15 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     return None if len(name) > MAX_NAME_CHARS else next(iter(get_close_matches(name, known, n=1)), None)
 
 
-class _Form(NamedTuple):
-    """A model that an object may be."""
-
-    tag: object
-    """The value of its field `type`; None without one."""
-    fields: Mapping[str, Any]
-    """The annotations of its fields, by their names in requests."""
-
-
-_FORMS: dict[int, tuple[Any, tuple[_Form, ...]]] = {}
-"""Cache of the models of annotations, by identity: annotations are not hashable, and requests share them."""
-
-
-def _possible(annotation: Any, tag: object) -> Sequence[_Form]:
-    """Return the models that an object may be; of a discriminated union, only the one with its `type`."""
-    known = _FORMS.get(id(annotation))
-    if known is None:
-        known = _FORMS[id(annotation)] = annotation, tuple(map(_form, _models_in(annotation)))
-    forms = known[1]
-    return [form for form in forms if form.tag in (None, tag)] if len(forms) > 1 else forms
-
-
-def _form(model: type[BaseModel]) -> _Form:
-    fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    return _Form(_tag(model), fields)
+def _known(annotation: Any, path: Sequence[int | str]) -> set[str]:
+    """Return the fields of the models that the object may be which has the last part of a path."""
+    models = list(_models_in(annotation))
+    for part in path[:-1]:
+        tagged = [model for model in models if _tag(model) == part] if len(models) > 1 else []
+        fields = [field.annotation for model in models for field in _named(model, str(part))]
+        # A part that is neither a tag nor a field is an index, a key, or another name of a union's member.
+        models = tagged or (list(_models_in(*fields, in_objects=True)) if fields else models)
+    return {field.alias or name for model in models for name, field in model.model_fields.items()}
 
 
 def _models_in(*annotations: Any, in_objects: bool = False) -> Iterator[type[BaseModel]]:

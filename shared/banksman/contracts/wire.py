@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, to_json
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import TOKEN_PATTERN
 from banksman.contracts.json_text import LONE_SURROGATE, check_values, parsed
-from banksman.contracts.validation_errors import bad_input, check_fields
+from banksman.contracts.validation_errors import bad_input
 
 WIRE_VERSION = 1
 """Version of the stored and transmitted messages. Readers refuse a higher version."""
@@ -130,10 +130,9 @@ def _validated(
         value = strict_json(data, what=what)
     else:
         value, data = data, json.dumps(data)
-    if strict_fields:
-        check_fields(annotation, value)
     try:
-        return validate(data, strict=True)
+        # In a request an unknown field is a mistake at every level.
+        return validate(data, strict=True, extra="forbid" if strict_fields else None)
     except ValidationError as error:
         raise bad_input(error, what, value, annotation) from error
 
