@@ -70,7 +70,7 @@ class BareBwrap:
 
     def __init__(self, identity: SandboxIdentity, workspace: Path) -> None:
         limits, command = SandboxLimits(), SandboxCommand(f"ulimit ${LIMITS}; {SCRIPT}", workspace, 20)
-        options = bwrap_options(command, limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
+        options = bwrap_options(command, limits, etc=None, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
         gate = options.index("BASH_ENV") - 1
         del options[gate : gate + 3]
         self._options = b"".join(os.fsencode(word) + b"\0" for word in options)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from banksman.agent.model.context import KEPT_SHARE, SUMMARY_SHARE, Size, context_tokens, cut, size_of
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers import anthropic_request, openai
+from banksman.agent.providers import anthropic_request, openai_request
+from banksman.agent.providers.profiles import Profile
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
     EventBody,
@@ -184,7 +185,8 @@ def check_history(log: Log) -> None:
         prepared = protocol_for(protocol).prepare(request(history))
         parse_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
         if history:
-            parse_chat_completion(json.loads(json.dumps(openai.body(prepared, "openai", own=True))))
+            sent = openai_request.body(prepared, "openai", Profile())
+            parse_chat_completion(json.loads(json.dumps(sent)))
 
 
 @settings(max_examples=100, deadline=None)
