@@ -104,6 +104,14 @@ async def test_a_program_starts_in_an_empty_read_only_directory_and_is_given_the
     ]
 
 
+async def test_no_home_directory_of_a_program_is_in_the_workspace(servers: McpClient, runner: Runner) -> None:
+    """Some programs, such as ssh, read the one of the list of users, and not that of the environment."""
+    homes = 'echo "$HOME"; getent passwd agent | cut -d: -f6'
+    assert str((await ran(servers, runner, homes)).value["result"]).split() == ["/home", "/home"]
+    commands = await runner.bash(homes)
+    assert str(commands.value["stdout"]).split() == ["/workspace/.banksman/home"] * 2
+
+
 async def test_git_reads_a_repository_of_the_workspace_only_if_the_server_allows_it(
     servers: McpClient, runner: Runner
 ) -> None:

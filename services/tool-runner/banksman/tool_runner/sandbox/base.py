@@ -30,6 +30,8 @@ USER = "agent"
 """Name of the user that runs commands."""
 HOME = f"{WORKSPACE}/{HOME_DIRECTORY}"
 """The home directory of commands, which lives as long as the workspace."""
+HOME_APART = "/home"
+"""The home directory of programs of tool servers, which must not read settings that a command has written."""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": HOME,

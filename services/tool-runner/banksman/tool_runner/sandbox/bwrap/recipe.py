@@ -5,7 +5,14 @@ import math
 import os
 from pathlib import Path
 
-from banksman.tool_runner.sandbox.base import EMPTY, ENVIRONMENT, WORKSPACE, SandboxCommand
+from banksman.tool_runner.sandbox.base import (
+    EMPTY,
+    ENVIRONMENT,
+    HOME,
+    HOME_APART,
+    WORKSPACE,
+    SandboxCommand,
+)
 from banksman.tool_runner.sandbox.bwrap.etc import etc_options
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
 from banksman.tool_runner.settings import KIB, SandboxLimits
@@ -49,15 +56,14 @@ def bwrap_options(
 ) -> list[str]:
     """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
-    # A program of a tool server must not read settings that a command has written.
-    home = {} if command.directory == WORKSPACE else {"HOME": "/home"}
-    environment = (*(ENVIRONMENT | home).items(), *(_PROXY if command.on_listener else ()), *gate)
+    home = HOME if command.directory == WORKSPACE else HOME_APART
+    environment = (*(ENVIRONMENT | {"HOME": home}).items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
         *_NAMESPACES,
         # With a proxy, the starter starts bwrap in a network namespace that it has created.
         *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
         *_file_system(command, limits),
-        *(etc_options(etc) if etc is not None else ()),
+        *(etc_options(etc, home) if etc is not None else ()),
         "--remount-ro",
         "/",
         "--clearenv",
