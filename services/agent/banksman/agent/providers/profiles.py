@@ -1,7 +1,7 @@
 """How vendors, servers and models differ from OpenAI's Chat Completions API, as data.
 
 Every difference is a field of `Profile`, whose default is right for compatible servers in general.
-`profiles.toml` states the differences, and an operator's file of the same form is applied last.
+`profiles.toml` states the differences.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import tomllib
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
-
-Api = Literal["chat", "responses", "messages", "library"]
 
 
 class Profile(BaseModel):
@@ -24,8 +21,6 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api: Api = "chat"
-    """The wire format."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
@@ -59,22 +54,18 @@ class _File(BaseModel):
 
 # Bounded, because tenants choose the names of models.
 @lru_cache(maxsize=512)
-def profile_of(provider: str, base_url: str, model: str, own: Path | None = None) -> Profile:
-    """Return the profile of a model; of two entries that match, the later one applies, field by field.
-
-    Raises:
-        ValidationError: The operator's file `own` has an unknown or invalid field.
-    """
+def profile_of(provider: str, base_url: str, model: str) -> Profile:
+    """Return the profile of a model; of two entries that match, the later one applies, field by field."""
     parts = urlsplit(base_url)
     address = (parts.hostname or "", f"{parts.hostname}:{parts.port}")
     fields: dict[str, Any] = {}
-    for entry in (*_entries(None), *(_entries(own) if own else ())):
+    for entry in _entries():
         if entry.matches(provider, address, model.lower()):
             fields |= entry.profile
     return Profile.model_validate(fields)
 
 
 @cache
-def _entries(own: Path | None) -> tuple[ProfileEntry, ...]:
-    text = (own or files("banksman.agent.providers") / "profiles.toml").read_text()
+def _entries() -> tuple[ProfileEntry, ...]:
+    text = files("banksman.agent.providers").joinpath("profiles.toml").read_text()
     return _File.model_validate(tomllib.loads(text)).entries

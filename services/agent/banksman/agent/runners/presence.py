@@ -138,7 +138,7 @@ class RunnerPresence:
         tenant = rest[0] if len(rest) == 2 else PRESENCE
         subject = subjects.tool_cancel(holder, tenant, PRESENCE)
         epoch = int(rest[-1]) if rest else None
-        check = CancelCall(attempt=PRESENCE, runner_epoch=epoch, renewed_at=entry.revision if rest else None)
+        check = CancelCall(attempt=PRESENCE, runner_epoch=epoch, renewed_at=entry.revision)
         cancel = check.model_dump_json().encode()
         token = self._bus.replies.new_token()
         reply = f"{self._replies}.{self._own}.{token}.{entry.revision}.{entry.key}"
