@@ -21,6 +21,11 @@ OBEYING = (
     ScriptedCall(name="bash", arguments={"command": "env; cat /proc/*/environ; ls /run/secrets; ls -A"}),
 )
 
+OF_THE_SANDBOX = set(
+    "BASH_ENV HOME LANG LIMITS LOGNAME PATH PWD SHELL SHLVL TERM TMPDIR USER _".split()
+)
+"""Names of the variables that a command has; GIT_ ones only if the sandbox cannot write its own settings."""
+
 
 async def test_injected_instructions_gain_no_more_than_a_users_request(
     client: Client, http: httpx.AsyncClient, play: Play
@@ -43,5 +48,5 @@ async def test_injected_instructions_gain_no_more_than_a_users_request(
     assert "obeyed-the-text" in read["content"]
     assert (approve["error_kind"], fetch["error_kind"]) == ("unknown_tool", "denied")
     variables = {entry.partition("=")[0] for entry in re.split(r"[\0\n]", bash["stdout"]) if "=" in entry}
-    assert variables <= {"BASH_ENV", "HOME", "LANG", "LIMITS", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
+    assert variables <= OF_THE_SANDBOX
     assert bash["stdout"].endswith("letter.txt\n") and "No such file" in bash["stderr"]
