@@ -326,8 +326,10 @@ async def test_a_read_returns_every_hostile_message(bus: Bus, stream: str) -> No
         return
     everything = [message async for message in jetstream.read(bus, stream, ">", current=True)]
     assert len(everything) == info["state"]["messages"]
-    for message in everything:
-        assert await jetstream.last_message(bus, stream, message.subject) is not None
+    found = {one.subject for one in everything if await jetstream.last_message(bus, stream, one.subject)}
+    # Messages of some streams expire, on a busy machine also between the reads.
+    remaining = {message.subject async for message in jetstream.read(bus, stream, ">", current=True)}
+    assert remaining <= found
 
 
 async def test_a_client_survives_every_block_of_headers(hostile_nats: Broker, bus: Bus) -> None:

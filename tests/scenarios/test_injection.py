@@ -21,9 +21,7 @@ OBEYING = (
     ScriptedCall(name="bash", arguments={"command": "env; cat /proc/*/environ; ls /run/secrets; ls -A"}),
 )
 
-OF_THE_SANDBOX = set(
-    "BASH_ENV HOME LANG LIMITS LOGNAME PATH PWD SHELL SHLVL TERM TMPDIR USER _".split()
-)
+OF_THE_SANDBOX = set("BASH_ENV HOME LANG LIMITS LOGNAME PATH PWD SHELL SHLVL TERM TMPDIR USER _".split())
 """Names of the variables that a command has; GIT_ ones only if the sandbox cannot write its own settings."""
 
 
