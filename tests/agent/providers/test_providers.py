@@ -435,7 +435,7 @@ async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
     bodies = [request.body for request in server.requests("warm")]
     assert [body.get("temperature") for body in bodies] == [0.5, None, None]
     assert all(50 in (body.get("max_tokens"), body.get("max_completion_tokens")) for body in bodies)
-    assert "refused the temperature" in caplog.text
+    assert "refused the option temperature" in caplog.text
 
 
 async def test_persistent_fault_fails_after_the_last_attempt(

@@ -34,6 +34,7 @@ from banksman.agent.protocols.base import (
     flatten,
 )
 from banksman.agent.protocols.objects import QUOTED_KEY, Broken, CallFilter, Closed, attempts, next_object
+from banksman.agent.protocols.structured import instructed
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
@@ -55,8 +56,12 @@ class JsonText:
     """Calls are text. Only the prompt describes the tools."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
-        """Write each call of the history as its object and each result as a message of the user (R2)."""
-        return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
+        """Write each call of the history as its object and each result as a message of the user (R2).
+
+        The prompt states a response schema: a vendor that enforces it would exclude calls.
+        """
+        messages = flatten(request.messages, written_call, lambda _: True)
+        return replace(instructed(request), tools=(), messages=messages)
 
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """See `Protocol.read` (R9, R10, R11)."""

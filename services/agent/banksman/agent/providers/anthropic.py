@@ -28,6 +28,7 @@ from banksman.agent.providers.collect import (
     as_tokens,
     well_formed,
 )
+from banksman.agent.providers.profiles import profile_of
 from banksman.agent.providers.streams import IDENTITY, beginning, check_head, events_in, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
@@ -113,13 +114,14 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         """
         from anthropic import BadRequestError
 
+        profile = profile_of(self.name, self.settings.anthropic_base_url, request.model)
         try:
-            return await self._stream(body(request, self.name), deltas)
+            return await self._stream(body(request, self.name, profile), deltas)
         except BadRequestError as error:
             if _INVALID_THINKING not in (error.api_message or error.message):
                 raise
             _log.warning("thinking refused, repeating the request without it", error=error.api_message)
-        return await self._stream(body(request, self.name, thinking=False), deltas)
+        return await self._stream(body(request, self.name, profile, thinking=False), deltas)
 
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         from anthropic import AsyncStream

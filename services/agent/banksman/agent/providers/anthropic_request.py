@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.protocols.structured import instructed, is_closed
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -15,7 +16,9 @@ from banksman.agent.providers.exchanges import (
     exchanges,
     sent_parts,
 )
-from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
+from banksman.agent.providers.profiles import Profile, with_profile
+from banksman.contracts.assistants import ModelOptions
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, message_json
 
@@ -38,6 +41,9 @@ DEFAULT_MAX_TOKENS = 16_384
 THINKING_FIELD = "thinking"
 """The field of the provider state that contains the thinking blocks of a reply."""
 
+MIN_BUDGET = 1_024
+_BUDGETS = {"minimal": MIN_BUDGET, "low": 2_048, "medium": 8_192, "high": 24_576}
+"""Tokens of thinking by reasoning effort; at most half of the reply's tokens are used for it."""
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _OPENING_TEXT = "(The beginning of the conversation is left out.)"
 _CLOSING_TEXT = "Continue."
@@ -45,7 +51,7 @@ _EMPTY_TEXT = "(an empty message)"
 _CACHE: dict[str, str] = {"type": "ephemeral"}
 
 
-def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict[str, Any]:
+def body(request: ModelRequest, provider: str, profile: Profile, *, thinking: bool = True) -> dict[str, Any]:
     """Return the body of a request to the Messages API without `stream`.
 
     The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
@@ -53,6 +59,8 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
     `thinking` is True and `provider` wrote them.
     """
     own = provider if thinking else None
+    schema = request.options.response_schema
+    request = with_profile(request, profile) if schema is None or is_closed(schema) else instructed(request)
     arguments: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
@@ -63,10 +71,46 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
     if request.tools:
         *others, last = [_tool(tool) for tool in request.tools]
         arguments["tools"] = [*others, {**last, "cache_control": _CACHE}]
-    if request.options.temperature is not None:
-        # The API accepts it for older models, from 0 to 1.
+        if request.options.parallel_tool_calls is False:
+            arguments["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+    if thinking and _may_think(request.messages, provider):
+        arguments |= _thinking(request.options, profile, arguments["max_tokens"])
+    if request.options.temperature is not None and "thinking" not in arguments:
+        # The API accepts it for older models, from 0 to 1, and without thinking.
         arguments["temperature"] = min(1.0, request.options.temperature)
+    if request.options.response_schema is not None:
+        output_format = {"type": "json_schema", "schema": request.options.response_schema}
+        arguments["output_config"] = {**arguments.get("output_config", {}), "format": output_format}
     return arguments
+
+
+def _thinking(options: ModelOptions, profile: Profile, max_tokens: int) -> dict[str, Any]:
+    """Return the fields that state a reasoning effort.
+
+    https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking
+    """
+    effort = options.reasoning_effort
+    if effort is None or profile.thinking == "none":
+        return {}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}}
+    if profile.thinking == "adaptive":
+        level = "low" if effort == "minimal" else effort
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}}
+    budget = min(_BUDGETS[effort], max_tokens // 2)
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= MIN_BUDGET else {}
+
+
+def _may_think(messages: tuple[Message, ...], provider: str) -> bool:
+    """Return whether the API accepts thinking: each reply since the user's last message began with it."""
+    for message in reversed(messages):
+        if isinstance(message, UserMessage):
+            return True
+        if isinstance(message, AssistantMessage) and not (
+            message.provider == provider and (message.provider_state or {}).get(THINKING_FIELD)
+        ):
+            return False
+    return True
 
 
 def result_text(message: ToolMessage) -> str:

@@ -21,6 +21,8 @@ from typing import Annotated, Generic, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.protocols.structured import instructed
+from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
 from banksman.contracts.urls import HttpUrl
 from banksman.runtime.redaction import redacted
@@ -117,6 +119,21 @@ _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 _MAY_BE_BILLED = frozenset({504, 524})
 """Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
 _MAX_MESSAGE_CHARS = 500
+_OPTION_WORDS = {
+    "response_schema": (
+        "response_format",
+        "json_schema",
+        "output_config.format",
+        "output_format",
+        "structured",
+    ),
+    "parallel_tool_calls": ("parallel_tool",),
+    "reasoning_effort": ("reasoning", "effort", "thinking"),
+    "temperature": ("temperature",),
+}
+"""The words by which refusals of vendors name an option, by the option."""
+MAX_REMEMBERED_MODELS = 1_000
+"""Maximum number of models whose refused options are remembered: tenants choose the names."""
 
 logger = logging.getLogger(__name__)
 
@@ -146,27 +163,31 @@ class RetryingProvider(ABC, Generic[C]):
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
         self.settings = settings
-        self._without_temperature: set[str] = set()
-        """Models that refused a temperature."""
+        self._refused: dict[str, frozenset[str]] = {}
+        """The options that models refused, by model."""
 
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
-        """A request that is refused for its temperature is repeated without it, as are later ones."""
+        """A request that is refused for one of its options is repeated without it, as are later ones."""
         until = time.monotonic() + deadline_s
         while True:
-            if request.model in self._without_temperature:
-                options = request.options.model_copy(update={"temperature": None})
-                request = replace(request, options=options)
+            request = _without(request, self._refused.get(request.model, frozenset()))
             try:
                 return await self._with_retries(self.attempts(request, deltas), deltas, deadline_s)
             except ProviderFailed as refusal:
-                if request.options.temperature is None or not _refuses_temperature(refusal):
+                option = _refused_option(refusal, request.options)
+                if option is None:
                     raise
                 logger.warning(
-                    "the model refused the temperature: %s", refusal, extra={"model": request.model}
+                    "the model refused the option %s: %s", option, refusal, extra={"model": request.model}
                 )
-            self._without_temperature.add(request.model)
+            self._remember_refused(request.model, option)
             await deltas.restart()
             deadline_s = max(0.1, until - time.monotonic())
+
+    def _remember_refused(self, model: str, option: str) -> None:
+        self._refused[model] = self._refused.get(model, frozenset()) | {option}
+        if len(self._refused) > MAX_REMEMBERED_MODELS:
+            del self._refused[next(iter(self._refused))]
 
     async def _with_retries(
         self, attempt: Callable[[], Awaitable[ModelReply]], deltas: DeltaSink, deadline_s: float
@@ -271,8 +292,27 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return _until(value) if seconds is None and value else seconds
 
 
-def _refuses_temperature(refusal: ProviderFailed) -> bool:
-    return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
+def _refused_option(refusal: ProviderFailed, options: ModelOptions) -> str | None:
+    """Return the option of a request that a refusal names; None if it names none."""
+    if refusal.status not in (400, 422):
+        return None
+    text = str(refusal).lower()
+    return next(
+        (
+            option
+            for option, words in _OPTION_WORDS.items()
+            if getattr(options, option) is not None and any(word in text for word in words)
+        ),
+        None,
+    )
+
+
+def _without(request: ModelRequest, refused: frozenset[str]) -> ModelRequest:
+    """Return the request without the options that its model refused."""
+    if "response_schema" in refused:
+        request = instructed(request)
+    given = {option: None for option in refused if getattr(request.options, option) is not None}
+    return replace(request, options=request.options.model_copy(update=given)) if given else request
 
 
 def _number(text: str | None) -> float | None:

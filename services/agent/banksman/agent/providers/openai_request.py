@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.protocols.structured import is_closed
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -16,9 +17,10 @@ from banksman.agent.providers.exchanges import (
     exchanges,
     sent_parts,
 )
-from banksman.agent.providers.profiles import Profile
+from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject
 from banksman.runs.outcome import message_json
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, An
 
     The state of a reply is sent back only to the provider that wrote it.
     """
+    request = with_profile(request, profile)
+    options = request.options
     arguments: dict[str, Any] = {
         "model": request.model,
         "messages": messages(request, provider),
@@ -46,11 +50,23 @@ def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, An
     }
     if request.tools:
         arguments["tools"] = [tool_param(tool) for tool in request.tools]
-    if request.options.temperature is not None:
-        arguments["temperature"] = request.options.temperature
-    if request.options.max_tokens is not None:
-        arguments[profile.max_tokens_field] = request.options.max_tokens
+        if options.parallel_tool_calls is not None:
+            arguments["parallel_tool_calls"] = options.parallel_tool_calls
+    if options.temperature is not None:
+        arguments["temperature"] = options.temperature
+    if options.max_tokens is not None:
+        arguments[profile.max_tokens_field] = options.max_tokens
+    if options.reasoning_effort is not None:
+        arguments["reasoning_effort"] = options.reasoning_effort
+    if options.response_schema is not None:
+        schema = {"type": "json_schema", "json_schema": reply_format(options.response_schema)}
+        arguments["response_format"] = schema
     return arguments
+
+
+def reply_format(schema: JsonObject) -> dict[str, Any]:
+    """Return the format of a reply with a JSON Schema, without the fields around it."""
+    return {"name": "reply", "schema": schema, "strict": is_closed(schema)}
 
 
 def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:

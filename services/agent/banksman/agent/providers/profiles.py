@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.protocols.structured import instructed
+
 
 class Profile(BaseModel):
     """What one model at one address accepts and returns."""
@@ -23,6 +26,13 @@ class Profile(BaseModel):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
+
+    structured_output: Literal["always", "without_tools", "never"] = "without_tools"
+    """When a request may contain a response schema. Many servers apply it to each reply, and so exclude calls
+    of tools. Without it, the prompt states the schema."""
+    thinking: Literal["adaptive", "budget", "none"] = "budget"
+    """How a request to Anthropic's API states a reasoning effort: as an effort that the model adapts to the
+    request, or as a number of tokens."""
 
 
 class ProfileEntry(BaseModel):
@@ -63,6 +73,13 @@ def profile_of(provider: str, base_url: str, model: str) -> Profile:
         if entry.matches(provider, address, model.lower()):
             fields |= entry.profile
     return Profile.model_validate(fields)
+
+
+def with_profile(request: ModelRequest, profile: Profile) -> ModelRequest:
+    """Return a request whose response schema is in the prompt if the model does not take it beside tools."""
+    if profile.structured_output == "always" or (profile.structured_output != "never" and not request.tools):
+        return request
+    return instructed(request)
 
 
 @cache

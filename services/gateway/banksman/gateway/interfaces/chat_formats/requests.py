@@ -14,7 +14,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from banksman.contracts.assistants import ConversationSettings, ModelOptions, RunOverrides
+from banksman.contracts.assistants import (
+    ConversationSettings,
+    ModelOptions,
+    ReasoningEffort,
+    ResponseSchema,
+    RunOverrides,
+)
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, Provenance, TextPart, text_of
@@ -47,6 +53,26 @@ class StreamOptions(Stored):
     include_usage: bool = False
 
 
+class FormatSchema(Stored):
+    """The schema of OpenAI's `response_format` and Anthropic's `output_config.format`."""
+
+    schema_: ResponseSchema = Field(alias="schema")
+
+
+class ResponseFormat(Stored):
+    """OpenAI's form of the final reply: any text, or a JSON object that fits a schema."""
+
+    type: Literal["text", "json_schema"]
+    json_schema: FormatSchema | None = None
+
+
+class OutputConfig(Stored):
+    """Anthropic's form of the final reply and its reasoning effort."""
+
+    effort: ReasoningEffort | None = None
+    format: FormatSchema | None = None
+
+
 class ChatBody(Stored):
     """The fields that both formats share, and Banksman's own fields. Unknown fields are ignored."""
 
@@ -72,6 +98,10 @@ class ChatCompletionRequest(ChatBody):
     """OpenAI's Chat Completions."""
 
     max_completion_tokens: int | None = Field(default=None, gt=0)
+    reasoning_effort: ReasoningEffort | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    """The final message fits this schema; the field `banksman` contains it as an object."""
     stream_options: StreamOptions | None = None
     n: Annotated[int | None, Field(ge=1, le=1)] = None
 
@@ -80,6 +110,7 @@ class MessagesRequest(ChatBody):
     """Anthropic's Messages."""
 
     system: str | tuple[JsonObject, ...] | None = None
+    output_config: OutputConfig = OutputConfig()
     thread: JsonObject | None = None
     """Must be absent: later requests of a thread contain the new messages only."""
 
@@ -105,15 +136,16 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         raise BadInput("tools", None, expected)
     turns = [_Turn(message.role, _content(message.content, i)) for i, message in enumerate(body.messages)]
     system = [text_of(turn.content) for turn in turns if turn.role in ("system", "developer")]
-    max_tokens = body.max_tokens
+    options = ModelOptions(max_tokens=body.max_tokens, temperature=body.temperature)
     match body:
         case MessagesRequest():
             if body.thread is not None:
                 expected = "no thread: send the whole history, or the new messages with `conversation_id`"
                 raise BadInput(THREAD, None, expected)
             system = [text_of(_content(body.system, None)), *system] if body.system else system
+            options = options.model_copy(update=_output_options(body.output_config))
         case ChatCompletionRequest():
-            max_tokens = body.max_completion_tokens or max_tokens
+            options = options.model_copy(update=_completion_options(body))
     if system and body.prompt_id:
         raise BadInput("prompt_id", body.prompt_id, "either `prompt_id` or system messages")
     if body.prompt_id and body.conversation_id:
@@ -122,7 +154,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
     named = ":" in body.model or body.model == "demo"
     overrides = RunOverrides(
         model=body.model if named else None,
-        options=ModelOptions(max_tokens=max_tokens, temperature=body.temperature),
+        options=options,
         system_prompt="{{" + CLIENT_PROMPT + "}}" if system else None,
     )
     message = ChatSend(
@@ -145,6 +177,24 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         settings=ConversationSettings(),
     )
     return ChatFrames(creation, message)
+
+
+def _completion_options(body: ChatCompletionRequest) -> dict[str, Any]:
+    wanted = body.response_format
+    if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+        raise BadInput("response_format.json_schema", None, "an object with the `schema` of the reply")
+    schema = None if wanted is None or wanted.type == "text" else wanted.json_schema
+    return {
+        "max_tokens": body.max_completion_tokens or body.max_tokens,
+        "reasoning_effort": body.reasoning_effort,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_schema": schema and schema.schema_,
+    }
+
+
+def _output_options(config: OutputConfig) -> dict[str, Any]:
+    schema = config.format and config.format.schema_
+    return {"reasoning_effort": config.effort, "response_schema": schema}
 
 
 def _message(turns: list[_Turn], body: ChatBody) -> Content:

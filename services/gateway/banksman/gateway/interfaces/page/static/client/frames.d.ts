@@ -363,6 +363,12 @@ export type ModelOptions = {
   /** Maximum output tokens of one reply; None applies the default of the provider's adapter. */
   max_tokens?: number | null;
   temperature?: number | null;
+  /** How much the model reasons before it replies; None applies the vendor's default. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | null;
+  /** JSON Schema of the final reply, an object, which the outcome contains as `structured_output`. The model corrects a reply that does not fit, twice at most. None lets the model reply with any text. */
+  response_schema?: Record<string, JsonValue> | null;
+  /** False lets the model request at most one call per reply, if the vendor supports it; None applies the vendor's default. */
+  parallel_tool_calls?: boolean | null;
 };
 
 /** The hosts that calls may reach, within those that the operator of the runner allows. */
