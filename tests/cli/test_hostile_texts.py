@@ -28,6 +28,7 @@ def events() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "message.completed", {"message_id": "u", "role": "user", "content": HOSTILE}
     yield "tool_call.requested", {"tool_call_id": "k-1", "name": NAME, "arguments": {"a": HOSTILE}}
     yield "protocol.retry", {"attempt": 1, "max": 2, "error": HOSTILE}
+    yield "model.notice", {"kind": "repaired", "text": HOSTILE}
     yield "approval.resolved", {"approval_id": "a-1", "outcome": "approved", "by": NAME}
     for content in (HOSTILE, {"stdout": HOSTILE, "stderr": HOSTILE, "exit_code": 0}, {"url": HOSTILE}):
         yield "tool_call.completed", {"content": content, "is_error": True, "error_kind": HOSTILE}

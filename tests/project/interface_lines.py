@@ -183,6 +183,7 @@ NOT_IN_THE_TABLES = {
     "approval.forgotten",
     "history.compacted",
     "history.cut",
+    "model.notice",
     "run.cancel_requested",
     "workflow.linked",
     "workflow.output",

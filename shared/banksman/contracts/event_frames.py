@@ -34,6 +34,7 @@ LEVELS: Mapping[str, Detail] = {
     "message.delta": "final",
     "reasoning.delta": "full",
     "protocol.retry": "steps",
+    "model.notice": "steps",
     "tool_call.requested": "steps",
     "tool_call.started": "steps",
     "tool_call.output": "full",

@@ -121,6 +121,23 @@ class ProtocolRetry(Stored):
     usage: Usage = Usage()
 
 
+class ModelNotice(Stored):
+    """What an agent changed in a model request or in a reply. The model does not receive it."""
+
+    type: Literal["model.notice"] = "model.notice"
+    kind: Token
+    """
+    tool_left_out  a tool was not offered to the model
+    repaired       a call was read although its text breaks the format
+    prompt_cut     the model's server appears to have cut the prompt
+    nudged         an empty reply was requested once more
+
+    Newer versions may add kinds.
+    """
+    text: Text
+    """One sentence for the user, at most 500 characters."""
+
+
 class ToolCallRequested(Stored):
     """The model requested a tool call."""
 
@@ -278,6 +295,7 @@ KnownBody = Annotated[
     | IterationStarted
     | MessageCompleted
     | ProtocolRetry
+    | ModelNotice
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved

@@ -28,6 +28,7 @@ from banksman.contracts.events import (
     HistoryCut,
     IterationStarted,
     MessageCompleted,
+    ModelNotice,
     ProtocolRetry,
     RunFinished,
     RunQueued,
@@ -121,7 +122,14 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case ToolCallCompleted():
             return complete_calls(state, (event,))
         # A value that a user provided is in the result of its step, which the same commit contains.
-        case WorkspaceChanged() | WorkflowOutput() | InputResolved() | HistoryCut() | UnknownEvent():
+        case (
+            WorkspaceChanged()
+            | WorkflowOutput()
+            | InputResolved()
+            | HistoryCut()
+            | ModelNotice()
+            | UnknownEvent()
+        ):
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

@@ -125,6 +125,9 @@ BODIES: tuple[events.EventBody, ...] = (
         correction="One object.",
         usage=USAGE,
     ),
+    events.ModelNotice(
+        kind="repaired", text="The arguments of bash were repaired: a code fence was removed."
+    ),
     events.ToolCallRequested(call=CALL, arguments_error="not JSON"),
     approvals.ApprovalRequested(approval_id="a1", expires_at=LATER, items=(ITEM,)),
     approvals.ApprovalResolved(

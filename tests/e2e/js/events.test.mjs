@@ -170,6 +170,14 @@ test('a compaction of the history is shown with details only', () => {
   assert.match(notice.text, /is replaced by a summary.*90,000 → 9,000 tokens/);
 });
 
+test('a notice about the model is one line that is always shown', () => {
+  const log = recorder();
+  const [run] = Object.values(foldAll([started(log), log.stored('model.notice', { kind: 'repaired', text: 'A fence was removed.' })]).runs);
+  const [notice] = run.entries;
+  assert.deepEqual([notice.kind, notice.tone, notice.detail], ['notice', 'warning', false]);
+  assert.equal(notice.text, 'Note on the model: A fence was removed.');
+});
+
 test('a call collects its arguments, live output and result', () => {
   const log = recorder();
   const conversation = foldAll([

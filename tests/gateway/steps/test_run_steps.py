@@ -11,6 +11,7 @@ from banksman.contracts.approvals import ApprovalResolved, InputRequested, Input
 from banksman.contracts.events import (
     IterationStarted,
     MessageCompleted,
+    ModelNotice,
     ProtocolRetry,
     RunFinished,
     ToolCallCompleted,
@@ -136,6 +137,20 @@ async def test_an_open_and_a_failed_model_request_are_steps(gateway: Served, age
     ]
     assert (open_request["request"]["messages"][0]["content"], open_request["result"]) == ("Hello.", None)
     assert [(one["status"], one["summary"]) for one in failed] == [("failed", "The model is overloaded.")]
+
+
+async def test_a_notice_about_the_model_is_a_step_of_the_run(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        created = (await http.post("/v1/chat", json={"content": "Hello."})).json()
+        start = await agent.started(created["conversation_id"])
+        await agent.begin(start)
+        notice = ModelNotice(kind="tool_left_out", text="The model cannot call gizmo.")
+        await agent.commit(start.conversation_id, start.run_id, notice)
+        [running, step] = (await http.get(f"/context/runs/{start.run_id}/steps")).json()["items"]
+        detail = await _step(http, start.run_id, step["step_id"])
+    assert running["kind"] == "model"
+    assert (step["kind"], step["name"], step["summary"]) == ("notice", "tool_left_out", notice.text)
+    assert detail["step"] == step
 
 
 async def test_another_tenant_reads_no_steps(guarded: Served, agent: Agent) -> None:

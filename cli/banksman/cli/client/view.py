@@ -181,6 +181,8 @@ def _one_line(type: str, data: Frame) -> str | None:
             return f"  {_result(data)}"
         case "protocol.retry":
             return f"· retried the model request: {data.get('error')}"
+        case "model.notice":
+            return f"· {data.get('text')}"
         case "approval.resolved":
             return f"· approval {data['outcome']} by {one_line(str(data.get('by')))}"
         case "input.requested":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from banksman.contracts.events import (
     EventBody,
     FinishReason,
     MessageCompleted,
+    ModelNotice,
     ProtocolRetry,
     ToolCallCompleted,
     ToolCallRequested,
@@ -33,6 +34,10 @@ from banksman.runs.steps import MAX_MALFORMED, deadline_of, timed_out
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
+
+MAX_NOTICES = 20
+"""Maximum notices of one reply that are recorded."""
+MAX_NOTICE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class ReplyCommit:
     requested_at: datetime
     """The time of the approval request."""
     expires_at: datetime
+    notices: tuple[ModelNotice, ...] = ()
+    """What was changed in the request or the reply; see `shown_notices`."""
 
     def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
         run = state.run
@@ -88,6 +95,9 @@ class ReplyCommit:
         if run.cancel is not None:
             text = None if isinstance(self.reading, Malformed) else self.reading.text
             return paid_events(state, self.paid, text)
+        return (*self.notices, *self._events(state, run))
+
+    def _events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
         match self.reading:
             case Final(text, finish_reason):
                 return (_message(run, self.paid, text, finish_reason, self.provider_state),)
@@ -97,6 +107,17 @@ class ReplyCommit:
                 return _call_events(state, run, self, text, calls)
             case _:
                 assert_never(self.reading)
+
+
+def shown_notices(run_id: str, notices: Iterable[ModelNotice]) -> tuple[ModelNotice, ...]:
+    """Log notices and return those to record: each once, without secrets, at most `MAX_NOTICES`."""
+    shown: dict[ModelNotice, None] = {}
+    for notice in notices:
+        one = notice.model_copy(update={"text": redacted(notice.text)[:MAX_NOTICE_CHARS]})
+        if one not in shown and len(shown) < MAX_NOTICES:
+            shown[one] = None
+            logger.warning("%s", one.text, extra={"run_id": run_id, "kind": one.kind})
+    return tuple(shown)
 
 
 def _message(

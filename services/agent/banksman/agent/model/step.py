@@ -165,7 +165,9 @@ class ModelStep:
         run, clock = owned.run, owned.ports.clock
         reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
         await deltas.end(is_final=isinstance(reading, Final))
-        calls = reading.calls if isinstance(reading, RequestedCalls) else ()
+        calls, read_notices = (
+            (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())
+        )
         call_ids = tuple(clock.new_id("k") for _ in calls)
         now = clock.now()
         return ReplyCommit(
@@ -178,6 +180,7 @@ class ModelStep:
             approval_id=approval_id_for(run.run_id),
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
+            notices=replies.shown_notices(run.run_id, (*written.notices, *read_notices)),
         )
 
     async def _facts(

@@ -11,7 +11,7 @@ from typing import assert_never
 import structlog
 
 from banksman.contracts.assistants import ModelOptions
-from banksman.contracts.events import FinishReason
+from banksman.contracts.events import FinishReason, ModelNotice
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
@@ -68,6 +68,8 @@ class ModelReply:
     """Tokens without a cost; see `runs.pricing`."""
     provider_state: JsonObject | None = None
     """Data that the vendor expects back with this message; only its adapter reads it."""
+    notices: tuple[ModelNotice, ...] = ()
+    """What the adapter changed in the request or the reply, for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class RequestedCalls:
     text: str | None
     """The text beside the calls; None if there is none."""
     calls: tuple[RequestedCall, ...]
+    notices: tuple[ModelNotice, ...] = ()
+    """What was repaired in the calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from banksman.contracts.events import (
     HistoryCompacted,
     IterationStarted,
     MessageCompleted,
+    ModelNotice,
     ProtocolRetry,
     RunFinished,
     RunQueued,
@@ -29,11 +30,12 @@ QUEUE_STEP = "queue"
 MODEL_STEP = "model"
 """The id of a model request without a reply, which is open or has failed."""
 
-StepKind = Literal["queue", "model", "compaction", "tool", "approval", "input"]
+StepKind = Literal["queue", "model", "compaction", "notice", "tool", "approval", "input"]
 """
 queue       the run waits for another run of its conversation
 model       a model request
 compaction  a model request for a summary of the history
+notice      what an agent changed in a model request or a reply; its name is the kind of the change
 tool        a tool call, from its request to its result
 approval    an approval request, from its publication to its decision
 input       a workflow waits for a value
@@ -104,6 +106,9 @@ class _Fold:
                 self._requested_at = at
             case HistoryCompacted() as data:
                 self._compaction(data, at)
+            case ModelNotice() as data:
+                self._add(f"notice-{event.seq}", "notice", data.kind, "running", _line(data.text), at)
+                self._end(f"notice-{event.seq}", at, "done")
             case RunFinished() as data:
                 self._finish(data, at)
             case _:

@@ -63,6 +63,7 @@ const RUN_EVENTS = {
   'message.completed': addMessage,
   'protocol.retry': (run, data, frame) =>
     addNotice(withoutDrafts(run), frame, 'warning', t('notice.protocolRetry', data), true),
+  'model.notice': (run, data, frame) => addNotice(run, frame, 'warning', t('notice.model', data), false),
   'tool_call.requested': addCall,
   'tool_call.started': (run, data, frame) =>
     changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),

@@ -358,6 +358,14 @@ export type MessageCompleted = {
   partial?: boolean;
 };
 
+/** What an agent changed in a model request or in a reply. The model does not receive it. */
+export type ModelNotice = {
+  /** tool_left_out a tool was not offered to the model repaired a call was read although its text breaks the format prompt_cut the model's server appears to have cut the prompt nudged an empty reply was requested once more Newer versions may add kinds. */
+  kind: string;
+  /** One sentence for the user, at most 500 characters. */
+  text: string;
+};
+
 /** Options of each model request. */
 export type ModelOptions = {
   /** Maximum output tokens of one reply; None applies the default of the provider's adapter. */
@@ -829,6 +837,19 @@ export type EventFrame =
     conversation_id: string;
     run_id: string | null;
     data: ProtocolRetryData;
+    iteration?: number;
+  }
+  | {
+    type: "model.notice";
+    /** Number of the event in its conversation, 1..n without gaps. */
+    seq: number;
+    /** Number of the last event that this subscription was sent. */
+    prev_seq: number;
+    log_epoch: string;
+    ts: string;
+    conversation_id: string;
+    run_id: string | null;
+    data: ModelNotice;
     iteration?: number;
   }
   | {

@@ -4,6 +4,7 @@
 export const LEVELS = Object.freeze({
   "history.compacted": "steps",
   "iteration.started": "steps",
+  "model.notice": "steps",
   "protocol.retry": "steps",
   "reasoning.delta": "full",
   "run.cancel_requested": "steps",

@@ -213,6 +213,7 @@ export default {
   'outcome.rejected': 'Durch eine Ablehnung beendet',
   'outcome.max_iterations': 'Iterationsgrenze',
   'notice.demo': 'Sie nutzen das Demo-Modell, das einfache Bitten wie „run `ls`“ versteht. Für ein echtes Modell richten Sie einen API-Schlüssel ein.',
+  'notice.model': 'Hinweis zum Modell: {text}',
   'notice.protocolRetry': 'Die Antwort des Modells war nicht lesbar (Versuch {attempt} von {max}): {error}',
   'notice.restored': 'Der Arbeitsbereich wurde auf einem anderen Runner aus einem Snapshot wiederhergestellt.',
   'notice.restoredLost': {
@@ -1011,6 +1012,7 @@ export default {
   'run.kind.queue': 'Auf einen anderen Lauf gewartet',
   'run.kind.model': 'Modellanfrage',
   'run.kind.compaction': 'Zusammenfassung des Verlaufs',
+  'run.kind.notice': 'Hinweis zum Modell',
   'run.kind.tool': 'Werkzeugaufruf',
   'run.kind.approval': 'Freigabe',
   'run.kind.input': 'Eingabe eines Menschen',

@@ -213,6 +213,7 @@ export default {
   'outcome.rejected': 'Ended by a rejection',
   'outcome.max_iterations': 'Iteration limit',
   'notice.demo': 'You\'re using the demo model, which understands plain requests such as “run `ls`”. Set an API key for a real one.',
+  'notice.model': 'Note on the model: {text}',
   'notice.protocolRetry': 'The reply of the model could not be parsed (attempt {attempt} of {max}): {error}',
   'notice.restored': 'The workspace was restored from a snapshot on another runner.',
   'notice.restoredLost': {
@@ -1011,6 +1012,7 @@ export default {
   'run.kind.queue': 'Waited for another run',
   'run.kind.model': 'Model request',
   'run.kind.compaction': 'Summary of the history',
+  'run.kind.notice': 'Note on the model',
   'run.kind.tool': 'Tool call',
   'run.kind.approval': 'Approval',
   'run.kind.input': 'Input from a person',

@@ -11,7 +11,7 @@ import { Exact, Icon, html, memo } from '../ui.mjs';
 import { resultText } from './summary.mjs';
 
 const ORDERS = { time: 'run.byTime', cost: 'run.byCost', duration: 'run.byDuration' };
-const ICONS = { queue: 'details', model: 'brain', compaction: 'details', approval: 'shield', input: 'pencil' };
+const ICONS = { queue: 'details', model: 'brain', compaction: 'details', notice: 'details', approval: 'shield', input: 'pencil' };
 
 /** Statuses whose colour says that something went wrong. */
 const BAD = new Set(['failed', 'malformed', 'timeout', 'timed_out', 'unknown_outcome', 'denied', 'tool_error', 'length', 'content_filter']);
