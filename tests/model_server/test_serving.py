@@ -64,6 +64,26 @@ async def test_command_serves_its_scripts_until_sigterm(tmp_path: Path):
         assert (process.returncode, errors) == (0, b"")
 
 
+async def test_histories_that_a_vendor_refuses_get_a_reply():
+    unfinished = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {}}]}
+    odd: list[Any] = [*HELLO, unfinished, {"role": "critic", "content": [{"type": "text", "text": 5}, 7]}]
+    async with model_server("--port", "0") as process:
+        url = await ready_url(process)
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S) as client:
+            chat = await client.post("/v1/chat/completions", json={"model": "demo", "messages": odd})
+            items = {"model": "demo", "input": [*HELLO, {"type": "function_call_output"}]}
+            response = await client.post("/v1/responses", json=items)
+            headers = {"anthropic-version": "2023-06-01"}
+            message = await client.post(
+                "/v1/messages", json={"model": "demo", "messages": odd}, headers=headers
+            )
+            empty = await client.post("/v1/chat/completions", json={"model": "demo", "messages": []})
+            unnamed = await client.post("/v1/messages", json={"messages": HELLO}, headers=headers)
+    assert [reply.status_code for reply in (chat, response, message)] == [200, 200, 200]
+    assert (empty.status_code, empty.json()["error"]["param"]) == (400, "messages")
+    assert unnamed.status_code == 400 and "expected the name of a model" in unnamed.json()["error"]["message"]
+
+
 async def test_port_in_use_prints_one_sentence(server: ModelServer):
     port = server.url.rsplit(":", 1)[1]
     async with model_server("--port", port) as process, asyncio.timeout(WAIT_TIMEOUT_S):

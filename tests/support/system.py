@@ -196,16 +196,7 @@ class System:
 def scripted_model() -> Generator[ScriptedModel]:
     """A model server in its own process, which records its requests."""
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "banksman.model_server",
-        "--port",
-        str(port),
-        "--recording",
-        "--chunk-delay-s",
-        "0",
-    ]
+    command = [sys.executable, "-m", "tests.support.model_server", "--port", str(port)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     model = ScriptedModel(f"http://127.0.0.1:{port}")
     try:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.strict_requests.anthropic import check_message
+from tests.support.strict_requests.openai import check_chat_completion
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
@@ -25,8 +27,6 @@ from banksman.contracts.messages import (
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server.anthropic_reply import signature_of
-from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.openai_request import parse_chat_completion
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
 OPENAI = profile_of("openai", "https://api.openai.com/v1", "m")
@@ -80,9 +80,9 @@ def test_every_history_is_valid_for_both_vendors(
     tools = (BASH,) if with_tools else ()
     request = protocol_for(protocol).prepare(ModelRequest("m", "Be brief.", history, tools))
 
-    parse_message(body_of(anthropic_request.body(request, "anthropic")))
+    check_message(body_of(anthropic_request.body(request, "anthropic")))
     if history:
-        parse_chat_completion(body_of(openai_request.body(request, "openai", OPENAI)))
+        check_chat_completion(body_of(openai_request.body(request, "openai", OPENAI)))
 
 
 @given(histories)

@@ -41,12 +41,12 @@ from banksman.contracts.messages import (
     UserMessage,
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
-from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.openai_request import parse_chat_completion
 from banksman.runs.fold import apply_commit
 from banksman.runs.owner import Draft
 from banksman.runs.snapshots import UnreadableSnapshot, snapshot_of, state_of
 from banksman.runs.state import REMEMBERED_FOR, REMEMBERED_IDS, Conversation, Measured, with_ids
+from tests.support.strict_requests.anthropic import check_message
+from tests.support.strict_requests.openai import check_chat_completion
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
 SETTINGS = RunSettings(assistant_id="default", model="demo:demo")
@@ -183,10 +183,10 @@ def check_history(log: Log) -> None:
         assert log.state.run.message in history, "the history lacks the message of the run"
     for protocol in ("native", "json_text"):
         prepared = protocol_for(protocol).prepare(request(history))
-        parse_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
+        check_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
         if history:
             sent = openai_request.body(prepared, "openai", Profile())
-            parse_chat_completion(json.loads(json.dumps(sent)))
+            check_chat_completion(json.loads(json.dumps(sent)))
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,8 +1,8 @@
 """A small HTTP server with the wire formats of OpenAI and Anthropic, for use without a key.
 
 Models: `demo`, a set of rules that understands plain requests, and `scripted/<name>`, which plays the
-`Script` of that name. Any other model returns 404. Histories are validated as strictly as the vendors do:
-a request that they refuse is refused with their error object and recorded as a `Violation`.
+`Script` of that name. Any other model returns 404. Requests are read, not validated: a history that a vendor
+refuses gets a reply.
 
 Routes:
     `POST /v1/chat/completions`: OpenAI, streamed or not.
@@ -13,11 +13,11 @@ Routes:
 Routes for tests, only while requests are recorded:
     `PUT /scripts/{name}`: the JSON of a `Script`; returns the name of its model. `DELETE` removes it.
     `GET /requests?script=&at_least=&wait_s=`: recorded requests, after waiting for that many.
-    `GET /violations`: requests that broke a vendor's rules. `DELETE` on either path removes the records.
+    `DELETE /requests`: removes the records.
     `PUT /gates/{name}`: opens the `Gate` at which replies wait.
 """
 
-from banksman.model_server.recorder import Outcome, RecordedRequest, Violation
+from banksman.model_server.recorder import Outcome, RecordedRequest
 from banksman.model_server.script import (
     ConnectionCut,
     EarlyEnd,
@@ -50,5 +50,4 @@ __all__ = [
     "ScriptedUsage",
     "Silence",
     "StreamError",
-    "Violation",
 ]

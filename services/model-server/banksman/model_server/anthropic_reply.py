@@ -1,25 +1,10 @@
-"""Check that clients return thinking blocks unchanged, as Anthropic requires in conversations with tools.
-
-https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
-"""
-
 from __future__ import annotations
 
 import base64
 import hashlib
 import uuid
-from collections import OrderedDict
 
-from banksman.model_server.chat import (
-    AssistantTurn,
-    Call,
-    Json,
-    RequestRefused,
-    ToolOutput,
-    ValidatedRequest,
-    dumps,
-    loads_object,
-)
+from banksman.model_server.chat import Call, ChatRequest, Json, RequestRefused, dumps, loads_object
 from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments, typed_event
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
@@ -42,7 +27,7 @@ _ERROR_TYPES = {
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def message(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
+def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     content: list[Json] = []
     if thinking := resolved.reasoning:
         content.append({"type": "thinking", "thinking": thinking, "signature": signature_of(thinking)})
@@ -55,7 +40,7 @@ def message(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     return dumps(body).encode()
 
 
-def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
+def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     start = _head(chat)
     if resolved.usage is not None:
         start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
@@ -104,7 +89,7 @@ def models_page(names: list[str]) -> Json:
     }
 
 
-def _head(chat: ValidatedRequest) -> Json:
+def _head(chat: ChatRequest) -> Json:
     return {
         "id": f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
@@ -165,58 +150,6 @@ def _error_body(
     return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
 
 
-_MAX_CALLS = 5_000
-
-
 def signature_of(thinking: str) -> str:
     """Return the signature of a thinking block. The vendor's own algorithm is secret."""
     return base64.b64encode(hashlib.sha256(b"scripted:" + thinking.encode()).digest()).decode()
-
-
-def signed_thinking(where: str, block: Json) -> str:
-    thinking = block.get("thinking")
-    if not isinstance(thinking, str):
-        raise RequestRefused(f"{where}.thinking.thinking: Field required", "messages")
-    if block.get("signature") != signature_of(thinking):
-        raise RequestRefused(f"{where}: Invalid `signature` in `thinking` block", "messages")
-    return thinking
-
-
-class ThinkingChecks:
-    """Stores the thinking that was sent with each of the last 5,000 calls."""
-
-    def __init__(self) -> None:
-        self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
-
-    def sent(self, chat: ValidatedRequest, resolved: ResolvedReply) -> None:
-        if chat.dialect != "anthropic":
-            return
-        for call in resolved.calls:
-            self._by_call[(chat.model, call.id)] = resolved.reasoning
-            if len(self._by_call) > _MAX_CALLS:
-                self._by_call.popitem(last=False)
-
-    def check(self, chat: ValidatedRequest) -> None:
-        """Refuse a request that lacks the thinking of calls whose results it contains."""
-        turn = _turn_with_results(chat) if chat.dialect == "anthropic" else None
-        for call in turn.calls if turn else ():
-            thinking = self._by_call.get((chat.model, call.id))
-            if thinking and turn and turn.thinking != (thinking,):
-                raise RequestRefused(
-                    "messages: the assistant message with tool_use must contain its original thinking block, "
-                    f"unchanged; the block of {call.id} is missing",
-                    "messages",
-                )
-
-
-def _turn_with_results(chat: ValidatedRequest) -> AssistantTurn | None:
-    """Return the turn whose results end the history; None if the history does not end with results."""
-    for item in reversed(chat.items):
-        match item:
-            case ToolOutput():
-                continue
-            case AssistantTurn():
-                return item
-            case _:
-                return None
-    return None

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeAlias, cast
-
-import jsonschema_rs
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 Json: TypeAlias = dict[str, Any]
 
@@ -25,8 +22,13 @@ def as_object(value: object) -> Json | None:
     return cast(Json, value) if isinstance(value, dict) else None
 
 
-def as_list(value: object) -> list[Any] | None:
-    return cast(list[Any], value) if isinstance(value, list) else None
+def is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def objects(value: object) -> list[Json]:
+    """Return the objects of a list; none if the value is no list."""
+    return [one for one in cast(list[Any], value) if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def loads_object(text: str | bytes) -> Json | None:
@@ -34,30 +36,6 @@ def loads_object(text: str | bytes) -> Json | None:
         return as_object(json.loads(text))
     except ValueError:
         return None
-
-
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schema_fault(schema: Json) -> str | None:
-    """Return why a schema cannot describe a tool's arguments, or None if it can."""
-    return _schema_fault(dumps(schema))
-
-
-@lru_cache(maxsize=1024)
-def _schema_fault(schema_text: str) -> str | None:
-    schema = loads_object(schema_text)
-    if schema is None or schema.get("type") != "object":
-        stated = None if schema is None else schema.get("type")
-        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
-    try:
-        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
-        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
-    except jsonschema_rs.ValidationError as fault:
-        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
-        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
-    return None
 
 
 Dialect = Literal["openai", "anthropic", "responses"]
@@ -86,7 +64,6 @@ class Call:
 class AssistantTurn:
     text: str
     calls: tuple[Call, ...] = ()
-    thinking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +77,14 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 
 @dataclass(frozen=True)
-class ValidatedRequest:
+class ChatRequest:
     dialect: Dialect
     model: str
     items: tuple[Item, ...]
     """The history, oldest first, without system text."""
     system: str = ""
-    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    tools: frozenset[str] = frozenset()
+    """Names of the offered tools."""
     namespaces: Mapping[str, str] = field(default_factory=dict[str, str])
     """Namespaces of the tools that have one, by the tool's name here, `{namespace}__{name}`. Only `responses`
     has namespaces."""
@@ -161,11 +139,6 @@ class RequestRefused(Exception):
 
     def __str__(self) -> str:
         return self.message
-
-    @property
-    def is_violation(self) -> bool:
-        """Whether the request broke the wire format, as opposed to naming a missing model or path."""
-        return self.status == 400
 
 
 def model_not_found(model: str) -> RequestRefused:

@@ -11,11 +11,9 @@ from typing import assert_never
 from aiohttp import web
 
 from banksman.model_server import anthropic_reply, openai_reply
-from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import Dialect, Json, RequestRefused, ValidatedRequest, loads_object
+from banksman.model_server.chat import ChatRequest, Dialect, Json, RequestRefused, loads_object
 from banksman.model_server.models import EventStream, ResolvedReply
-from banksman.model_server.openai_request import parse_chat_completion
-from banksman.model_server.responses_request import parse_response
+from banksman.model_server.requests import read_chat_completion, read_message, read_response
 from banksman.model_server.script import (
     ConnectionCut,
     EarlyEnd,
@@ -56,7 +54,7 @@ class ReplySender:
     gates: Gates
 
     async def send(
-        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ChatRequest
     ) -> web.StreamResponse:
         await self._wait_before_headers(reply)
         match reply.fault:
@@ -85,7 +83,7 @@ class ReplySender:
             await self.gates.passed(reply.gate.name)
 
     async def _stream(
-        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ChatRequest
     ) -> web.StreamResponse:
         stream = self.wire.events(resolved, chat)
         events = stream.content + stream.closing
@@ -199,10 +197,9 @@ class VendorFormat:
     dialect: Dialect
     request_id_header: str
     required_header: str | None = None
-    parse: Callable[[Json], ValidatedRequest]
-    """Parses a body; raises `RequestRefused` if it breaks a rule."""
-    body: Callable[[ResolvedReply, ValidatedRequest], bytes]
-    events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
+    read: Callable[[Json], ChatRequest]
+    body: Callable[[ResolvedReply, ChatRequest], bytes]
+    events: Callable[[ResolvedReply, ChatRequest], EventStream]
     refusal: Callable[[RequestRefused, str], bytes]
     http_error: Callable[[HttpError, str], bytes]
     stream_error: Callable[[StreamError, str], bytes]
@@ -211,7 +208,7 @@ class VendorFormat:
 CHAT_COMPLETIONS = VendorFormat(
     dialect="openai",
     request_id_header="x-request-id",
-    parse=parse_chat_completion,
+    read=read_chat_completion,
     body=openai_reply.completion,
     events=openai_reply.chunks,
     refusal=openai_reply.refusal,
@@ -221,7 +218,7 @@ CHAT_COMPLETIONS = VendorFormat(
 RESPONSES = replace(
     CHAT_COMPLETIONS,
     dialect="responses",
-    parse=parse_response,
+    read=read_response,
     body=openai_reply.response,
     events=openai_reply.response_events,
     stream_error=openai_reply.response_error,
@@ -231,7 +228,7 @@ MESSAGES = VendorFormat(
     dialect="anthropic",
     request_id_header="request-id",
     required_header="anthropic-version",
-    parse=parse_message,
+    read=read_message,
     body=anthropic_reply.message,
     events=anthropic_reply.events,
     refusal=anthropic_reply.refusal,

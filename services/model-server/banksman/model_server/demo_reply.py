@@ -12,11 +12,11 @@ from banksman.model_server import demo_texts as texts
 from banksman.model_server.chat import (
     AssistantTurn,
     Call,
+    ChatRequest,
     Item,
     Json,
     ToolOutput,
     UserText,
-    ValidatedRequest,
     as_object,
     dumps,
     loads_object,
@@ -29,7 +29,7 @@ _MAX_STREAM_S = 4.0
 _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
-def demo_reply(chat: ValidatedRequest, *, chunk_delay_s: float) -> ScriptedReply:
+def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> ScriptedReply:
     """Return the demo model's reply. It depends on the request only."""
     history = read_history(chat)
     text = workflow_reply(chat, history.request) or workflow_text(chat, history.request)
@@ -99,7 +99,7 @@ class DemoConversation:
     parallel: bool
 
 
-def read_history(chat: ValidatedRequest) -> DemoConversation:
+def read_history(chat: ChatRequest) -> DemoConversation:
     json_text = not chat.tools and '"tool"' in chat.system and '"terminate"' in chat.system
     items = _with_native_calls(chat.items) if json_text else chat.items
     begin, end = _last_request(items)
@@ -178,7 +178,7 @@ _VALUE = r"[`\"']?([\w./-]*\w)"
 _NAMED = re.compile(rf"\b(?:named|called|for|in)\s+{_VALUE}", re.IGNORECASE)
 
 
-def workflow_reply(chat: ValidatedRequest, request: str) -> str | None:
+def workflow_reply(chat: ChatRequest, request: str) -> str | None:
     """Return the JSON object of a filled form; None if the system prompt requests no workflow."""
     if _TASK not in chat.system:
         return None
@@ -226,7 +226,7 @@ MAX_CHARS = 300
 MAX_TITLE_CHARS = 60
 
 
-def workflow_text(chat: ValidatedRequest, request: str) -> str | None:
+def workflow_text(chat: ChatRequest, request: str) -> str | None:
     """Return a summary, a report or a title made of quotes; None if the system prompt requests none."""
     if _SUMMARY in chat.system:
         said = _SAID.findall(request)

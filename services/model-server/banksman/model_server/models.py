@@ -4,14 +4,15 @@ import hashlib
 import re
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banksman.model_server.chat import (
     Call,
+    ChatRequest,
     Dialect,
     Json,
     RequestRefused,
-    ValidatedRequest,
     dumps,
     estimated_tokens,
     model_not_found,
@@ -39,9 +40,9 @@ class ChosenReply:
 
 
 class Models:
-    def __init__(self, demo_chunk_delay_s: float) -> None:
+    def __init__(self, demo_chunk_delay_s: float, scripts: Mapping[str, Script]) -> None:
         self._demo_chunk_delay_s = demo_chunk_delay_s
-        self._scripts: dict[str, Script] = {}
+        self._scripts = dict(scripts)
         self._played: Counter[str] = Counter()
         self._faulted: Counter[tuple[str, str, int]] = Counter()
 
@@ -59,7 +60,7 @@ class Models:
     def names(self) -> list[str]:
         return [DEMO_MODEL, *map(scripted_model, self._scripts)]
 
-    def reply(self, chat: ValidatedRequest) -> ChosenReply:
+    def reply(self, chat: ChatRequest) -> ChosenReply:
         if chat.model == DEMO_MODEL:
             return ChosenReply(demo_reply(chat, chunk_delay_s=self._demo_chunk_delay_s))
         name = script_name(chat.model)
@@ -68,7 +69,7 @@ class Models:
             raise model_not_found(chat.model)
         return self._scripted(name, script, chat)
 
-    def _scripted(self, name: str, script: Script, chat: ValidatedRequest) -> ChosenReply:
+    def _scripted(self, name: str, script: Script, chat: ChatRequest) -> ChosenReply:
         index = chat.position if script.by == "position" else self._played[name]
         self._played[name] += 1
         reply = _reply_at(name, script, index)
@@ -131,7 +132,7 @@ def typed_event(kind: str, fields: Json) -> bytes:
 
 
 def resolve_reply(
-    reply: ScriptedReply, chat: ValidatedRequest, *, derived_ids_of: str | None = None
+    reply: ScriptedReply, chat: ChatRequest, *, derived_ids_of: str | None = None
 ) -> ResolvedReply:
     """Determine call ids, finish reason and usage of a reply. Without `derived_ids_of`, ids are random."""
     calls = tuple(
@@ -161,7 +162,7 @@ def _argument_text(call: ScriptedCall) -> str:
     return call.arguments if isinstance(call.arguments, str) else dumps(call.arguments)
 
 
-def _call_id(chat: ValidatedRequest, index: int, derived_ids_of: str | None) -> str:
+def _call_id(chat: ChatRequest, index: int, derived_ids_of: str | None) -> str:
     prefix = _CALL_ID_PREFIX[chat.dialect]
     if derived_ids_of is None:
         return prefix + uuid.uuid4().hex[:24]
@@ -169,7 +170,7 @@ def _call_id(chat: ValidatedRequest, index: int, derived_ids_of: str | None) -> 
     return prefix + hashlib.sha256(origin.encode()).hexdigest()[:24]
 
 
-def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ValidatedRequest) -> ScriptedUsage | None:
+def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ChatRequest) -> ScriptedUsage | None:
     match reply.usage:
         case "missing":
             return None

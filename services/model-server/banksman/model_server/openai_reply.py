@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Iterable
 
-from banksman.model_server.chat import Call, Json, RequestRefused, ValidatedRequest, dumps, estimated_tokens
+from banksman.model_server.chat import Call, ChatRequest, Json, RequestRefused, dumps, estimated_tokens
 from banksman.model_server.models import EventStream, ResolvedReply, argument_fragments, typed_event
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
@@ -14,7 +14,7 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def completion(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
+def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     message: Json = {"role": "assistant", "content": resolved.text or (None if resolved.calls else "")}
     if resolved.reasoning:
         message["reasoning_content"] = resolved.reasoning
@@ -30,7 +30,7 @@ def completion(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     return dumps(body).encode()
 
 
-def chunks(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
+def chunks(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     head = dumps(_head("chat.completion.chunk", chat))[:-1]
     tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
 
@@ -72,7 +72,7 @@ def models_page(names: list[str]) -> Json:
     return {"object": "list", "data": [model_object(name) for name in names]}
 
 
-def _head(kind: str, chat: ValidatedRequest) -> Json:
+def _head(kind: str, chat: ChatRequest) -> Json:
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
         "object": kind,
@@ -120,12 +120,12 @@ def _error_body(
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def response(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
+def response(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     items = [item for item, _ in _output(resolved, chat)]
     return dumps(_ended(_response(chat), resolved, items)).encode()
 
 
-def response_events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
+def response_events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     begun = _response(chat)
     found: list[tuple[str, Json]] = [("response.created", {"response": begun})]
     found.append(("response.in_progress", {"response": begun}))
@@ -149,7 +149,7 @@ def response_error(fault: StreamError, _request_id: str) -> bytes:
     return typed_event("error", {"code": code, "message": fault.message, "param": None})
 
 
-def _output(resolved: ResolvedReply, chat: ValidatedRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
+def _output(resolved: ResolvedReply, chat: ChatRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
     if resolved.reasoning:
         yield _reasoning(resolved)
     if resolved.text or not resolved.calls:
@@ -198,7 +198,7 @@ def _empty(item: Json) -> Json:
     return item | {name: value for name, value in beginnings.items() if name in item}
 
 
-def _response(chat: ValidatedRequest) -> Json:
+def _response(chat: ChatRequest) -> Json:
     return {
         "id": _id("resp"),
         "object": "response",

@@ -29,7 +29,6 @@ Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
 _MAX_REQUESTS = 5_000
-MAX_VIOLATIONS = 1_000
 
 
 @dataclass(slots=True)
@@ -52,17 +51,11 @@ class RecordedRequest:
         return script_name(self.model) if self.model is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    dialect: Dialect
-    model: str | None
-    message: str
-    param: str | None
-
-
 class Recorder:
-    def __init__(self) -> None:
-        self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)
+    """Stores the last 5,000 requests; none without `stores`."""
+
+    def __init__(self, *, stores: bool) -> None:
+        self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS if stores else 0)
         self._count = 0
         self._changed = asyncio.Event()
 
@@ -112,7 +105,6 @@ class _RequestsQuery(BaseModel):
 class AdminRoutes:
     models: Models
     recorder: Recorder
-    violations: deque[Violation]
     gates: Gates
 
     def add_to(self, app: web.Application) -> None:
@@ -120,8 +112,6 @@ class AdminRoutes:
         app.router.add_delete("/scripts/{name}", self.delete_script)
         app.router.add_get("/requests", self.get_requests)
         app.router.add_delete("/requests", self.delete_requests)
-        app.router.add_get("/violations", self.get_violations)
-        app.router.add_delete("/violations", self.delete_violations)
         app.router.add_put("/gates/{name}", self.open_gate)
 
     async def put_script(self, request: web.Request) -> web.Response:
@@ -149,13 +139,6 @@ class AdminRoutes:
 
     async def delete_requests(self, _request: web.Request) -> web.Response:
         self.recorder.clear()
-        return web.Response(status=204)
-
-    async def get_violations(self, _request: web.Request) -> web.Response:
-        return web.json_response([asdict(violation) for violation in self.violations])
-
-    async def delete_violations(self, _request: web.Request) -> web.Response:
-        self.violations.clear()
         return web.Response(status=204)
 
     async def open_gate(self, request: web.Request) -> web.Response:

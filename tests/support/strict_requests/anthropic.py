@@ -1,63 +1,30 @@
+"""The rules of `POST /v1/messages`."""
+
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
 
-from banksman.model_server.anthropic_reply import signed_thinking
-from banksman.model_server.chat import (
-    TOOL_NAME,
-    AssistantTurn,
-    Call,
-    Item,
-    Json,
-    RequestRefused,
-    ToolOutput,
-    UserText,
-    ValidatedRequest,
-    as_list,
-    as_object,
-    dumps,
-    schema_fault,
-)
+from banksman.model_server.anthropic_reply import signature_of
+from banksman.model_server.chat import Json, RequestRefused, as_object
+from tests.support.strict_requests.rules import TOOL_NAME, as_list, schema_fault
 
 _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result"})
 _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
-def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
-    """Parse a body as strictly as the vendor does; with `counting`, one of `/v1/messages/count_tokens`."""
+def check_message(body: Json) -> None:
+    """Raise `RequestRefused` if a body breaks a rule of the vendor."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise RequestRefused("model: Field required", "model")
-    if not counting:
-        _check_options(body)
-    tools = _tools(body)
-    turns = _turns(body)
-    _check_pairs(turns)
-    system = _system(body)
-    items = tuple(item for turn in turns for item in turn.items)
-    choice = as_object(body.get("tool_choice")) or {}
-    return ValidatedRequest(
-        dialect="anthropic",
-        model=model,
-        items=items,
-        system=system,
-        tools=tools,
-        parallel_calls=choice.get("disable_parallel_tool_use") is not True,
-        stream=body.get("stream") is True,
-        tools_chars=len(dumps(body["tools"])) if tools else 0,
-    )
+    _check_options(body)
+    _check_tools(body)
+    _check_pairs(_turns(body))
+    _check_system(body)
 
 
 def _check_options(body: Json) -> None:
-    if body.get("thread") is not None:
-        # The vendor's SDKs send their tool loops as threads, in which later requests contain only new
-        # messages. After a refusal with these details, they send the whole history instead.
-        raise RequestRefused(
-            "thread: this server stores no messages. Send the whole history.",
-            "thread",
-            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
-        )
     limit = body.get("max_tokens")
     if limit is None:
         raise RequestRefused("max_tokens: Field required", "max_tokens")
@@ -70,26 +37,24 @@ def _check_options(body: Json) -> None:
         raise RequestRefused("tool_choice: tools must be provided to use tool_choice", "tool_choice")
 
 
-def _system(body: Json) -> str:
+def _check_system(body: Json) -> None:
     system = body.get("system")
     if system is None or isinstance(system, str):
-        return system or ""
+        return
     blocks = as_list(system)
     if blocks is None:
         raise RequestRefused("system: Input should be a valid string or list", "system")
-    return "\n\n".join(_text(f"system.{index}", as_object(block) or {}) for index, block in enumerate(blocks))
+    for index, block in enumerate(blocks):
+        _check_text(f"system.{index}", as_object(block) or {})
 
 
-def _tools(body: Json) -> dict[str, Json]:
-    stated = as_list(body.get("tools")) or []
-    tools = [_tool(index, tool) for index, tool in enumerate(stated)]
-    named = dict(tools)
-    if len(named) != len(tools):
+def _check_tools(body: Json) -> None:
+    names = [_tool(index, tool) for index, tool in enumerate(as_list(body.get("tools")) or [])]
+    if len(set(names)) != len(names):
         raise RequestRefused("tools: Tool names must be unique.", "tools")
-    return named
 
 
-def _tool(index: int, value: object) -> tuple[str, Json]:
+def _tool(index: int, value: object) -> str:
     tool = as_object(value) or {}
     where = f"tools.{index}.custom"
     name, schema = tool.get("name"), as_object(tool.get("input_schema"))
@@ -102,7 +67,7 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
     fault = schema_fault(schema)
     if fault is not None:
         raise RequestRefused(f"{where}.input_schema: JSON schema is invalid: {fault}", "tools")
-    return name, schema
+    return name
 
 
 @dataclass(slots=True)
@@ -111,25 +76,25 @@ class _Turn:
 
     role: str
     at: int
-    items: list[Item] = field(default_factory=list[Item])
+    blocks: list[Json] = field(default_factory=list[Json])
 
     @property
     def calls(self) -> list[str]:
-        return [call.id for item in self.items if isinstance(item, AssistantTurn) for call in item.calls]
+        return [block["id"] for block in self.blocks if block["type"] == "tool_use"]
 
     @property
     def leading_results(self) -> list[str]:
         """Results before any text. Only these count as results of the previous turn."""
-        results: list[str] = []
-        for item in self.items:
-            if not isinstance(item, ToolOutput):
-                break
-            results.append(item.call_id)
-        return results
+        first = next((at for at, block in enumerate(self.blocks) if block["type"] != "tool_result"), None)
+        return [block["tool_use_id"] for block in self.blocks[:first]]
 
     @property
     def results(self) -> list[str]:
-        return [item.call_id for item in self.items if isinstance(item, ToolOutput)]
+        return [block["tool_use_id"] for block in self.blocks if block["type"] == "tool_result"]
+
+    @property
+    def thinking(self) -> list[str]:
+        return [block["thinking"] for block in self.blocks if block["type"] == "thinking"]
 
 
 def _turns(body: Json) -> list[_Turn]:
@@ -149,8 +114,10 @@ def _turns(body: Json) -> list[_Turn]:
             )
         if not turns or turns[-1].role != role:
             turns.append(_Turn(role, index))
-        read = _user_items if role == "user" else _assistant_items
-        turns[-1].items += read(f"messages.{index}", _blocks(index, message))
+        check = _check_user_block if role == "user" else _check_assistant_block
+        for at, block in enumerate(_blocks(index, message)):
+            check(f"messages.{index}.content.{at}", block)
+            turns[-1].blocks.append(block)
     if turns[0].role != "user":
         raise _refused('messages: first message must use the "user" role')
     if turns[-1].role != "user":
@@ -161,7 +128,7 @@ def _turns(body: Json) -> list[_Turn]:
     return turns
 
 
-def _blocks(index: int, message: Json) -> list[Any]:
+def _blocks(index: int, message: Json) -> list[Json]:
     content = message.get("content")
     blocks = as_list(content)
     if isinstance(content, str):
@@ -170,39 +137,29 @@ def _blocks(index: int, message: Json) -> list[Any]:
         raise _refused(f"messages.{index}.content: Field required")
     if not blocks:
         raise _refused(f"messages.{index}: all messages must have non-empty content")
-    return blocks
+    return [as_object(block) or {} for block in blocks]
 
 
-def _user_items(where: str, blocks: list[Any]) -> list[Item]:
-    items: list[Item] = []
-    for index, value in enumerate(blocks):
-        block, at = as_object(value) or {}, f"{where}.content.{index}"
-        match _kind(at, block, _USER_BLOCKS):
-            case "text":
-                items.append(UserText(_text(at, block)))
-            case "tool_result":
-                items.append(_result(at, block))
-            case _:
-                items.append(UserText(""))
-    return items
+def _check_user_block(where: str, block: Json) -> None:
+    match _kind(where, block, _USER_BLOCKS):
+        case "text":
+            _check_text(where, block)
+        case "tool_result":
+            _check_result(where, block)
+        case _:
+            pass
 
 
-def _assistant_items(where: str, blocks: list[Any]) -> list[Item]:
-    texts: list[str] = []
-    calls: list[Call] = []
-    thinking: list[str] = []
-    for index, value in enumerate(blocks):
-        block, at = as_object(value) or {}, f"{where}.content.{index}"
-        match _kind(at, block, _ASSISTANT_BLOCKS):
-            case "text":
-                texts.append(_text(at, block))
-            case "tool_use":
-                calls.append(_call(at, block))
-            case "thinking":
-                thinking.append(signed_thinking(at, block))
-            case _:
-                pass
-    return [AssistantTurn("".join(texts), tuple(calls), tuple(thinking))]
+def _check_assistant_block(where: str, block: Json) -> None:
+    match _kind(where, block, _ASSISTANT_BLOCKS):
+        case "text":
+            _check_text(where, block)
+        case "tool_use":
+            _check_call(where, block)
+        case "thinking":
+            _check_thinking(where, block)
+        case _:
+            pass
 
 
 def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
@@ -215,7 +172,7 @@ def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:
     return str(kind)
 
 
-def _text(where: str, block: Json) -> str:
+def _check_text(where: str, block: Json) -> None:
     text = block.get("text")
     if not isinstance(text, str):
         raise _refused(f"{where}.text: Field required")
@@ -223,14 +180,13 @@ def _text(where: str, block: Json) -> str:
         raise _refused(f"{where}: text content blocks must be non-empty")
     if text.isspace():
         raise _refused(f"{where}: text content blocks must contain non-whitespace text")
-    return text
 
 
 def _refused(text: str) -> RequestRefused:
     return RequestRefused(text, "messages")
 
 
-def _call(where: str, block: Json) -> Call:
+def _check_call(where: str, block: Json) -> None:
     call_id, name, arguments = block.get("id"), block.get("name"), as_object(block.get("input"))
     if not isinstance(call_id, str) or not TOOL_NAME.fullmatch(call_id):
         raise _refused(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
@@ -238,24 +194,29 @@ def _call(where: str, block: Json) -> Call:
         raise _refused(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'")
     if arguments is None:
         raise _refused(f"{where}.tool_use.input: Input should be a valid dictionary")
-    return Call(call_id, name, dumps(arguments))
 
 
-def _result(where: str, block: Json) -> ToolOutput:
+def _check_result(where: str, block: Json) -> None:
     call_id, content = block.get("tool_use_id"), block.get("content")
     if not isinstance(call_id, str):
         raise _refused(f"{where}.tool_result.tool_use_id: Field required")
     if content is None or isinstance(content, str):
-        return ToolOutput(call_id, content or "", block.get("is_error") is True)
+        return
     parts = as_list(content)
     if parts is None:
         raise _refused(f"{where}.tool_result.content: Input should be a valid string or list")
-    texts = [
-        _text(f"{where}.tool_result.content.{index}", part)
-        for index, part in enumerate(as_object(value) or {} for value in parts)
-        if _kind(f"{where}.tool_result.content.{index}", part, _USER_BLOCKS - {"tool_result"}) == "text"
-    ]
-    return ToolOutput(call_id, "\n".join(texts), block.get("is_error") is True)
+    for index, part in enumerate(as_object(value) or {} for value in parts):
+        at = f"{where}.tool_result.content.{index}"
+        if _kind(at, part, _USER_BLOCKS - {"tool_result"}) == "text":
+            _check_text(at, part)
+
+
+def _check_thinking(where: str, block: Json) -> None:
+    thinking = block.get("thinking")
+    if not isinstance(thinking, str):
+        raise _refused(f"{where}.thinking.thinking: Field required")
+    if block.get("signature") != signature_of(thinking):
+        raise _refused(f"{where}: Invalid `signature` in `thinking` block")
 
 
 def _check_pairs(turns: list[_Turn]) -> None:
@@ -290,3 +251,36 @@ def _check_results(turn: _Turn, calls: list[str], calls_at: int) -> None:
             + ", ".join(missing)
             + ". Each `tool_use` block must have a corresponding `tool_result` block in the next message."
         )
+
+
+_MAX_CALLS = 5_000
+
+
+class ThinkingChecks:
+    """Checks that clients return thinking blocks unchanged, as the vendor requires with tools.
+
+    https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
+    """
+
+    def __init__(self) -> None:
+        self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def sent(self, model: str, calls: list[str], thinking: str) -> None:
+        """Store the thinking of a reply with calls; that of the last 5,000 calls is known."""
+        for call in calls:
+            self._by_call[(model, call)] = thinking
+            if len(self._by_call) > _MAX_CALLS:
+                self._by_call.popitem(last=False)
+
+    def check(self, body: Json) -> None:
+        """Refuse a valid request that lacks the thinking of calls whose results end it."""
+        turns = _turns(body)
+        if len(turns) < 2 or turns[-1].blocks[-1]["type"] != "tool_result":
+            return
+        for call in turns[-2].calls:
+            thinking = self._by_call.get((body["model"], call))
+            if thinking and turns[-2].thinking != [thinking]:
+                raise _refused(
+                    "messages: the assistant message with tool_use must contain its original thinking block, "
+                    f"unchanged; the block of {call} is missing"
+                )

@@ -1,29 +1,19 @@
+"""The rules of `POST /v1/chat/completions`."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from banksman.model_server.chat import (
-    TOOL_NAME,
-    AssistantTurn,
-    Call,
-    Item,
-    Json,
-    RequestRefused,
-    ToolOutput,
-    UserText,
-    ValidatedRequest,
-    as_list,
-    as_object,
-    dumps,
-    schema_fault,
-)
+from banksman.model_server.chat import Json, RequestRefused, as_object
+from tests.support.strict_requests.rules import TOOL_NAME, as_list, schema_fault
 
 NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 _ROLES = "'system', 'developer', 'user', 'assistant', 'tool'"
 
 
 def object_at(where: str, value: object) -> Json:
+    """Return an object of the request; refuse any other value."""
     found = as_object(value)
     if found is None:
         raise RequestRefused(f"Invalid type for '{where}': expected an object.", where)
@@ -31,10 +21,12 @@ def object_at(where: str, value: object) -> Json:
 
 
 def invalid_value(text: str, param: str) -> RequestRefused:
+    """Return the refusal of a value that the vendor does not know."""
     return RequestRefused(text, param, code="invalid_value")
 
 
 def check_schema(function: str, schema: Json, param: str) -> None:
+    """Refuse a schema that cannot describe arguments."""
     fault = schema_fault(schema)
     if fault is not None:
         text = f"Invalid schema for function '{function}': {fault}."
@@ -50,15 +42,15 @@ class PartKinds:
     supported: str
     """The kinds as the vendor lists them."""
 
-    def text_of(self, value: object, param: str) -> str:
+    def check(self, value: object, param: str) -> None:
+        """Refuse a part of another kind, or without its text."""
         part = as_object(value) or {}
         kind = part.get("type")
         if kind in self.other:
-            return ""
+            return
         text = part.get("refusal" if kind == "refusal" else "text")
         if kind not in self.text | {"refusal"} or not isinstance(text, str):
             raise invalid_value(f"Invalid value: {kind!r}. Supported values are: {self.supported}", param)
-        return text
 
 
 _PARTS = PartKinds(
@@ -68,29 +60,17 @@ _PARTS = PartKinds(
 )
 
 
-def parse_chat_completion(body: Json) -> ValidatedRequest:
-    """Parse a body as strictly as the vendor does; raise `RequestRefused` if it breaks a rule."""
+def check_chat_completion(body: Json) -> None:
+    """Raise `RequestRefused` if a body breaks a rule of the vendor."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise RequestRefused("you must provide a model parameter", "model")
     _check_options(body)
-    tools = _tools(body)
+    _check_tools(body)
     history = _History()
     for index, message in enumerate(_messages(body)):
         history.read(index, message)
     history.close()
-    options = as_object(body.get("stream_options")) or {}
-    return ValidatedRequest(
-        dialect="openai",
-        model=model,
-        items=tuple(history.items),
-        system="\n\n".join(history.system),
-        tools=tools,
-        parallel_calls=body.get("parallel_tool_calls") is not False,
-        stream=body.get("stream") is True,
-        include_usage=options.get("include_usage") is True,
-        tools_chars=len(dumps(body["tools"])) if tools else 0,
-    )
 
 
 def _messages(body: Json) -> list[Any]:
@@ -127,19 +107,20 @@ def _check_options(body: Json) -> None:
             raise RequestRefused(f"'{name}' is only allowed when 'tools' are specified.", name)
 
 
-def _tools(body: Json) -> dict[str, Json]:
+def _check_tools(body: Json) -> None:
     stated = body.get("tools")
     if stated is None:
-        return {}
+        return
     tools = as_list(stated)
     if not tools:
         raise RequestRefused(
             "Invalid 'tools': expected an array with minimum length 1.", "tools", code="empty_array"
         )
-    return dict(_tool(index, tool) for index, tool in enumerate(tools))
+    for index, tool in enumerate(tools):
+        _check_tool(index, tool)
 
 
-def _tool(index: int, value: object) -> tuple[str, Json]:
+def _check_tool(index: int, value: object) -> None:
     tool = as_object(value) or {}
     function = as_object(tool.get("function"))
     if tool.get("type") != "function" or function is None:
@@ -155,13 +136,10 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
         )
     schema = function.get("parameters", NO_PARAMETERS)
     check_schema(name, as_object(schema) or {}, f"tools[{index}].function.parameters")
-    return name, schema
 
 
 class _History:
     def __init__(self) -> None:
-        self.items: list[Item] = []
-        self.system: list[str] = []
         self._calls_at = 0
         self._call_ids: frozenset[str] = frozenset()
         self._waiting: list[str] = []
@@ -176,10 +154,8 @@ class _History:
         self.close()
         self._call_ids = frozenset()
         match role:
-            case "system" | "developer":
-                self.system.append(_text(where, message.get("content")))
-            case "user":
-                self.items.append(UserText(_text(where, message.get("content"))))
+            case "system" | "developer" | "user":
+                _check_text(where, message.get("content"))
             case "assistant":
                 self._read_reply(index, where, message)
             case _:
@@ -198,10 +174,10 @@ class _History:
     def _read_reply(self, index: int, where: str, message: Json) -> None:
         calls = _calls(where, message)
         content = message.get("content")
-        text = "" if content is None and (calls or message.get("refusal")) else _text(where, content)
-        self.items.append(AssistantTurn(text, calls))
+        if content is not None or not (calls or message.get("refusal")):
+            _check_text(where, content)
         self._calls_at = index
-        self._waiting = [call.id for call in calls]
+        self._waiting = calls
         self._call_ids = frozenset(self._waiting)
         if len(self._call_ids) != len(calls):
             raise RequestRefused(
@@ -227,20 +203,21 @@ class _History:
                 f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", f"{where}.tool_call_id"
             )
         self._waiting.remove(call_id)
-        self.items.append(ToolOutput(call_id, _text(where, message.get("content"))))
+        _check_text(where, message.get("content"))
 
 
-def _calls(where: str, message: Json) -> tuple[Call, ...]:
+def _calls(where: str, message: Json) -> list[str]:
+    """Return the ids of the calls of a message."""
     stated = message.get("tool_calls")
     if stated is None:
-        return ()
+        return []
     calls = as_list(stated)
     if not calls:
         raise _empty_array(f"{where}.tool_calls")
-    return tuple(_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls))
+    return [_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
 
 
-def _call(where: str, value: object) -> Call:
+def _call(where: str, value: object) -> str:
     call = as_object(value) or {}
     function = as_object(call.get("function")) or {}
     call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
@@ -258,12 +235,12 @@ def _call(where: str, value: object) -> Call:
             f"{where}.function.arguments",
             code="invalid_type",
         )
-    return Call(call_id, name, arguments)
+    return call_id
 
 
-def _text(where: str, content: object) -> str:
+def _check_text(where: str, content: object) -> None:
     if isinstance(content, str):
-        return content
+        return
     parts = as_list(content)
     if parts is None:
         text = f"Invalid value for 'content': expected a string, got {_type_name(content)}."
@@ -271,9 +248,8 @@ def _text(where: str, content: object) -> str:
     if not parts:
         text = f"Invalid '{where}.content': empty array."
         raise RequestRefused(text, f"{where}.content", code="empty_array")
-    return "\n".join(
-        _PARTS.text_of(part, f"{where}.content[{index}].type") for index, part in enumerate(parts)
-    )
+    for index, part in enumerate(parts):
+        _PARTS.check(part, f"{where}.content[{index}].type")
 
 
 def _type_name(value: object) -> str:

@@ -1,0 +1,1 @@
+"""The rules of the vendors for requests, as checks that raise `RequestRefused` with the vendor's error."""
