@@ -158,8 +158,10 @@ install_with_pip() {
     pip -qq --no-deps --no-build-isolation --editable .
 }
 
+# The file lists every package. Debian 12's pip (23.0) refuses pins of packages that others require with an extra, unless
+# it may not look at dependencies.
 pip_install() {
-    pip --progress-bar off --no-compile --require-hashes -r "requirements/$profile.txt" "$@" \
+    pip --progress-bar off --no-compile --no-deps --require-hashes -r "requirements/$profile.txt" "$@" \
         2> >(grep -v '^WARNING:' >&2) | show_progress
 }
 
