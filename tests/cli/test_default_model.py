@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from banksman.cli.machine import free_port
@@ -23,6 +25,17 @@ def test_default_model_of_a_compatible_server_is_the_first_it_lists(
         monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_API_KEY", "any")
         monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_BASE_URL", f"{server.url}/v1")
         assert ModelChoice().default_model == "openai:demo"
+
+
+def test_a_named_server_determines_the_default_model_unless_a_vendor_has_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted_model() as server:
+        named = {"mine": {"base_url": f"{server.url}/v1"}}
+        monkeypatch.setenv("BANKSMAN_MODELS__PROVIDERS", json.dumps(named))
+        assert ModelChoice().default_model == "mine:demo"
+    monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_API_KEY", "any")
+    assert ModelChoice().default_model.startswith("openai:gpt-")
 
 
 @pytest.mark.parametrize(

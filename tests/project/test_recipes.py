@@ -100,7 +100,9 @@ def system(
     """A system of the changed product."""
     environment = {
         "PYTHONPATH": python_path,
-        "BANKSMAN_MODELS__EXAMPLE_BASE_URL": f"{model.url}/v1",
+        "BANKSMAN_MODELS__PROVIDERS": json.dumps(
+            {"example": {"api": "example", "base_url": f"{model.url}/v1"}}
+        ),
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{receiver_port}"]),
     }
     running = System(tmp_path_factory.mktemp("system"), model, environment)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply, ScriptedUsage
-from tests.scenarios.conftest import PRICED
+from tests.scenarios.conftest import PRICED, Play
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -47,6 +47,22 @@ async def test_a_run_uses_a_backboard_thread(client: Client, backboard: Backboar
     assert [output["tool_call_id"] for output in submitted] == ["call_1", "call_2"]
     assert all(json.loads(output["output"])["success"] is False for output in submitted)
     assert len(backboard.threads) == len(backboard.assistants) == 1
+
+
+async def test_a_run_uses_a_server_that_the_operator_named(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R80: its name is the provider of its models; other names are refused with the known ones."""
+    name = play(ScriptedReply(text="From my server.")).replace("openai:", "my-server:", 1)
+
+    outcome = await client.run(await client.create(name), "Hi")
+    refused = await client.request("conversation.create", model="your-server:any")
+    listed = (await http.get("/context/models")).json()
+
+    assert (outcome["content"], outcome["model"]) == ("From my server.", name)
+    assert refused["code"] == "bad_request"
+    assert "my-server" in refused["message"]
+    assert "my-server:demo" in [model["id"] for model in listed["items"]]
 
 
 async def test_text_after_the_outputs_streams_to_the_websocket(

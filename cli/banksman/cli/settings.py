@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 
 from banksman.contracts.errors import BadInput
+from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.settings import Section, ServiceSettings, load
 
 DEMO_MODEL = "demo"
@@ -41,14 +42,9 @@ VENDOR_VARIABLES: Mapping[str, str] = {
 }
 
 
-class _Models(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
+class _Models(ModelServers):
+    default: str | None = Field(default=None, pattern=r"^(demo|[a-z][a-z0-9_-]*:.+)$", max_length=200)
     """`provider:model` of conversations that name none; None for a model of the first vendor with a key."""
-    anthropic_api_key: SecretStr | None = None
-    openai_api_key: SecretStr | None = None
-    openai_base_url: str | None = None
 
 
 class ModelChoice(ServiceSettings):
@@ -58,7 +54,8 @@ class ModelChoice(ServiceSettings):
     def default_model(self) -> str:
         """The default model as `provider:model`, or `demo` when no key is set.
 
-        For an OpenAI-compatible server other than OpenAI's, the first model that the server lists.
+        For an OpenAI-compatible server other than OpenAI's, the first model that the server lists. Vendors
+        with a key take precedence over the servers of `models.providers`.
 
         Raises:
             BadInput: no model is set, and that server lists none.
@@ -67,9 +64,12 @@ class ModelChoice(ServiceSettings):
             return self.models.default
         if self.models.anthropic_api_key:
             return _ANTHROPIC_MODEL
-        if url := self._compatible_server:
-            return f"openai:{_first_model(url, self.models.openai_api_key)}"
-        return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
+        servers = self._compatible_servers
+        if self.models.openai_api_key and "openai" not in servers:
+            return _OPENAI_MODEL
+        for name, entry in servers.items():
+            return f"{name}:{_first_model(name, entry)}"
+        return DEMO_MODEL
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -78,10 +78,12 @@ class ModelChoice(ServiceSettings):
 
     def _missing_model(self) -> str | None:
         provider, _, name = self.default_model.partition(":")
-        if provider != "openai" or (url := self._compatible_server) is None:
+        entry = self._compatible_servers.get(provider)
+        if entry is None:
             return None
+        url = entry.base_url
         try:
-            listed = _listed_models(url, self.models.openai_api_key)
+            listed = _listed_models(url, entry.key)
         except _NO_LIST as error:
             return f"{url} lists no models ({error}); requests to {name} fail until it does."
         # Ollama lists a model with its tag and finds it without.
@@ -90,9 +92,13 @@ class ModelChoice(ServiceSettings):
         return f"{url} does not list {name}. It lists: {', '.join(listed[:MAX_LISTED]) or 'none'}."
 
     @property
-    def _compatible_server(self) -> str | None:
-        url = self.models.openai_base_url
-        return url if url and not url.startswith(_OPENAI_URL) else None
+    def _compatible_servers(self) -> dict[str, ProviderEntry]:
+        """The servers of the OpenAI format other than OpenAI's and the demo model's."""
+        return {
+            name: entry
+            for name, entry in self.models.entries.items()
+            if entry.api == "chat" and name != DEMO_MODEL and not entry.base_url.startswith(_OPENAI_URL)
+        }
 
     @property
     def demo(self) -> bool:
@@ -135,18 +141,19 @@ class UpSettings(ModelChoice):
     local: LocalSettings = LocalSettings()
 
 
-def _first_model(base_url: str, key: SecretStr | None) -> str:
+def _first_model(provider: str, entry: ProviderEntry) -> str:
     try:
-        return _listed_models(base_url, key)[0]
+        return _listed_models(entry.base_url, entry.key)[0]
     except _NO_LIST as error:
-        expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
+        server = "the server at OPENAI_BASE_URL" if provider == "openai" else f"the server {provider}"
+        expected = f"{provider}:NAME, a model of {server} ({entry.base_url} lists none)"
         raise BadInput(DEFAULT_MODEL, None, expected) from error
 
 
 @lru_cache(maxsize=8)
-def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
+def _listed_models(base_url: str, key: str | None) -> tuple[str, ...]:
     """Return the models that an OpenAI-compatible server lists; raise one of `_NO_LIST` without a list."""
-    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
     with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
         return tuple(str(model["id"]) for model in json.load(response)["data"])

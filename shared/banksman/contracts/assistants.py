@@ -68,7 +68,7 @@ class ApprovalTerms(Stored):
 
 
 PROVIDERS = ("anthropic", "openai", "backboard", "demo")
-"""The providers of models: the first part of `provider:model`."""
+"""The providers of models without a setting: the first part of `provider:model`."""
 ONE_APPROVER = ApprovalTerms()
 MAX_RULES = 100
 """Maximum number of rules in a tenant's policy."""

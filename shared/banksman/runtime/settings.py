@@ -205,7 +205,7 @@ class UnknownSetting(BadInput):
     """A name is not a setting."""
 
     def __init__(self, variable: str, suggestion: str | None, known: str) -> None:
-        hint = f"; did you mean {suggestion}?" if suggestion else f". {known}."
+        hint = f"; did you mean {suggestion}?" if suggestion else f". {known}" if known else ""
         super().__init__(variable, None, "is not a setting")
         self.args = (f"Unknown setting {variable}{hint}",)
 
@@ -280,7 +280,7 @@ def _refuse_unknown_sections(environment: Mapping[str, str]) -> None:
             continue
         section, _, field = name.removeprefix(PREFIX).partition("__")
         if section.lower() not in SECTIONS:
-            known = f"The sections are {', '.join(sorted(SECTIONS))}"
+            known = f"The sections are {', '.join(sorted(SECTIONS))}."
             raise UnknownSetting(name, _in_known_section(section.lower(), field), known)
 
 
@@ -317,11 +317,11 @@ def _closest(variable: str, known: Iterable[str]) -> str | None:
 def _settings_beside(variable: str, known: Iterable[str]) -> str:
     section = variable.rpartition("__")[0]
     names = sorted(one.removeprefix(f"{section}__") for one in known if one.startswith(f"{section}__"))
-    return f"The settings of {section} are {', '.join(names)}"
+    return f"The settings of {section} are {', '.join(names)}." if names else ""
 
 
 def _shown(variable: str, value: object) -> object:
     """Return a value to show in a message; None if it may be a secret."""
     text = str(value)
     secret = _SECRET.search(variable) or "@" in text or not isinstance(value, str | int | float)
-    return None if secret else text[:_EXCERPT_CHARS]
+    return None if secret else redaction.redacted(text)[:_EXCERPT_CHARS]

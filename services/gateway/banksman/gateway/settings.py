@@ -17,6 +17,7 @@ from banksman.contracts.wire import Token
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price
 from banksman.runs.runners.placement import WorkspaceSettings
+from banksman.runtime.model_servers import ModelServers
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -35,7 +36,6 @@ responses  `/v1/responses`
 
 DEMO_MODEL = "demo:demo"
 DEFAULT_REQUESTS_PER_S = 100.0
-OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 
 class ApiKey(Section):
@@ -141,36 +141,33 @@ class Upstream(Section):
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
-def _upstream(name: str, base_url: str, api_key: SecretStr | None, *dialects: Dialect) -> Upstream:
-    return Upstream(name=name, base_url=base_url, api_key=api_key, dialects=dialects)
+_DIALECTS: Mapping[str, tuple[Dialect, ...]] = {
+    "openai": ("openai", "responses"),
+    "demo": ("openai", "anthropic", "responses"),
+    "chat": ("openai",),
+    "anthropic": ("anthropic",),
+}
+"""The dialects by the name of a provider, otherwise by its API."""
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(ModelServers):
     """The part of section `models` that passthrough uses; agents use the rest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    anthropic_api_key: SecretStr | None = None
-    anthropic_base_url: HttpUrl = "https://api.anthropic.com"
-    openai_api_key: SecretStr | None = None
-    openai_base_url: HttpUrl = OPENAI_BASE_URL
-    demo_base_url: HttpUrl | None = None
-    """The model server's OpenAI base URL; None without a model server."""
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """The upstreams for the configured keys and URLs, vendors before the demo model."""
-        found: list[Upstream] = []
-        if self.anthropic_api_key:
-            base = f"{self.anthropic_base_url.rstrip('/')}/v1"
-            found.append(_upstream("anthropic", base, self.anthropic_api_key, "anthropic"))
-        if self.openai_api_key or self.openai_base_url != OPENAI_BASE_URL:
-            found.append(
-                _upstream("openai", self.openai_base_url, self.openai_api_key, "openai", "responses")
+        """The upstreams for the configured keys and addresses, vendors before the demo model."""
+        unused = ModelServers().entries
+        used = {name: entry for name, entry in self.entries.items() if entry != unused.get(name)}
+        return tuple(
+            Upstream(
+                name=name,
+                base_url=entry.base_url.rstrip("/") + ("/v1" if entry.api == "anthropic" else ""),
+                api_key=entry.api_key,
+                dialects=dialects,
             )
-        if self.demo_base_url:
-            found.append(_upstream("demo", self.demo_base_url, None, "openai", "anthropic", "responses"))
-        return tuple(found)
+            for name, entry in sorted(used.items(), key=lambda each: each[0] == "demo")
+            if (dialects := _DIALECTS.get(name) or _DIALECTS.get(entry.api))
+        )
 
 
 class OfferSettings(BaseModel):

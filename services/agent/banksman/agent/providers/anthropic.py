@@ -15,7 +15,6 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import (
     DeltaSink,
-    ProviderSettings,
     RetryingProvider,
     TransientFault,
     status_fault,
@@ -56,18 +55,14 @@ defer("anthropic", "_client", "_streaming", "_exceptions", "_base_client")
 
 
 class Anthropic(RetryingProvider["AsyncAnthropic"]):
-    def __init__(self, settings: ProviderSettings) -> None:
-        super().__init__("anthropic", settings)
-
     def make_client(self) -> AsyncAnthropic:
         import httpx2
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
-        key = self.settings.anthropic_api_key
         return AsyncAnthropic(
             # With None, the SDK searches the environment and the disk for credentials.
-            api_key=key.get_secret_value() if key else "none",
-            base_url=self.settings.anthropic_base_url,
+            api_key=self.entry.key or "none",
+            base_url=self.entry.base_url,
             max_retries=0,
             # The slots bound the requests. For aiohttp 0 is no limit; that of the SDK is 1,000 connections.
             http_client=DefaultAioHttpClient(

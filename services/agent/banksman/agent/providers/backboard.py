@@ -23,7 +23,7 @@ from banksman.agent.providers.backboard_request import (
     plan,
     tools,
 )
-from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
+from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 
@@ -48,13 +48,10 @@ class Backboard(RetryingProvider["BackboardApi"]):
     ignored. Images become placeholders.
     """
 
-    def __init__(self, settings: ProviderSettings) -> None:
-        super().__init__("backboard", settings)
-
     def make_client(self) -> BackboardApi:
         from banksman.agent.providers.backboard_api import BackboardApi
 
-        return BackboardApi(self.name, self.settings)
+        return BackboardApi(self.name, self.settings, self.entry)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         """Later attempts use the assistant that an earlier one created."""

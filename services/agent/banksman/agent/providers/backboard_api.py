@@ -20,6 +20,7 @@ from banksman.agent.providers.base import ProviderSettings, TransientFault, stat
 from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
 
 MESSAGE_IDS = "banksman_message_ids"
@@ -32,10 +33,10 @@ class BackboardApi:
     Each method raises `TransientFault` if another attempt may succeed, `ProviderFailed` if it will not.
     """
 
-    def __init__(self, provider: str, settings: ProviderSettings) -> None:
+    def __init__(self, provider: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
         self._provider = provider
         self._silence_s = settings.silence_s(provider)
-        self._client = _Client(provider, settings, self._silence_s)
+        self._client = _Client(provider, settings, entry, self._silence_s)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -118,10 +119,11 @@ class BackboardApi:
 
 
 class _Client(BackboardClient):
-    def __init__(self, provider: str, settings: ProviderSettings, silence_s: float) -> None:
-        key = settings.backboard_api_key
+    def __init__(
+        self, provider: str, settings: ProviderSettings, entry: ProviderEntry, silence_s: float
+    ) -> None:
         # The SDK requires a key, and has one timeout for connecting and reading.
-        super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
+        super().__init__(entry.key or "none", entry.base_url)
         self._client.timeout = httpx.Timeout(silence_s, connect=settings.connect_timeout_s)
         self._client.headers["Accept-Encoding"] = IDENTITY
         self._client.event_hooks["request"].append(_continue_trace)

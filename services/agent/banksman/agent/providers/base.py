@@ -18,13 +18,13 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import ConfigDict, Field
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
-from banksman.contracts.urls import HttpUrl
+from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.redaction import redacted
 
 DeltaKind = Literal["message", "reasoning"]
@@ -73,7 +73,7 @@ class Provider(Protocol):
         ...
 
 
-class ProviderSettings(BaseModel):
+class ProviderSettings(ModelServers):
     """Addresses and keys of the model APIs, timeouts and retries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,16 +81,6 @@ class ProviderSettings(BaseModel):
     default: str | None = None
     """`provider:model` of conversations that name none. The command line derives `agent.default_model` and
     `gateway.default_model` from it."""
-    anthropic_api_key: SecretStr | None = None
-    anthropic_base_url: HttpUrl = "https://api.anthropic.com"
-    openai_api_key: SecretStr | None = None
-    """None for compatible servers without keys; OpenAI's own API requires a key."""
-    openai_base_url: HttpUrl = "https://api.openai.com/v1"
-    """Base URL of a server with the OpenAI format, including its version prefix."""
-    backboard_api_key: SecretStr | None = None
-    backboard_base_url: HttpUrl = "https://app.backboard.io/api"
-    demo_base_url: HttpUrl | None = None
-    """Base URL of the model server's OpenAI endpoint; None without a model server."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; a slower attempt fails."""
     request_timeout_s: float = Field(default=600.0, gt=0)
@@ -160,9 +150,10 @@ C = TypeVar("C", bound=Closable)
 class RetryingProvider(ABC, Generic[C]):
     """A `Provider` with one client. Only `make_client` and the attempts import the library of the client."""
 
-    def __init__(self, name: str, settings: ProviderSettings) -> None:
+    def __init__(self, name: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
         self.name = name
         self.settings = settings
+        self.entry = entry
         self._refused: dict[str, frozenset[str]] = {}
         """The options that models refused, by model."""
 

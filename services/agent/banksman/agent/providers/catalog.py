@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import assert_never
 
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
-from banksman.contracts.assistants import PROVIDERS
 from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
 
@@ -20,23 +20,17 @@ class Providers:
 
     def __init__(self, settings: ProviderSettings) -> None:
         self._settings = settings
+        self._names = tuple(settings.entries)
         self._created: dict[str, Provider] = {}
 
     def choose(self, model: str) -> tuple[Provider, str]:
         """Return a model's provider and the vendor's name of it; raise `BadInput` for an unknown provider."""
         provider, _, name = (DEMO_MODEL, "", DEMO_MODEL) if model == DEMO_MODEL else model.partition(":")
-        if provider not in self.names or not name:
-            raise BadInput("model", model, f"provider:model with a provider of {', '.join(self.names)}")
+        if provider not in self._names or not name:
+            raise BadInput("model", model, f"provider:model with a provider of {', '.join(self._names)}")
         if provider not in self._created:
             self._created[provider] = self._create(provider)
         return self._created[provider], name
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The providers that this process can use: the demo model needs a server."""
-        return tuple(
-            one for one in PROVIDERS if one != DEMO_MODEL or self._settings.demo_base_url is not None
-        )
 
     async def warm(self, model: str) -> None:
         """Import the library and the price list that the first request needs, off the event loop."""
@@ -50,17 +44,15 @@ class Providers:
         self._created.clear()
 
     def _create(self, provider: str) -> Provider:
-        settings = self._settings
-        key = settings.openai_api_key
-        match provider:
+        settings, entry = self._settings, self._settings.entries[provider]
+        match entry.api:
+            case "chat":
+                return OpenAI(provider, settings, entry)
             case "anthropic":
-                return Anthropic(settings)
-            case "openai":
-                secret = key.get_secret_value() if key else None
-                return OpenAI("openai", settings, base_url=settings.openai_base_url, api_key=secret)
+                return Anthropic(provider, settings, entry)
             case "backboard":
                 from banksman.agent.providers.backboard import Backboard
 
-                return Backboard(settings)
+                return Backboard(provider, settings, entry)
             case _:
-                return OpenAI(DEMO_MODEL, settings, base_url=settings.demo_base_url or "", api_key=None)
+                assert_never(entry.api)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import DeltaSink, ProviderSettings, RetryingProvider, TransientFault
+from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
 from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens
 from banksman.agent.providers.openai_request import body
 from banksman.agent.providers.profiles import profile_of
@@ -33,21 +33,16 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 class OpenAI(RetryingProvider["OpenAIApi"]):
     """The `Provider` of one address that serves the OpenAI format."""
 
-    def __init__(self, name: str, settings: ProviderSettings, *, base_url: str, api_key: str | None) -> None:
-        super().__init__(name, settings)
-        self._base_url = base_url
-        self._api_key = api_key
-
     def make_client(self) -> OpenAIApi:
         from banksman.agent.providers.openai_api import OpenAIApi
 
-        return OpenAIApi(self.name, self.settings, base_url=self._base_url, api_key=self._api_key)
+        return OpenAIApi(self.name, self.settings, self.entry)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        sent = body(request, self.name, profile_of(self.name, self._base_url, request.model))
+        sent = body(request, self.name, profile_of(self.name, self.entry.base_url, request.model))
         silence_s = self.silence_s(request.model)
         reader = OpenAIReplyReader(deltas)
         try:

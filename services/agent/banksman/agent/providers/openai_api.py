@@ -20,6 +20,7 @@ from banksman.agent.providers.base import ProviderSettings, TransientFault, stat
 from banksman.agent.providers.collect import as_object, as_text
 from banksman.agent.providers.streams import IDENTITY, MAX_ERROR_BYTES, check_head, events_in
 from banksman.contracts.errors import ProviderFailed
+from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
@@ -35,12 +36,10 @@ _END = b"[DONE]"
 class OpenAIApi:
     """The Chat Completions API of one address."""
 
-    def __init__(
-        self, provider: str, settings: ProviderSettings, *, base_url: str, api_key: str | None
-    ) -> None:
+    def __init__(self, provider: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
         self._provider = provider
         self._connect_s = settings.connect_timeout_s
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._url = f"{entry.base_url.rstrip('/')}/chat/completions"
         # The proxy is looked up once: aiohttp would do so in a thread for each request.
         self._proxy = _proxy(self._url)
         self._headers = {
@@ -49,8 +48,8 @@ class OpenAIApi:
             "Content-Type": "application/json",
             "User-Agent": "banksman",
         }
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        if entry.key:
+            self._headers["Authorization"] = f"Bearer {entry.key}"
 
     async def chunks(self, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[dict[str, Any]]:
         """Request a streamed reply and yield its chunks; a chunk that is not an object becomes `{}`.

@@ -19,7 +19,7 @@ from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
-from banksman.gateway.assistants.run_settings import model_name
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import ADMIN, Caller
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -47,6 +47,7 @@ class Assistants:
     prompts: TenantStore[SystemPrompt]
     requests: StoredRequests
     histories: AssistantHistories
+    models: ModelNames
 
     async def list(self, caller: Caller) -> tuple[Assistant, ...]:
         return tuple(_without_file_contents(one) for one in await self.store.list(caller.tenant))
@@ -101,7 +102,7 @@ class Assistants:
             await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):
             if name is not None:
-                model_name(name)
+                self.models.checked(name)
 
 
 def _check_right(caller: Caller, before: Assistant, after: Assistant) -> bool:

@@ -22,7 +22,7 @@ from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.policies import operations as policy_operations
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.prompts import operations as prompt_operations
-from banksman.gateway.assistants.run_settings import ModelCatalog
+from banksman.gateway.assistants.run_settings import ModelCatalog, model_names
 from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
@@ -163,7 +163,7 @@ async def build(base: Foundation) -> None:
     await base.stack.enter_async_context(store.recent)
     await base.stack.enter_async_context(policies.recent)
     tools = Tools(base.bus, services[Placements], enabled=settings.agent.tools_enabled)
-    requests = services[StoredRequests]
+    requests, names = services[StoredRequests], model_names(settings)
     index, views = services[Conversations], services[Views]
     enhancing = EnhancedPrompts(index, views, store, prompts, tools, settings.agent)
     services.add(
@@ -171,11 +171,11 @@ async def build(base: Foundation) -> None:
         prompts,
         policies,
         GovernedAssistants(store, policies),
-        Assistants(store, prompts, requests, AssistantHistories(base.bus, base.clock)),
+        Assistants(store, prompts, requests, AssistantHistories(base.bus, base.clock), names),
         Prompts(prompts, requests, enhancing),
         enhancing,
         tools,
-        ModelCatalog(settings.default_model, settings.agent.prices),
+        ModelCatalog(names, settings.agent.prices),
     )
 
 

@@ -17,6 +17,7 @@ from banksman.contracts.assistants import (
 from banksman.contracts.errors import BadInput
 from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.wire import JsonObject, Stored
+from banksman.gateway.settings import GatewayServiceSettings
 from banksman.runs.pricing import Price, context_window, cost
 
 MAX_MODELS = 500
@@ -28,12 +29,39 @@ _NOT_FOR_CHAT = re.compile(
 """Patterns of model names that vendors list although the models do not chat."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """The names of models that this deployment accepts."""
+
+    default: str | None
+    """The model of runs that name none; None if none is configured."""
+    providers: tuple[str, ...]
+
+    def checked(self, name: str | None) -> str:
+        """Return `provider:model`; `demo` is short for `demo:demo`. `BadInput` without a known provider."""
+        if name is None:
+            raise BadInput(
+                "model", None, "a model: neither a provider key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
+            )
+        if name == "demo":
+            return "demo:demo"
+        provider, _, model = name.partition(":")
+        if not model or provider not in self.providers:
+            expected = f"provider:model, the provider one of {', '.join(self.providers)}"
+            raise BadInput("model", name, expected)
+        return name
+
+
+def model_names(settings: GatewayServiceSettings) -> ModelNames:
+    return ModelNames(settings.default_model, tuple(dict.fromkeys((*PROVIDERS, *settings.models.providers))))
+
+
 def resolve_settings(
     assistant: Assistant,
     conversation: ConversationSettings,
     overrides: RunOverrides,
     variables: JsonObject,
-    default_model: str | None,
+    models: ModelNames,
 ) -> RunSettings:
     """Return the settings of a run: the request overrides the conversation, which overrides the assistant."""
     layers = (overrides, conversation)
@@ -41,12 +69,12 @@ def resolve_settings(
     timeout_s = next((layer.run_timeout_s for layer in layers if layer.run_timeout_s), None)
     wanted = next((layer.tool_protocol for layer in layers if layer.tool_protocol), None)
     tools, limits = assistant.tools, assistant.limits
-    model = model_name(overrides.model or conversation.model or assistant.model or default_model)
+    model = models.checked(overrides.model or conversation.model or assistant.model or models.default)
     prompt_id, prompt = _prompt(assistant, conversation, overrides)
     options = {
         name: value for layer in reversed(layers) for name, value in layer.options if value is not None
     }
-    fallbacks = (model_name(name) for name in assistant.fallback_models)
+    fallbacks = (models.checked(name) for name in assistant.fallback_models)
     return RunSettings(
         assistant_id=assistant.id,
         assistant_revision=assistant.revision,
@@ -96,23 +124,9 @@ class ModelView(Stored):
     """Whether it is the model of runs that name none."""
 
 
-def model_name(name: str | None) -> str:
-    """Return `provider:model`; `demo` is short for `demo:demo`. `BadInput` without a known provider."""
-    if name is None:
-        raise BadInput(
-            "model", None, "a model: neither a provider key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
-        )
-    if name == "demo":
-        return "demo:demo"
-    provider, colon, model = name.partition(":")
-    if not colon or not model or provider not in PROVIDERS:
-        raise BadInput("model", name, f"provider:model, the provider one of {', '.join(PROVIDERS)}")
-    return name
-
-
 @dataclass(frozen=True, slots=True)
 class ModelCatalog:
-    default_model: str | None
+    names: ModelNames
     prices: Mapping[str, Price]
     """The operator's prices by `provider:model`."""
 
@@ -121,7 +135,7 @@ class ModelCatalog:
         names = {
             f"{provider}:{name}"
             for provider, name in listed
-            if provider in PROVIDERS and not _NOT_FOR_CHAT.search(name)
+            if provider in self.names.providers and not _NOT_FOR_CHAT.search(name)
         }
         names |= {self._default} if self._default else set()
         chosen = sorted(names, key=lambda name: (name != self._default, name))[:MAX_MODELS]
@@ -143,7 +157,7 @@ class ModelCatalog:
     @property
     def _default(self) -> str | None:
         """The full name of the default model. A setting may name the demo model without its provider."""
-        return "demo:demo" if self.default_model == "demo" else self.default_model
+        return "demo:demo" if self.names.default == "demo" else self.names.default
 
     def _per_million(self, model: str, usage: Usage) -> float | None:
         price = cost(model, usage, self.prices)

@@ -12,7 +12,7 @@ from banksman.contracts.frames import Ack, ConversationCreate
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import AssistantMessage, Content, UserMessage, text_of
 from banksman.contracts.work import DeleteConversation, RenameConversation
-from banksman.gateway.assistants.run_settings import model_name
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations.conversations import (
     Conversations,
@@ -55,6 +55,7 @@ class ConversationChanges:
     queue: RunQueue
     backlog: Backlog
     clock: Clock
+    models: ModelNames
 
     async def create(
         self, caller: Caller, request: ConversationCreate, requests: RequestIds, *, title_from: Content = ""
@@ -77,7 +78,7 @@ class ConversationChanges:
         if settings.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, settings.system_prompt_id)
         if settings.model is not None:
-            model_name(settings.model)
+            self.models.checked(settings.model)
         ids = await ids_once(requests, caller, request, {"conversation_id": requests.new("c")})
         record = new_record(
             ids["conversation_id"],

@@ -21,7 +21,7 @@ from banksman.contracts.assistants import (
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Outcome
 from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
-from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.conversations.bodies import ExportedConversation
 from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
@@ -47,7 +47,7 @@ class Imports:
     queue: RunQueue
     backlog: Backlog
     clock: Clock
-    default_model: str | None
+    models: ModelNames
 
     async def create(
         self, caller: Caller, given: ExportedConversation, request_id: str
@@ -61,7 +61,7 @@ class Imports:
         ids = await self.requests.once_created(caller, "import", request_id, given, fresh)
         conversation_id = ids["conversation_id"]
         assistant = await self.assistants.get(caller.tenant, "default")
-        settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.default_model)
+        settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.models)
         signal = ImportConversation(
             tenant=caller.tenant,
             conversation_id=conversation_id,

@@ -9,7 +9,7 @@ from banksman.contracts.assistants import Assistant, ConversationSettings, RunOv
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import DeleteConversation, StartRun
-from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.operation.caller import Caller
@@ -31,7 +31,7 @@ class OneRequest:
     queue: RunQueue
     backlog: Backlog
     clock: Clock
-    default_model: str | None
+    models: ModelNames
 
     async def reply(
         self, caller: Caller, text: str, prompt: str, *, title: str, model: str | None = None
@@ -46,7 +46,7 @@ class OneRequest:
         await self.backlog.check(caller.tenant)
         assistant = await self.assistants.get(caller.tenant, "default")
         wanted = RunOverrides(model=model)
-        settings = resolve_settings(assistant, ConversationSettings(), wanted, {}, self.default_model)
+        settings = resolve_settings(assistant, ConversationSettings(), wanted, {}, self.models)
         reply = await self._run(caller, text, _without_tools(settings, prompt), title)
         if reply is None:
             raise Unavailable(f"the model did not reply within {REPLY_S:g} s")

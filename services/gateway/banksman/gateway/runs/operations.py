@@ -12,6 +12,7 @@ from banksman.bus.storage.live import LiveHub
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.registry import CallPage
 from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.run_settings import model_names
 from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
@@ -230,7 +231,7 @@ async def build_queue(base: Foundation) -> None:
 
 
 async def build(base: Foundation) -> None:
-    services, default_model = base.services, base.settings.default_model
+    services, names = base.services, model_names(base.settings)
     index, queue, backlog, views = (
         services[Conversations],
         services[RunQueue],
@@ -241,8 +242,8 @@ async def build(base: Foundation) -> None:
     runs = Runs(base.bus, services[LiveHub], views, index)
     services.add(
         runs,
-        OneRequest(runs, index, assistants, queue, backlog, base.clock, default_model),
-        RunStarts(views, index, services[CreatedConversations], governed, queue, backlog, default_model),
+        OneRequest(runs, index, assistants, queue, backlog, base.clock, names),
+        RunStarts(views, index, services[CreatedConversations], governed, queue, backlog, names),
         RunCancels(runs, queue, backlog),
     )
 

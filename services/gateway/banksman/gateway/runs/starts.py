@@ -18,7 +18,7 @@ from banksman.contracts.ids import conversation_of
 from banksman.contracts.messages import Content, FilePart, Part, Provenance, TextPart, UserMessage, text_of
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.gateway.assistants.policies import GovernedAssistants
-from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
@@ -52,7 +52,7 @@ class RunStarts:
     assistants: GovernedAssistants
     queue: RunQueue
     backlog: Backlog
-    default_model: str | None
+    models: ModelNames
 
     async def send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
         """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
@@ -65,7 +65,7 @@ class RunStarts:
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
         assistant = await self.assistants.in_use(caller.tenant, record.assistant)
         settings = resolve_settings(
-            assistant, record.settings, request.overrides, request.variables, self.default_model
+            assistant, record.settings, request.overrides, request.variables, self.models
         )
         content = _with_attachments(request.content, request.attachments)
         if created is None:

@@ -23,7 +23,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.gateway.assistants.policies import GovernedAssistants
-from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
@@ -46,7 +46,7 @@ class WorkflowStarts:
     queue: RunQueue
     backlog: Backlog
     clock: Clock
-    default_model: str | None
+    models: ModelNames
 
     async def start(self, caller: Caller, request: WorkflowStart, requests: RequestIds) -> Ack:
         """Store the start of a workflow in a conversation of its own. Raises as `Dispatcher.handle`."""
@@ -87,7 +87,7 @@ class WorkflowStarts:
             name, settings = record.assistant, record.settings
         assistant = await self.assistants.in_use(caller.tenant, name)
         try:
-            agent = resolve_settings(assistant, settings, RunOverrides(), {}, self.default_model)
+            agent = resolve_settings(assistant, settings, RunOverrides(), {}, self.models)
         except BadInput:
             # No model is configured, which only a workflow with agent runs needs.
             agent = None
