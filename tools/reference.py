@@ -15,7 +15,6 @@ from typing import Any
 from tools.generated import ROOT, write_or_check
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control_plane.control import ControlPlane
 from banksman.contracts import errors, subjects
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.routes import websocket_schema
@@ -57,8 +56,7 @@ def nats_document() -> Schema:
     # Nothing is called, so nothing is connected.
     bus = Bus(NatsSettings(), name="reference")
     dispatcher = Dispatcher(operations_of(FEATURES), ServiceMap())
-    endpoints = ApiEndpoints(bus, dispatcher)
-    return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
+    return asyncapi(ApiEndpoints(bus, dispatcher).by_title.values())
 
 
 def _events(schema: Schema) -> Iterator[str]:

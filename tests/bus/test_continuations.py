@@ -44,7 +44,7 @@ async def consuming(bus: Bus, queue: str, handler: Continuing) -> AsyncGenerator
     async def consume(message: Work) -> Outcome | Continued:
         return await handler(message)
 
-    async with ControlPlane(bus, router, title="test"):
+    async with ControlPlane(bus, router):
         yield
 
 

@@ -18,9 +18,7 @@ from banksman.bus.errors import NoResponders, RemoteError, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.bus.queues.handling import MOST_FAILURES, Done, Handler, Outcome, WorkMessage
-from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
-from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from tests.bus.builders import AckRecorder, Recorder
@@ -46,7 +44,7 @@ async def serving(bus: Bus, subject: str, respond: Responder) -> AsyncGenerator[
     async def reply(message: Received) -> bytes:
         return await respond(message)
 
-    async with ControlPlane(bus, router, title="test") as control:
+    async with ControlPlane(bus, router) as control:
         yield control
 
 
@@ -59,7 +57,7 @@ async def consuming(bus: Bus, queue: str, handler: Handler) -> AsyncGenerator[Co
     async def consume(message: Work) -> Outcome:
         return await handler(message)
 
-    async with ControlPlane(bus, router, title="test") as control:
+    async with ControlPlane(bus, router) as control:
         yield control
 
 
@@ -230,7 +228,7 @@ async def adding(bus: Bus, subject: str, *, at_once: bool) -> AsyncGenerator[lis
         received.append(request)
         return Total(total=sum(request.numbers))
 
-    async with ControlPlane(bus, router, title="test", at_once=(subject,) if at_once else ()):
+    async with ControlPlane(bus, router, at_once=(subject,) if at_once else ()):
         await bus.ready()
         yield received
 
@@ -285,38 +283,10 @@ async def test_a_message_that_looks_like_json_and_does_not_validate_is_dead_lett
     async def consume(body: Sum, message: Work) -> Outcome:
         return await received(message)
 
-    async with ControlPlane(bus, router, title="test"):
+    async with ControlPlane(bus, router):
         await durable(bus, f"{tenant}.bad", b'{"numbers": "many"}', msg_id="m1")
         await durable(bus, f"{tenant}.good", b'{"numbers": [1]}', msg_id="m2")
         await received.until(lambda it: it.payloads == [b'{"numbers": [1]}'])
         await until_empty(bus, tenant)
     (dead,) = [stored.letter async for stored in dead_letters(bus, stream=tenant)]
     assert (dead.subject, dead.reason) == (f"{tenant}.bad", "numbers: Input should be a valid array")
-
-
-def test_the_subject_reference_lists_channels_bodies_and_replies(bus: Bus) -> None:
-    router = NatsRouter()
-
-    @router.subscriber("tool.call.r1.>", title="tool.call")
-    async def call(request: CallRequest, message: Received) -> CallReply | None:
-        """Run."""
-        return None
-
-    @router.subscriber("run.signal.*.*", **durable_consumer(bus, "RUNS"), title="signal")
-    async def signal(signal: RunSignal, message: Work) -> Outcome:
-        return Done()
-
-    control = ControlPlane(bus, router, title="Banksman tool-runner", version="1.2")
-    document = control.asyncapi()
-    assert document["info"] == {"title": "Banksman tool-runner", "version": "1.2"}
-    assert document["channels"]["tool.call"]["address"] == "tool.call.r1.>"
-    assert document["channels"]["tool.call"]["description"] == "Run."
-    messages = document["components"]["messages"]
-    assert messages["tool.call:SubscribeMessage"]["payload"] == {"$ref": "#/components/schemas/CallRequest"}
-    assert messages["tool.call:Reply"]["payload"] == {"$ref": "#/components/schemas/CallReply"}
-    signals = messages["signal:SubscribeMessage"]["payload"]["$ref"].rpartition("/")[2]
-    variants = document["components"]["schemas"][signals]["oneOf"]
-    assert {variant["$ref"].rpartition("/")[2] for variant in variants} <= document["components"][
-        "schemas"
-    ].keys()
-    assert len(variants) == 8

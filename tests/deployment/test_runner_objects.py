@@ -51,8 +51,8 @@ async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
     """An agent that serves the requests of runners about objects and workspaces."""
     async with (
         await secured_nats.connect(AGENT) as bus,
-        ControlPlane(bus, store_router(RunnerStores(bus)), title="stores"),
-        ControlPlane(bus, report_router(WorkspaceReports(bus)), title="reports"),
+        ControlPlane(bus, store_router(RunnerStores(bus))),
+        ControlPlane(bus, report_router(WorkspaceReports(bus))),
     ):
         yield bus
 

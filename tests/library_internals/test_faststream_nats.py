@@ -66,7 +66,6 @@ def test_handler_of_a_durable_consumer_differs_from_handlers_of_requests() -> No
 
     assert of_stream.of_stream and not any(handler.of_stream for handler in found)
     assert {handler.subject for handler in found} == {"contract.request", "contract.plain"}
-    assert all(handler.channel.startswith(handler.subject) for handler in found)
 
 
 async def test_started_broker_uses_the_given_connection_and_leaves_it_open(bus: Bus) -> None:
@@ -80,7 +79,6 @@ async def test_started_broker_uses_the_given_connection_and_leaves_it_open(bus: 
     await broker.start()
 
     assert (found["contract.request"].body, found["contract.plain"].body) == (Body, None)
-    assert found["contract.request"].reply is Echo
     reply = await bus.request("contract.request", b'{"text": "hi"}', 5)
     assert Echo.model_validate_json(reply).text == "hi on contract.request"
     await broker.stop()

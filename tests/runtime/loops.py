@@ -151,7 +151,7 @@ async def _handling(bus: Bus, queue: str, *, continues: bool) -> AsyncGenerator[
         await release.wait()
         return Done()
 
-    async with ControlPlane(bus, router, title="test") as control:
+    async with ControlPlane(bus, router) as control:
         await durable(bus, f"{queue}.one", b"{}", msg_id="loops-one")
         yield control
         release.set()

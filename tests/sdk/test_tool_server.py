@@ -120,7 +120,7 @@ async def agent_on(bus: Bus, tenant: str, signing_key: bytes = b"") -> AsyncGene
         registry = await stack.enter_async_context(
             ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=0.0)
         )
-        control = ControlPlane(bus, registry_router(registry), title="registry")
+        control = ControlPlane(bus, registry_router(registry))
         await stack.enter_async_context(control)
         redaction = await stack.enter_async_context(TenantRedaction(bus, signing_key))
         relay = await stack.enter_async_context(Relay(bus, tickets, redaction))

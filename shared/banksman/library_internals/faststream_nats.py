@@ -4,7 +4,7 @@ FastStream 0.7 has no public way to use an existing connection, to pass a reques
 error handling, or to read what a handler declares. This module uses:
 
 - `NatsBroker._connect`, `_connection`, `config.connect` and `config.connection_state.connect`
-- `CoreSubscriber`, and of each subscriber `calls`, `subject.broker_address` and `specification.name`
+- `CoreSubscriber`, and of each subscriber `calls` and `subject.broker_address`
 - of each call `handler`, `item_decoder` and `dependant` (FastDepends' description of the parameters)
 - the context values `handler_` and `message`, and `CustomField.use` of FastDepends
 - `fetch` and `unsubscribe`, the only methods that a pull subscriber calls on its subscription
@@ -168,19 +168,10 @@ class DeclaredHandler:
         return self.subscriber.subject.broker_address
 
     @property
-    def channel(self) -> str:
-        """The name of its channel and its operation in the AsyncAPI document."""
-        return self.subscriber.specification.name
-
-    @property
     def body(self) -> Any:
         """The declared type of the body; None if it takes none. Known once the broker has started."""
         declared = [parameter.field_type for parameter in self.item.dependant.flat_params]
         return declared[0] if declared else None
-
-    @property
-    def reply(self) -> Any:
-        return self.item.dependant.serializer.response_option["return"].field_type
 
     def decode_with(self, decoder: Decoder) -> None:
         """Decode messages with `decoder`, and not by a guess whether they are JSON."""

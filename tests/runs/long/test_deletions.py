@@ -55,7 +55,7 @@ async def test_a_cancel_is_handled_while_deletions_of_another_tenant_wait_for_th
     other, conversation = new_id("t"), new_id("c")
     deletions = subjects.run_signal(agent.tenant, ANY)
     router = agent_router(bus, agent.worker, unused, unused, unused)
-    async with slow_runner(bus) as requests, ControlPlane(bus, router, title="agent"):
+    async with slow_runner(bus) as requests, ControlPlane(bus, router):
         for number in range(DELETIONS):
             deleted = f"{agent.conversation}-{number}"
             owner = WorkspaceOwner(runner=RUNNER, runner_epoch=1)

@@ -159,4 +159,4 @@ async def owning(
 
 def handling_reports(bus: Bus) -> ControlPlane:
     """Reply to workspace reports of runners, as agents do."""
-    return ControlPlane(bus, report_router(WorkspaceReports(bus)), title="reports")
+    return ControlPlane(bus, report_router(WorkspaceReports(bus)))

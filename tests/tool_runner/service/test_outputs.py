@@ -31,7 +31,7 @@ async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_na
     async with (
         await runners_nats.connect(TOOL_RUNNER) as bus,
         await runners_nats.connect(AGENT) as agent,
-        ControlPlane(agent, store_router(RunnerStores(agent)), title="stores"),
+        ControlPlane(agent, store_router(RunnerStores(agent))),
     ):
         objects = objects_of(bus, OUTPUTS, "r1")
         outputs = Outputs(objects, "r1", max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))

@@ -237,7 +237,7 @@ async def platform(
         await stack.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
         made = Platform(bus, placements, Objects(files, WORKSPACES), stores)
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
-        await stack.enter_async_context(ControlPlane(bus, store_router(stores), title="stores"))
+        await stack.enter_async_context(ControlPlane(bus, store_router(stores)))
         await watch_slots(bus, made.on_fact, tenant=made.tenant)
         await bus.ready()
         yield made
@@ -253,7 +253,7 @@ def report_handlers(bus: Bus, *, snapshots: bool) -> ControlPlane:
             await reports.on_report(report, message.subject) if snapshots or report.snapshot is None else None
         )
 
-    return ControlPlane(bus, router, title="reports")
+    return ControlPlane(bus, router)
 
 
 def home(runners: tuple[RunnerProcess, ...], runner_id: str) -> RunnerProcess:

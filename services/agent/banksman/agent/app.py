@@ -139,7 +139,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
             ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=away_s)
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus), stores)
-        await enter(ControlPlane(bus, router, title="Banksman agent"))
+        await enter(ControlPlane(bus, router))
         redaction = await enter(TenantRedaction(bus, key))
         # A connection of its own: a flood of messages may make the server close it.
         relay_bus = await enter(await _new_bus(settings, process, f"{AGENT} relay", "relay").open())

@@ -132,9 +132,6 @@ async def _nats_api(base: Foundation, health: Health) -> Callable[[], Mapping[st
     control = ControlPlane(
         base.api,
         endpoints.router,
-        title="Banksman",
-        version=VERSION,
-        description="The NATS API.",
         body=api_body(base.dispatcher.operations),
         intake=intake,
     )
@@ -143,7 +140,7 @@ async def _nats_api(base: Foundation, health: Health) -> Callable[[], Mapping[st
     # The control plane ends after all requests: replays that follow conversations must end first.
     base.stack.callback(base.services[Replays].end)
     # Building the document takes most of a second, so it is built once and on request.
-    return cache(lambda: asyncapi(control.asyncapi(), endpoints))
+    return cache(lambda: asyncapi(endpoints.by_title.values(), VERSION, "The NATS API."))
 
 
 def _new_bus(front: Front) -> Bus:

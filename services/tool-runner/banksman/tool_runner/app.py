@@ -132,7 +132,7 @@ async def _serve(
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease, finder)
     router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)
-    control = ControlPlane(bus, router, title="Banksman tool-runner", at_once=(calls_subject,))
+    control = ControlPlane(bus, router, at_once=(calls_subject,))
     await stack.enter_async_context(control)
     await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(process, tasks)
 

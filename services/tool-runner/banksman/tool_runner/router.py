@@ -18,8 +18,8 @@ def runner_router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRoute
     router = NatsRouter()
 
     calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)
-    router.subscriber(calls, max_workers=CONCURRENCY, title="tool.call")(worker.call)
-    router.subscriber(cancels, max_workers=CONCURRENCY, title="tool.cancel")(worker.cancel)
+    router.subscriber(calls, max_workers=CONCURRENCY)(worker.call)
+    router.subscriber(cancels, max_workers=CONCURRENCY)(worker.cancel)
     router.include_router(_file_router(runner, files))
     return router
 
@@ -33,7 +33,7 @@ def _file_router(runner: str, files: FilesApi) -> NatsRouter:
     async def refuse(error: BanksmanError) -> FileReply:
         return FileReply(error=str(error))
 
-    @router.subscriber(subjects.files(runner, ANY, ANY), max_workers=CONCURRENCY, title="file")
+    @router.subscriber(subjects.files(runner, ANY, ANY), max_workers=CONCURRENCY)
     async def file(request: FileRequest, message: Received) -> FileReply:
         """List, read, write and delete files of a workspace."""
         return await files.respond(request, message.subject)

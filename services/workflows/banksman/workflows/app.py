@@ -81,7 +81,7 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         await offer(bus, worker, BUILTIN)
         reports = ProgressReports(worker.ports, worker.registry)
         router = workflow_router(worker.registry, Forms(worker.schemas), reports, worker.tools)
-        await stack.enter_async_context(ControlPlane(bus, router, title="Banksman workflows"))
+        await stack.enter_async_context(ControlPlane(bus, router))
         await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
         process.ready()
         await serve(bus, worker, settings.workflows, slots, process.stop)

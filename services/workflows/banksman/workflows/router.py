@@ -50,29 +50,29 @@ def workflow_router(
     _add_progress(router, reports)
     _add_built(router, registry, forms.schemas, tools)
 
-    @subscriber(subjects.workflow_api("list"), title="list workflows")
+    @subscriber(subjects.workflow_api("list"))
     async def list_workflows(request: ListWorkflows) -> WorkflowList:
         """Return every workflow that the tenant's users may start."""
         return WorkflowList(workflows=await registry.all(request.tenant))
 
-    @subscriber(subjects.workflow_api("categories"), title="list workflows by category")
+    @subscriber(subjects.workflow_api("categories"))
     async def list_categories(request: ListWorkflows) -> WorkflowCategories:
         """Return every workflow that the tenant's users may start, under its category."""
         return WorkflowCategories(categories=by_category(await registry.all(request.tenant)))
 
-    @subscriber(subjects.workflow_api("get"), title="get a workflow")
+    @subscriber(subjects.workflow_api("get"))
     async def get(request: WorkflowName) -> WorkflowDefinition:
         """Return one workflow."""
         return await registry.get(request.name, request.tenant)
 
-    @subscriber(subjects.workflow_api("start"), title="check a workflow's start")
+    @subscriber(subjects.workflow_api("start"))
     async def check(request: CheckWorkflow) -> WorkflowChecked:
         """Fill in defaults and name the first parameter that is invalid; start nothing."""
         definition = await registry.get(request.workflow, request.tenant)
         parameters = await forms.filled(definition, request.tenant, request.parameters)
         return WorkflowChecked(workflow=definition, parameters=parameters)
 
-    @subscriber(subjects.workflow_api("parse"), title="parse a command")
+    @subscriber(subjects.workflow_api("parse"))
     async def parse(request: ParseWorkflow) -> ParsedWorkflow:
         """Return the form that a command fills, with invalid and missing values; start nothing."""
         name, words = (request.workflow, []) if request.workflow else split_command(request.text)
@@ -87,7 +87,7 @@ def _add_built(
 ) -> None:
     subscriber = partial(router.subscriber, queue=QUEUE, max_workers=CONCURRENCY)
 
-    @subscriber(subjects.workflow_api("store"), title="store a workflow")
+    @subscriber(subjects.workflow_api("store"))
     async def store(request: StoreWorkflow) -> WorkflowDefinition:
         """Create or replace a workflow without code."""
         check_built(request.definition, partial(tools.find, request.tenant))
@@ -96,7 +96,7 @@ def _add_built(
                 await schemas.check_schema(request.tenant, forms)
         return await registry.store(request)
 
-    @subscriber(subjects.workflow_api("delete"), title="delete a workflow")
+    @subscriber(subjects.workflow_api("delete"))
     async def delete(request: DeleteWorkflow) -> WorkflowDefinition:
         """Delete a workflow without code; its open runs continue."""
         return (await registry.withdraw(request.tenant, request.name, STORED_SERVER)).definition

@@ -16,16 +16,12 @@ connection that the service has, and adds what FastStream's defaults lack (see `
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Self, cast, get_args
-from urllib.parse import quote
+from typing import Annotated, Any, Self
 
-from faststream import AsyncAPI, FastStream, StreamMessage
+from faststream import FastStream, StreamMessage
 from faststream.nats import NatsRouter, PullSub
 from nats.aio.msg import Msg
 from pydantic import BaseModel, TypeAdapter
@@ -35,7 +31,6 @@ from banksman.bus.control_plane.broker import Intake, NoReply, SharedConnectionB
 from banksman.bus.messages import Message
 from banksman.bus.queues.handling import WorkMessage, decoded, work_message
 from banksman.bus.settings import Replicas
-from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.wire import parse_as
 from banksman.library_internals.faststream_nats import (
     DeclaredHandler,
@@ -99,9 +94,6 @@ class ControlPlane:
         bus: Bus,
         router: NatsRouter,
         *,
-        title: str,
-        version: str = "1",
-        description: str | None = None,
         body: Callable[[Any], Decode] = json_body,
         intake: Intake | None = None,
         at_once: Collection[str] = (),
@@ -128,16 +120,7 @@ class ControlPlane:
             handler.decode_with(_request_decoder(decode))
             if handler.subject in at_once:
                 self._broker.at_once[handler.subject] = self._replying(handler, decode)
-        self._specification = AsyncAPI(self._broker, title=title, version=version, description=description)
         self._app = FastStream(self._broker, logger=None, after_startup=[self._served])
-
-    def asyncapi(self) -> dict[str, Any]:
-        """Return the AsyncAPI 3 document of the handlers: their subjects, bodies and replies."""
-        document = cast(dict[str, Any], json.loads(self._specification.to_specification().to_json()))
-        for handler in declared_handlers(self._broker):
-            if not handler.of_stream:
-                _add_replies(document, handler)
-        return document
 
     async def __aenter__(self) -> Self:
         """Subscribe every handler. On return the server knows the subscriptions, unless NATS is away."""
@@ -186,44 +169,3 @@ def _work_decoder(handler: DeclaredHandler) -> Decoder:
         return None if handler.body is None else decoded(adapter(), work_message(message.raw_message))
 
     return decoder
-
-
-def _add_replies(document: dict[str, Any], handler: DeclaredHandler) -> None:
-    """Add the reply of a request and its error envelope, which FastStream's document lacks."""
-    components, name = document["components"], handler.channel
-    channel = quote(name, safe="")
-    references: list[dict[str, str]] = []
-    for kind, models in (("Reply", _reply_models(handler)), ("Error", (ErrorFrame,))):
-        if not models:
-            continue
-        payloads = [_add_schema(components["schemas"], model) for model in models]
-        message = f"{name}:{kind}"
-        components["messages"][message] = {
-            "title": message,
-            "payload": payloads[0] if len(payloads) == 1 else {"anyOf": payloads},
-        }
-        document["channels"][name]["messages"][kind] = {
-            "$ref": f"#/components/messages/{quote(message, safe=':')}"
-        }
-        references.append({"$ref": f"#/channels/{channel}/messages/{kind}"})
-    document["operations"][name]["reply"] = {
-        "channel": {"$ref": f"#/channels/{channel}"},
-        "messages": references,
-    }
-
-
-def _reply_models(handler: DeclaredHandler) -> tuple[type[BaseModel], ...]:
-    """Return the models that a handler declares as its reply; none for bytes or no reply."""
-    declared = handler.reply
-    found = get_args(declared) if isinstance(declared, UnionType) else (declared,)
-    return tuple(one for one in found if one not in (NoneType, None, bytes))
-
-
-def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    # The names of generic models have brackets, which AsyncAPI does not permit.
-    name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
-    if name not in schemas:
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
-        schemas |= schema.pop("$defs", {})
-        schemas[name] = schema
-    return {"$ref": f"#/components/schemas/{name}"}

@@ -327,12 +327,12 @@ def tool_router(server: str, calls: ServedCalls) -> NatsRouter:
     router = NatsRouter()
 
     # One worker, because both handlers return at once, and more workers cost a task and a queue per message.
-    @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
+    @router.subscriber(subjects.tool_call(server, ANY, ANY))
     async def call(request: CallRequest, message: Received) -> CallReply:
         """Run a call once. The reply states whether it is accepted; its result is published as an event."""
         return _unless_none(calls.on_call(request, message))
 
-    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
+    @router.subscriber(subjects.tool_cancel(server, ANY, ANY))
     async def cancel(request: CancelCall, message: Received) -> CallReply:
         """End a call and store its result."""
         return _unless_none(calls.on_cancel(request, message))

@@ -168,7 +168,6 @@ class ToolServer(RegisteredServer):
             control = ControlPlane(
                 bus,
                 tool_router(self.name, calls),
-                title=f"Tool server {self.name}",
                 at_once=(subjects.tool_call(self.name, ANY, ANY),),
             )
             async with direct_acks(bus, self.name, tenant), control, _leased(lease, tasks):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 from urllib.parse import quote
 
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode
 
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import Commit
@@ -24,11 +26,12 @@ from banksman.contracts.registry import (
 from banksman.contracts.wire import WIRE_VERSION
 from banksman.contracts.work import ApprovalRequest
 from banksman.contracts.workflows import ProgressReported, ReportProgress
-from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, ApiEndpoints, Endpoint
+from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS, Endpoint
 from banksman.gateway.live.event_frames import event_schema
 
 VERSION = "3.1.0"
 Json = dict[str, Any]
+ANY_OBJECT: Json = {"type": "object"}
 REQUEST_HEADERS: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -93,128 +96,116 @@ REGISTRIES: tuple[tuple[str, type[BaseModel] | None, type[BaseModel], str], ...]
 """Subject, body, reply and description of the requests of tool and workflow servers."""
 
 
-def asyncapi(handlers: Mapping[str, Any], endpoints: ApiEndpoints) -> Json:
-    document: Json = json.loads(json.dumps(handlers))
-    document["asyncapi"] = VERSION
-    # The address of the broker differs between deployments and is not part of the contract.
-    document.pop("servers", None)
-    for title, channel in document["channels"].items():
-        _complete(document, title, channel, endpoints.by_title[title])
-    document["components"]["schemas"].pop("EmptyPayload", None)
-    _add_frames(document)
+def asyncapi(endpoints: Iterable[Endpoint], version: str = "1", description: str | None = None) -> Json:
+    info = {"title": "Banksman", "version": version, "description": description}
+    document: Json = {
+        "asyncapi": VERSION,
+        "info": {name: value for name, value in info.items() if value is not None},
+        "defaultContentType": "application/json",
+        "channels": {},
+        "operations": {},
+        "components": {"messages": {}, "schemas": {}},
+    }
+    listed = sorted(endpoints, key=lambda endpoint: endpoint.title)
+    # Before all replies: of a model that is in both, the document has the schema of requests.
+    bodies = {one.title: {"Request": _request_body(document, one)} for one in listed}
+    event = _event_schema(document)
+    for endpoint in listed:
+        _add_endpoint(document, endpoint, bodies[endpoint.title])
+    replay = {"description": "An event as on the websocket; a message without a body ends them."}
+    document["components"]["messages"]["replay:Reply"] |= replay | {"payload": event}
     for title, address, body, text in PUBLISHED:
-        _add(document, title, address, "send", {"Message": body}, text)
+        _add(document, title, address, "send", {"Message": _schema(document, body)}, text)
     for subject, body, reply, text in REGISTRIES:
-        bodies = {"Request": body, "Reply": reply, "Error": ErrorFrame}
-        _add(document, subject, subject, "receive", bodies, text)
-    _sort(document)
-    return cast(Json, _rewritten(document, _without_discriminator))
+        request = ANY_OBJECT if body is None else _schema(document, body)
+        kinds = {
+            "Request": request,
+            "Reply": _schema(document, reply),
+            "Error": _schema(document, ErrorFrame),
+        }
+        _add(document, subject, subject, "receive", kinds, text)
+    # Sorted by names, so that documents of two versions can be compared.
+    for part in (document, document["components"]):
+        for name in ("channels", "operations", "messages", "schemas"):
+            part |= {name: dict(sorted(part[name].items()))} if name in part else {}
+    return cast(Json, _rewritten(document, _with_discriminator))
 
 
-def _sort(document: Json) -> None:
-    """Sort the document by names.
-
-    FastStream holds its handlers in a set of weak references: their order differs between processes.
-    """
-    components = document["components"]
-    for part, names in ((document, ("channels", "operations")), (components, ("messages", "schemas"))):
-        part |= {name: dict(sorted(part[name].items())) for name in names}
-
-
-def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> None:
-    channel.pop("servers", None)
-    channel.pop("bindings", None)
-    channel["address"] = endpoint.address
-    channel["parameters"] = _parameters(endpoint.parameters)
-    channel["messages"]["Request"] = channel["messages"].pop("SubscribeMessage")
-    messages = document["components"]["messages"]
-    request = messages[f"{title}:Request"] = messages.pop(f"{title}:SubscribeMessage")
-    request.pop("correlationId", None)
-    request |= {"title": f"{title}:Request", "headers": REQUEST_HEADERS}
-    request["payload"] = _request_body(document, request["payload"]["$ref"].rpartition("/")[2], endpoint)
-    channel["messages"]["Request"] = {"$ref": f"#/components/messages/{quote(title, safe='')}:Request"}
-    operation = document["operations"][title]
-    operation["messages"] = [{"$ref": f"#/channels/{quote(title, safe='')}/messages/Request"}]
-    operation["description"] = channel["description"]
-    codes = [code.value for code in (*endpoint.operation.errors, *COMMON_ERRORS)]
-    messages[f"{title}:Error"]["description"] = f"One of the codes {', '.join(codes)}."
-    operation["x-error-codes"] = codes
-
-
-def _request_body(document: Json, name: str, endpoint: Endpoint) -> Json:
+def _request_body(document: Json, endpoint: Endpoint) -> Json:
     """Return the schema of a request's body.
 
     The body of a frame may omit the fields that subject and headers contain: type, id, and parameter.
     """
-    schemas = document["components"]["schemas"]
-    if name == "EmptyPayload":
-        return {"type": "object"}
-    implied = {"type", "id", *endpoint.parameters} if "type" in schemas[name]["properties"] else set[str]()
-    if implied:
-        required = [field for field in schemas[name]["required"] if field not in implied]
-        schemas[f"requests.{name}"] = {**schemas[name], "required": required}
-        name = f"requests.{name}"
-    return {"$ref": f"#/components/schemas/{name}"}
+    model = endpoint.body
+    if model is None:
+        return ANY_OBJECT
+    reference = _schema(document, model, "validation")
+    if "type" not in model.model_fields:
+        return reference
+    schemas, name = document["components"]["schemas"], model.__name__
+    implied = {"type", "id", *endpoint.parameters}
+    required = [field for field in schemas[name]["required"] if field not in implied]
+    schemas[f"requests.{name}"] = {**schemas[name], "required": required}
+    return {"$ref": f"#/components/schemas/requests.{name}"}
 
 
-def _add_frames(document: Json) -> None:
-    schema = event_schema()
-    schemas = document["components"]["schemas"]
+def _event_schema(document: Json) -> Json:
+    """Add the frames of events; return the reference to the schema of all."""
+    schema, schemas = event_schema(), document["components"]["schemas"]
     schemas |= {f"frames.{name}": _rewritten(value, _in_frames) for name, value in schema["$defs"].items()}
     schemas["frames.Event"] = {"oneOf": _rewritten(schema["oneOf"], _in_frames)}
+    return {"$ref": "#/components/schemas/frames.Event"}
+
+
+def _add_endpoint(document: Json, endpoint: Endpoint, bodies: Json) -> None:
+    title = endpoint.title
+    replies = [_schema(document, model) for model in endpoint.replies]
+    # `replay` declares no reply: it sends events.
+    bodies["Reply"] = replies[0] if len(replies) == 1 else {"anyOf": replies}
+    bodies["Error"] = _schema(document, ErrorFrame)
+    text = inspect.cleandoc(endpoint.operation.handler.__doc__ or "")
+    _add(document, title, endpoint.address, "receive", bodies, text)
+    codes = [code.value for code in (*endpoint.operation.errors, *COMMON_ERRORS)]
+    document["operations"][title]["x-error-codes"] = codes
     messages = document["components"]["messages"]
-    messages["replay:Reply"] = {
-        "title": "replay:Reply",
-        "description": "An event as on the websocket; a message without a body ends them.",
-        "payload": {"$ref": "#/components/schemas/frames.Event"},
-    }
-    channel = document["channels"]["replay"]
-    channel["messages"]["Reply"] = {"$ref": "#/components/messages/replay:Reply"}
-    reply = {"$ref": "#/channels/replay/messages/Reply"}
-    document["operations"]["replay"]["reply"]["messages"].insert(0, reply)
+    messages[f"{title}:Request"]["headers"] = REQUEST_HEADERS
+    messages[f"{title}:Error"]["description"] = f"One of the codes {', '.join(codes)}."
 
 
 def _add(
-    document: Json,
-    title: str,
-    address: str,
-    action: str,
-    bodies: Mapping[str, type[BaseModel] | None],
-    text: str,
+    document: Json, title: str, address: str, action: str, bodies: Mapping[str, Json], text: str
 ) -> None:
+    """Add a channel with its operation; `bodies` are the schemas by the kind of the message."""
     escaped = quote(title, safe="")
-    references: list[Json] = []
-    messages: Json = {}
-    for kind, body in bodies.items():
-        payload = {"type": "object"} if body is None else _schema(document, body)
-        name = f"{title}:{kind}"
-        document["components"]["messages"][name] = {"title": name, "payload": payload}
-        messages[kind] = {"$ref": f"#/components/messages/{escaped}:{kind}"}
-        references.append({"$ref": f"#/channels/{escaped}/messages/{kind}"})
-    names = [part[1:-1] for part in address.split(".") if part.startswith("{")]
+    messages = document["components"]["messages"]
+    messages |= {
+        f"{title}:{kind}": {"title": f"{title}:{kind}", "payload": body} for kind, body in bodies.items()
+    }
     document["channels"][title] = {
         "address": address,
         "description": text,
-        "parameters": _parameters(tuple(names)),
-        "messages": messages,
+        "parameters": _parameters([part[1:-1] for part in address.split(".") if part.startswith("{")]),
+        "messages": {kind: {"$ref": f"#/components/messages/{escaped}:{kind}"} for kind in bodies},
     }
     channel = {"$ref": f"#/channels/{escaped}"}
-    operation: Json = {"action": action, "channel": channel, "description": text, "messages": references[:1]}
-    if len(references) > 1:
-        operation["reply"] = {"channel": channel, "messages": references[1:]}
-    document["operations"][title] = operation
+    request, *replies = [{"$ref": f"#/channels/{escaped}/messages/{kind}"} for kind in bodies]
+    operation = {"action": action, "channel": channel, "description": text, "messages": [request]}
+    reply = {"reply": {"channel": channel, "messages": replies}} if replies else {}
+    document["operations"][title] = operation | reply
 
 
-def _schema(document: Json, model: type[BaseModel]) -> Json:
+def _schema(document: Json, model: type[BaseModel], mode: JsonSchemaMode = "serialization") -> Json:
+    # The names of generic models have brackets, which AsyncAPI does not permit.
+    name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
     schemas = document["components"]["schemas"]
-    if model.__name__ not in schemas:
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+    if name not in schemas:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode=mode)
         schemas |= schema.pop("$defs", {})
-        schemas[model.__name__] = schema
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
+        schemas[name] = schema
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _parameters(names: tuple[str, ...]) -> Json:
+def _parameters(names: Iterable[str]) -> Json:
     named = {name: f"The {name.removesuffix('_id').replace('_', ' ')}." for name in names}
     return {name: {"description": PARAMETERS.get(name, text)} for name, text in named.items()}
 
@@ -237,8 +228,10 @@ def _in_frames(value: Json) -> Json:
     return {**value, "$ref": target.replace("#/$defs/", "#/components/schemas/frames.")}
 
 
-def _without_discriminator(value: Json) -> Json:
-    """Return an object without OpenAPI's discriminator, which is an object; that of AsyncAPI is a name."""
-    given = value.get("discriminator")
-    is_openapi = isinstance(given, dict) and "propertyName" in given
-    return {name: item for name, item in value.items() if name != "discriminator"} if is_openapi else value
+def _with_discriminator(value: Json) -> Json:
+    """Return an object with AsyncAPI's discriminator, which is a name; that of OpenAPI is an object."""
+    match value:
+        case {"discriminator": {"propertyName": name}}:
+            return {**value, "discriminator": name}
+        case _:
+            return value

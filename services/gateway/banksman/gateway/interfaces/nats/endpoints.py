@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
 from faststream.nats import NatsRouter
@@ -37,6 +37,7 @@ from banksman.gateway.operation.parameters import (
     arguments_of,
     parameters_of,
     path_value,
+    reply_types,
     request_model,
     unrepeated_id,
 )
@@ -100,6 +101,23 @@ class Endpoint:
         """The words of the subject, separated by spaces."""
         return self.operation.name.replace(".", " ")
 
+    @property
+    def body(self) -> type[BaseModel] | None:
+        """The model of a request's body; None if it has none."""
+        return self.operation.frame or request_model(self.operation)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the reply only names what was deleted: over HTTP it has no content."""
+        return reply_types(self.operation) == (NoneType,) and not self.operation.not_over_http
+
+    @property
+    def replies(self) -> tuple[type[BaseModel], ...]:
+        """The models of replies, besides errors; empty if the handler sends them itself."""
+        if self.deletes:
+            return (Deleted,)
+        return tuple(kind for kind in reply_types(self.operation) if kind is not NoneType)
+
 
 @dataclass
 class ApiEndpoints:
@@ -122,14 +140,12 @@ class ApiEndpoints:
         endpoint = Endpoint(operation)
         self.by_title[endpoint.title] = endpoint
         tokens = (*operation.name.split("."), *(ANY for _ in endpoint.parameters[1:]))
-        subscriber = self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
-        subscriber(_handler(operation, self.dispatcher))
+        subscriber = self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE)
+        subscriber(_handler(endpoint, self.dispatcher))
 
 
-def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
-    body = operation.frame or request_model(operation)
-    returned = get_type_hints(operation.handler)["return"]
-    deletes = returned is NoneType and not operation.not_over_http
+def _handler(endpoint: Endpoint, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
+    operation, body, deletes = endpoint.operation, endpoint.body, endpoint.deletes
 
     async def respond(request: BaseModel | None, message: Message) -> BaseModel | None:
         # The broker has checked the tenant in the subject; the user is unknown.
@@ -161,10 +177,8 @@ def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awai
     handler = handle_without_body if body is None else handle
     handler.__name__ = handler.__qualname__ = operation.handler.__name__
     handler.__doc__ = operation.handler.__doc__
-    # FastStream reads the types of body and reply from the annotations.
-    handler.__annotations__ = {"message": Received, "return": Deleted if deletes else returned}
-    if body is not None:
-        handler.__annotations__["request"] = body
+    # FastStream reads the type of the body from the annotations.
+    handler.__annotations__ = {"message": Received} | ({} if body is None else {"request": body})
     return handler
 
 
