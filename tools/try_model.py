@@ -28,7 +28,7 @@ from banksman.agent.protocols.base import (
     RequestedCall,
     RequestedCalls,
 )
-from banksman.agent.providers.base import DeltaKind, ProviderSettings
+from banksman.agent.providers.base import DeltaKind, Pause, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import BanksmanError
@@ -52,6 +52,9 @@ class NoDeltas:
 
     async def restart(self) -> None:
         """Discard all pieces."""
+
+    async def waiting(self, pause: Pause) -> None:
+        """Do nothing while a request waits for its next attempt."""
 
 
 class Player:

@@ -336,6 +336,18 @@ def test_deltas_and_the_whole_message_print_each_text_once(
     assert capsys.readouterr().out == printed
 
 
+def test_a_wait_for_an_overloaded_model_is_printed_with_its_time_and_cause(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = {"reason": "overloaded", "next_attempt_s": 11.7, "error": "529: Overloaded\x1b[2J"}
+
+    TextView().show({"type": "model.waiting", "data": data})
+
+    printed = capsys.readouterr().out
+    assert printed.startswith("· the model is overloaded; next attempt in 12 s: 529: Overloaded")
+    assert "\x1b" not in printed
+
+
 def test_a_request_for_a_value_and_a_tool_of_the_same_name_are_each_printed_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -150,6 +150,7 @@ FRAMES = {
     "iteration.started": CONTEXT + "test_a_run_is_streamed_as_the_frames_of_the_websocket",
     "message.delta": SOCKET + "test_deltas_reach_subscribers_of_their_detail",
     "reasoning.delta": INTERFACES + "test_a_client_selects_the_level_of_detail",
+    "model.waiting": SOCKET + "test_subscribers_learn_that_the_model_request_is_repeated_after_a_pause",
     "message.completed": CONTEXT + "test_a_run_is_streamed_as_the_frames_of_the_websocket",
     "protocol.retry": "scenarios/test_json_calls.py::"
     "test_a_malformed_call_is_corrected_and_the_run_continues",

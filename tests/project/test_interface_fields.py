@@ -52,6 +52,7 @@ EVENTS = {
     "iteration.started": ("steps", "n max"),
     "message.delta": ("final", "message_id offset text"),
     "reasoning.delta": ("full", "message_id text"),
+    "model.waiting": ("final", "message_id model reason error attempt next_attempt_s"),
     "message.completed": ("final", "message_id role content finish_reason"),
     "protocol.retry": ("steps", "attempt max error"),
     "tool_call.requested": ("steps", "tool_call_id name arguments terminate requires_approval"),
@@ -84,7 +85,7 @@ EVENTS = {
 }
 """Level of detail, and fields of `data`."""
 ENVELOPE = {"type", "seq", "prev_seq", "log_epoch", "ts", "conversation_id", "run_id", "data"}
-NOT_STORED = {"message.delta", "reasoning.delta", "tool_call.started", "tool_call.output"}
+NOT_STORED = {"message.delta", "reasoning.delta", "model.waiting", "tool_call.started", "tool_call.output"}
 """Events without `seq`."""
 
 

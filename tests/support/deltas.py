@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from banksman.agent.providers.base import Pause
+
 
 @dataclass
 class Shown:
@@ -12,6 +14,7 @@ class Shown:
 
     message: str = ""
     reasoning: str = ""
+    pauses: list[Pause] = field(default_factory=list[Pause])
     abandoned: list[str] = field(default_factory=list[str])
     """The text before each restart."""
 
@@ -23,6 +26,10 @@ class Shown:
             self.message += text
         else:
             self.reasoning += text
+
+    async def waiting(self, pause: Pause) -> None:
+        """Record a pause before another attempt."""
+        self.pauses.append(pause)
 
     async def restart(self) -> None:
         """Discard the text so far: the provider sends it again."""

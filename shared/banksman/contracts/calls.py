@@ -320,3 +320,35 @@ class Delta(Stored):
     offset: int
     """Number of characters of the message before this piece."""
     text: str
+
+
+WaitReason = Literal["overloaded", "rate_limited", "unreachable", "failed"]
+"""
+overloaded    the vendor has no capacity (503, 529)
+rate_limited  the vendor's limit of requests or tokens is reached (429)
+unreachable   no connection
+failed        another transient error, such as 500 or a stream that broke off
+"""
+
+
+class ModelWaiting(Stored):
+    """`delta.{t}.{c}`: a model request failed and is sent again after a pause; lossy."""
+
+    conversation_id: Token
+    run_id: Token
+    message_id: Token
+    """The message that the request would write."""
+    kind: Literal["waiting"] = "waiting"
+    model: str
+    """`provider:model`."""
+    reason: WaitReason
+    error: str
+    """What the vendor returned."""
+    attempt: int
+    """Number of the failed attempt, from 1."""
+    next_attempt_s: float
+    """Seconds until the next attempt, from the time of this message."""
+
+
+Unstored = Annotated[Delta | ModelWaiting, Field(union_mode="left_to_right")]
+"""A message of `delta.{t}.{c}`; pieces of text are the most frequent."""

@@ -7,6 +7,7 @@ so ownership, the open run, its calls and the history need no storage of their o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import groupby
 from typing import Any, assert_never
 
@@ -132,7 +133,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         ):
             return state
         case _:
-            return state if state.run is None else _apply_to_run(state, state.run, data)
+            return state if state.run is None else _apply_to_run(state, state.run, data, event.ts)
 
 
 RunEvent = (
@@ -148,10 +149,19 @@ RunEvent = (
 )
 
 
-def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation:
+def _apply_to_run(state: Conversation, run: Run, data: RunEvent, at: datetime) -> Conversation:
     match data:
         case IterationStarted():
-            run = replace(run, iteration=data.n, asking=True, final=None, calls=(), approval=None, inputs=())
+            run = replace(
+                run,
+                iteration=data.n,
+                asking=True,
+                asked_at=at,
+                final=None,
+                calls=(),
+                approval=None,
+                inputs=(),
+            )
             return _flush_steering(replace(state, run=run))
         case MessageCompleted():
             return _message(state, run, data)

@@ -97,6 +97,8 @@ class Run:
     iteration: int = 0
     asking: bool = False
     """True from `iteration.started` until the model's reply is committed."""
+    asked_at: datetime | None = None
+    """The time of the last `iteration.started`."""
     final: str | None = None
     """The text of the last reply if it contained no call; None otherwise."""
     malformed: int = 0

@@ -26,7 +26,9 @@ async def twice(settings: ProviderSettings, providers: Providers) -> Providers:
     """Providers with at most two attempts and loaded SDKs."""
     for vendor in ("anthropic", "openai"):
         await providers.warm(f"{vendor}:any")
-    return Providers(settings.model_copy(update={"max_attempts": 2, "request_timeout_s": 0.3}))
+    return Providers(
+        settings.model_copy(update={"max_attempts": 2, "max_wait_s": 0.2, "request_timeout_s": 0.3})
+    )
 
 
 async def complete(

@@ -56,6 +56,7 @@ async def api(request: pytest.FixtureRequest) -> AsyncGenerator[Vendor]:
                 "anthropic_base_url": model_server.url,
                 "backboard_base_url": backboard.url,
                 "max_attempts": 1,
+                "max_wait_s": 0,
             }
         )
         providers = Providers(settings)

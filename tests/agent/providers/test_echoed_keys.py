@@ -41,7 +41,7 @@ async def test_no_error_of_a_provider_contains_a_key_that_it_echoes(
     server: ModelServer, settings: ProviderSettings, vendor: str, echo: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     keyed = {"openai_api_key": SecretStr(CANARY), "anthropic_api_key": SecretStr(CANARY), "max_attempts": 2}
-    settings = settings.model_copy(update=keyed)
+    settings = settings.model_copy(update={**keyed, "max_wait_s": 0.1})
     redaction.remember_settings(settings)
     catalog = Providers(settings)
     for number, fault in enumerate(faults(ECHOES[echo])):

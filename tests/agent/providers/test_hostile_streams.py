@@ -60,7 +60,7 @@ async def server(
 @asynccontextmanager
 async def provider(vendor: str, url: str) -> AsyncGenerator[Provider]:
     names = {f"{name}_base_url": url for name in VENDORS}
-    providers = Providers(ProviderSettings.model_validate({**names, "max_attempts": 1}))
+    providers = Providers(ProviderSettings.model_validate({**names, "max_attempts": 1, "max_wait_s": 0}))
     await providers.warm(f"{vendor}:any")
     try:
         yield providers.choose(f"{vendor}:any")[0]

@@ -71,7 +71,7 @@ async def upstream(
 
 async def complete(base_url: str, times: int = 1, **settings: object) -> ModelReply:
     """Send the same request one after another over one provider; return the last reply."""
-    fields = {"openai_base_url": base_url, "max_attempts": 1, **settings}
+    fields = {"openai_base_url": base_url, "max_attempts": 1, "max_wait_s": 0, **settings}
     providers = Providers(ProviderSettings.model_validate(fields))
     try:
         request = ModelRequest("m", "", (user("go"),), ())

@@ -14,8 +14,9 @@ from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
-from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.base import Pause, Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.cli.machine import free_port
 from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import (
@@ -42,7 +43,7 @@ from banksman.model_server import (
     Silence,
     StreamError,
 )
-from banksman.model_server.script import Fault
+from banksman.model_server.script import Fault, Script
 
 BASH = ToolDefinition(
     name="bash",
@@ -441,15 +442,80 @@ async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
 async def test_persistent_fault_fails_after_the_last_attempt(
     server: ModelServer, settings: ProviderSettings, vendor: str
 ) -> None:
-    model = server.play("down", [ScriptedReply(text="x", fault=HttpError(status=503, message="Down."))])
+    model = server.play("down", [ScriptedReply(text="x", fault=HttpError(status=500, message="Down."))])
     twice = Providers(settings.model_copy(update={"max_attempts": 2}))
 
-    with pytest.raises(ProviderFailed, match=r"503.*Down") as failure:
+    with pytest.raises(ProviderFailed, match=r"500.*Down") as failure:
         await complete(twice.choose(f"{vendor}:any")[0], make_request(model))
     await twice.close()
 
-    assert failure.value.status == 503
+    assert failure.value.status == 500
     assert len(server.requests("down")) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(429, "rate_limited"), (503, "overloaded"), (529, "overloaded")]
+)
+async def test_overloaded_model_is_requested_again_beyond_the_limit_of_attempts(
+    server: ModelServer, settings: ProviderSettings, vendor: str, shown: Shown, status: int, reason: str
+) -> None:
+    fault = HttpError(status=status, message="Too many for now.", times=6)
+    model = server.play("busy", [ScriptedReply(text="Here.", fault=fault)])
+    once = Providers(settings.model_copy(update={"max_attempts": 1}))
+
+    reply = await complete(once.choose(f"{vendor}:any")[0], make_request(model), shown)
+    await once.close()
+
+    assert reply.text == "Here."
+    assert len(server.requests("busy")) == 7
+    assert [pause.attempt for pause in shown.pauses] == [1, 2, 3, 4, 5, 6]
+    first = shown.pauses[0]
+    assert (first.model, first.reason) == (f"{vendor}:{model}", reason)
+    assert "Too many for now." in first.error
+    assert 0 < first.left_s <= 0.01
+
+
+async def test_unreachable_model_is_requested_until_its_server_starts(
+    settings: ProviderSettings, vendor: str
+) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    fields = {"openai_base_url": f"{address}/v1", "anthropic_base_url": address, "max_attempts": 1}
+    catalog = Providers(settings.model_copy(update=fields))
+    refused = asyncio.Event()
+    late = {"late": Script(replies=(ScriptedReply(text="Here."),))}
+
+    class Watching(Shown):
+        async def waiting(self, pause: Pause) -> None:
+            await super().waiting(pause)
+            refused.set()
+
+    shown = Watching()
+    request = asyncio.create_task(
+        complete(catalog.choose(f"{vendor}:any")[0], make_request("scripted/late"), shown)
+    )
+    await refused.wait()
+    async with ModelServer.running(port=port, scripts=late):
+        reply = await request
+        await catalog.close()
+
+    assert reply.text == "Here."
+    assert {pause.reason for pause in shown.pauses} == {"unreachable"}
+
+
+async def test_overloaded_model_fails_with_its_reason_after_the_longest_wait(
+    server: ModelServer, settings: ProviderSettings, vendor: str
+) -> None:
+    model = server.play("busy", [ScriptedReply(text="x", fault=HttpError(status=503, message="Down."))])
+    catalog = Providers(settings.model_copy(update={"max_wait_s": 0.2}))
+    await catalog.warm(f"{vendor}:any")
+
+    with pytest.raises(ProviderFailed, match=r"503.*Down.*attempts") as failure:
+        await complete(catalog.choose(f"{vendor}:any")[0], make_request(model))
+    await catalog.close()
+
+    assert failure.value.unavailable
+    assert len(server.requests("busy")) > 2
 
 
 async def test_retry_pause_beyond_the_deadline_is_not_started(

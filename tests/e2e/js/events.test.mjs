@@ -178,6 +178,17 @@ test('a notice about the model is one line that is always shown', () => {
   assert.equal(notice.text, 'Note on the model: A fence was removed.');
 });
 
+test('the activity states why the model waits and for how long, until the next frame of the run', () => {
+  const log = recorder();
+  const waiting = log.live('model.waiting', { message_id: 'a1', reason: 'overloaded', error: '529', attempt: 1, next_attempt_s: 12 });
+  const before = foldAll([started(log), log.stored('iteration.started', { n: 1, max: 10 }), waiting]);
+  assert.match(activity(before.runs[0]), /^The model is overloaded; next attempt in 1[12] s$/);
+  const newer = foldAll([{ ...waiting, data: { ...waiting.data, reason: 'a newer one' } }], before);
+  assert.match(activity(newer.runs[0]), /^The model request failed; next attempt in/);
+  const after = foldAll([log.live('message.delta', { message_id: 'a1', offset: 0, text: 'd' })], before);
+  assert.doesNotMatch(activity(after.runs[0]), /next attempt/);
+});
+
 test('a call collects its arguments, live output and result', () => {
   const log = recorder();
   const conversation = foldAll([

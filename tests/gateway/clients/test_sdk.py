@@ -148,7 +148,7 @@ async def test_a_missing_gateway_is_reported_in_one_sentence() -> None:
 
 
 def test_every_event_has_a_level_and_a_typed_body() -> None:
-    live = {"message.delta", "reasoning.delta", "tool_call.started", "tool_call.output"}
+    live = {"message.delta", "reasoning.delta", "model.waiting", "tool_call.started", "tool_call.output"}
     assert LEVELS.keys() == live | {event.data.type for event in EVENTS}
     for event in EVENTS:
         assert EventFrame.model_validate(event_frame(event, "c1", "e1", 0)).body is not None, event.data.type

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.calls import ModelWaiting
 from banksman.contracts.events import CancelRequested, MessageCompleted
 from banksman.contracts.ids import new_id
 
@@ -479,6 +480,31 @@ async def test_deltas_reach_subscribers_of_their_detail(gateway: Served, agent: 
     assert "".join(frame["data"]["text"] for frame in written) == "hmTwo parts."
     assert all("seq" not in frame and frame["run_id"] == start.run_id for frame in written)
     assert {frame["type"] for frame in final.frames if "delta" in frame["type"]} == {"message.delta"}
+
+
+async def test_subscribers_learn_that_the_model_request_is_repeated_after_a_pause(
+    gateway: Served, agent: Agent, tenant: str
+) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create(detail="final")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await socket.until_type("run.started")
+        data = {
+            "message_id": "m1",
+            "model": "openai:gpt-5",
+            "reason": "overloaded",
+            "error": "503 Service Unavailable",
+            "attempt": 3,
+            "next_attempt_s": 12.0,
+        }
+        ids = {"conversation_id": conversation, "run_id": start.run_id}
+        notice = ModelWaiting.model_validate({**ids, **data})
+        await gateway.bus.publish(subjects.delta(tenant, conversation), notice.model_dump_json().encode())
+        frame = await socket.until_type("model.waiting")
+    assert (frame["data"], frame["run_id"]) == (data, start.run_id)
+    assert "seq" not in frame
 
 
 async def test_all_deltas_of_a_message_arrive_before_the_event_that_completes_it(

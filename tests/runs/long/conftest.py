@@ -129,11 +129,17 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
     shared = bus
 
     @asynccontextmanager
-    async def start(own_bus: Bus | None = None, **settings: Any) -> AsyncGenerator[Agent]:
+    async def start(
+        own_bus: Bus | None = None, max_wait_s: float = 0, **settings: Any
+    ) -> AsyncGenerator[Agent]:
         bus = own_bus or shared
         chosen = AgentSettings(**{"compaction_model": SUMMARY_MODEL, "kept_iterations": 2, **settings})
         where = ProviderSettings(
-            anthropic_base_url=server.url, openai_base_url=server.openai_url, max_attempts=1
+            anthropic_base_url=server.url,
+            openai_base_url=server.openai_url,
+            max_attempts=1,
+            max_wait_s=max_wait_s,
+            first_delay_s=0.05,
         )
         # With a runner, tools are offered in the vendor's format. Scripts omit their arguments, so each
         # call has its result at once.

@@ -33,7 +33,9 @@ class Adapter:
         self.write = write
         self.requests = 0
 
-    async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
+    async def complete(
+        self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float, wait_s: float | None = None
+    ) -> ModelReply:
         self.requests += 1
         return await self.write(deltas)
 

@@ -11,7 +11,7 @@ from typing import assert_never
 from banksman.agent.model.context import BYTES_PER_TOKEN, CompactionCut, Size, context_tokens, cut, size_of
 from banksman.agent.model.request import complete_with_fallback, unless_cancelled
 from banksman.agent.protocols.base import ModelRequest, flatten, prose_call, result_text
-from banksman.agent.providers.base import DeltaKind
+from banksman.agent.providers.base import DeltaKind, Pause
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.contracts.errors import BanksmanError, ProviderFailed
@@ -147,6 +147,9 @@ class _NoDeltas:
         pass
 
     async def restart(self) -> None:
+        pass
+
+    async def waiting(self, pause: Pause) -> None:
         pass
 
 

@@ -13,13 +13,13 @@ from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
 from banksman.agent.protocols.base import DeltaFilter, ModelReply, ModelRequest, Protocol
-from banksman.agent.providers.base import DeltaKind, DeltaSink
+from banksman.agent.providers.base import DeltaKind, DeltaSink, Pause
 from banksman.agent.providers.catalog import Providers
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta
+from banksman.contracts.calls import Delta, ModelWaiting
 from banksman.contracts.errors import ProviderFailed, Refused, Unavailable
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
@@ -38,6 +38,10 @@ class Completion:
     reply: ModelReply
 
 
+FALLBACK_WAIT_S = 10.0
+"""Seconds that a model with successors may be overloaded or unreachable before the next model is used."""
+
+
 async def complete_with_fallback(
     providers: Providers,
     models: tuple[str, ...],
@@ -45,24 +49,30 @@ async def complete_with_fallback(
     *,
     deltas: DeltaSink,
     deadline_s: float,
+    waited_s: float = 0.0,
 ) -> Completion:
     """Send a request to the models in turn until one replies; `deadline_s` is for all together.
 
-    Only an unavailable provider is skipped. A model with successors gets half of the time that is left.
+    Only an unavailable provider is skipped. A model with successors gets half of the time that is left, and
+    waits at most `FALLBACK_WAIT_S` while it is overloaded. `waited_s` is the time that earlier processes
+    spent on the same request, which counts towards `max_wait_s`.
 
     Raises:
         ProviderFailed: The last model is unavailable, or a model refused the request.
         BadInput: A model is unknown.
     """
-    until = time.monotonic() + deadline_s
+    began = time.monotonic()
+    until, wait_until = began + deadline_s, began + providers.max_wait_s - waited_s
     for successors, model in zip(reversed(range(len(models))), models, strict=True):
         provider, name = providers.choose(model)
         left_s = max(0.1, until - time.monotonic())
+        wait_s = max(0.0, wait_until - time.monotonic())
         try:
             reply = await provider.complete(
                 replace(request, model=name),
                 deltas=deltas,
                 deadline_s=left_s / 2 if successors else left_s,
+                wait_s=min(wait_s, FALLBACK_WAIT_S) if successors else wait_s,
             )
         except ProviderFailed as failure:
             if not failure.unavailable or not successors:
@@ -177,6 +187,21 @@ class Deltas:
         self._unsafe = {"message": "", "reasoning": ""}
         self._streamed = []
         self._waiting = ""
+
+    async def waiting(self, pause: Pause) -> None:
+        """Publish that the request is sent again after a pause."""
+        notice = ModelWaiting(
+            conversation_id=self._empty.conversation_id,
+            run_id=self._empty.run_id,
+            message_id=self.message_id,
+            model=pause.model,
+            reason=pause.reason,
+            error=pause.error,
+            attempt=pause.attempt,
+            next_attempt_s=round(pause.left_s, 1),
+        )
+        with contextlib.suppress(Unavailable):
+            await self._bus.replies.send(self._subject, notice.model_dump_json().encode(), "")
 
     async def end(self, *, is_final: bool) -> None:
         """Publish the waiting text. For a final reply, also publish the text withheld as a possible call."""

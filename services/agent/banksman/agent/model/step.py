@@ -134,14 +134,15 @@ class ModelStep:
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
         """Request and check the reply; return None if the run was cancelled meanwhile."""
-        run = owned.run
+        run, now = owned.run, owned.ports.clock.now()
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
             prepared.request,
             deltas=deltas,
-            deadline_s=(deadline_of(run) - owned.ports.clock.now()).total_seconds(),
+            deadline_s=(deadline_of(run) - now).total_seconds(),
+            waited_s=(now - (run.asked_at or now)).total_seconds(),
         )
         await owned.confirm()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from json import JSONDecodeError
@@ -29,6 +29,7 @@ from banksman.agent.providers.collect import (
 )
 from banksman.agent.providers.profiles import profile_of
 from banksman.agent.providers.streams import IDENTITY, beginning, check_head, events_in, with_pieces
+from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
@@ -43,7 +44,12 @@ if TYPE_CHECKING:
 
 # An error inside a stream has the status 200 of the stream, so its type decides.
 # https://docs.anthropic.com/en/api/errors
-_TRANSIENT_TYPES = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
+_TRANSIENT_TYPES: Mapping[str, WaitReason] = {
+    "overloaded_error": "overloaded",
+    "rate_limit_error": "rate_limited",
+    "api_error": "failed",
+    "timeout_error": "failed",
+}
 
 _INVALID_THINKING = "`signature` in `thinking` block"
 
@@ -94,7 +100,11 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
                 raise error.__cause__ from None
             if isinstance(error.__cause__, httpx2.ReadTimeout):
                 raise self.silent(request.model) from error
-            raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
+            unreachable = isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout)
+            raise TransientFault(
+                f"the connection failed: {error.__cause__ or error.message}",
+                reason="unreachable" if unreachable else "failed",
+            ) from error
         except httpx2.ReadTimeout as error:
             raise self.silent(request.model) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
@@ -152,8 +162,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
 
     def _stream_fault(self, error: dict[str, Any]) -> Exception:
         message = as_text(error.get("message")) or "an error in the stream"
-        transient = as_text(error.get("type")) in _TRANSIENT_TYPES
-        return TransientFault(message) if transient else ProviderFailed(self.name, message)
+        reason = _TRANSIENT_TYPES.get(as_text(error.get("type")))
+        return TransientFault(message, reason=reason) if reason else ProviderFailed(self.name, message)
 
     def _refusal(self, error: APIStatusError) -> Exception:
         message = error.api_message or error.message

@@ -114,7 +114,8 @@ class BackboardApi:
             text = f"the model was silent for {self._silence_s:g} s"
             return ProviderFailed(self._provider, text, unavailable=True)
         if status is None or response is None:
-            return TransientFault(str(error))
+            unreachable = isinstance(error.__context__, httpx.ConnectError | httpx.ConnectTimeout)
+            return TransientFault(str(error), reason="unreachable" if unreachable else "failed")
         return status_fault(self._provider, status, str(error), response.headers)
 
 

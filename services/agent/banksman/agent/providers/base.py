@@ -12,10 +12,11 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from math import inf
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 from pydantic import ConfigDict, Field
@@ -23,6 +24,7 @@ from pydantic import ConfigDict, Field
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.contracts.assistants import ModelOptions
+from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.redaction import redacted
@@ -32,6 +34,21 @@ DeltaKind = Literal["message", "reasoning"]
 message    text of the reply, including calls as text; a `DeltaFilter` selects the text to publish
 reasoning  the model's reasoning, if the vendor returns it
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The time before a request is sent again."""
+
+    model: str
+    """`provider:model`."""
+    reason: WaitReason
+    error: str
+    """What the vendor returned, without secrets."""
+    attempt: int
+    """Number of the failed attempt, from 1."""
+    left_s: float
+    """Seconds until the next attempt."""
 
 
 class DeltaSink(Protocol):
@@ -45,6 +62,10 @@ class DeltaSink(Protocol):
         """Discard all pieces: the request is sent again and the reply starts from its beginning."""
         ...
 
+    async def waiting(self, pause: Pause) -> None:
+        """Learn that the request is sent again after a pause; repeated every `NOTICE_S` seconds of it."""
+        ...
+
 
 class Provider(Protocol):
     """One model API. Safe for any number of concurrent requests."""
@@ -53,11 +74,14 @@ class Provider(Protocol):
     """The part of a model's name before the colon. Each reply records it, so that the state of the reply is
     sent only to the provider that wrote it."""
 
-    async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
+    async def complete(
+        self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float, wait_s: float | None = None
+    ) -> ModelReply:
         """Send one request to the model and return its complete reply.
 
         Transient faults (429 with its `Retry-After`, 5xx, broken connections) are retried within `deadline_s`
-        seconds. A request to a silent model is not retried. Cancelling the task closes the connection.
+        seconds; while the vendor accepts no request, for at most `wait_s` seconds, by default
+        `max_wait_s`. A request to a silent model is not retried. Cancelling the task closes the connection.
 
         Raises:
             ProviderFailed: The vendor refused the request, all retries failed, or the deadline passed.
@@ -91,10 +115,15 @@ class ProviderSettings(ModelServers):
     """`request_timeout_s` of single providers and models, by the start of `provider:model`; the longest match
     applies. All models of Backboard have the limit of `backboard`."""
     max_attempts: int = Field(default=5, ge=1, le=20)
-    """Maximum requests for one reply, including the first. A request is repeated after a broken connection,
-    and after a transient error of the vendor."""
+    """Maximum requests for one reply, including the first, that fail while the vendor works on them: with a
+    transient error, or because the connection breaks. Requests that the vendor does not accept do not count;
+    `max_wait_s` limits them."""
+    max_wait_s: float = Field(default=300.0, ge=0)
+    """Seconds for which a request is repeated while its model is overloaded (503, 529), over its rate (429)
+    or unreachable, within the run's own limit. A restart of the agent does not extend them. A model with
+    fallback models gets at most 10. 0 fails at once."""
     first_delay_s: float = Field(default=0.5, ge=0)
-    """Seconds before the second attempt if the vendor names no time. Later pauses double, up to 8 s."""
+    """Seconds before the second attempt if the vendor names no time. Later pauses double, up to 15 s."""
 
     def silence_s(self, model: str) -> float:
         """Return the seconds for which `provider:model` may send nothing."""
@@ -102,10 +131,17 @@ class ProviderSettings(ModelServers):
         return self.request_timeouts_s[max(fitting, key=len)] if fitting else self.request_timeout_s
 
 
-MAX_DELAY_S = 8.0
+MAX_DELAY_S = 15.0
 """Maximum seconds between two attempts if the vendor names no time."""
+NOTICE_S = 5.0
+"""Seconds between two notices of one pause, for clients that connect during it."""
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+_WAIT_REASONS: Mapping[int | None, WaitReason] = {
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
 _MAY_BE_BILLED = frozenset({504, 524})
 """Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
 _MAX_MESSAGE_CHARS = 500
@@ -132,11 +168,18 @@ class TransientFault(Exception):
     """An attempt failed, and another attempt may succeed."""
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        reason: WaitReason | None = None,
     ) -> None:
+        """`reason` is by default that of the status."""
         self.message = redacted(message)[:_MAX_MESSAGE_CHARS]
         self.status = status
         self.retry_after_s = retry_after_s
+        self.reason: WaitReason = reason or _WAIT_REASONS.get(status, "failed")
         super().__init__(self.message)
 
 
@@ -157,13 +200,17 @@ class RetryingProvider(ABC, Generic[C]):
         self._refused: dict[str, frozenset[str]] = {}
         """The options that models refused, by model."""
 
-    async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
+    async def complete(
+        self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float, wait_s: float | None = None
+    ) -> ModelReply:
         """A request that is refused for one of its options is repeated without it, as are later ones."""
         until = time.monotonic() + deadline_s
+        wait_s = self.settings.max_wait_s if wait_s is None else wait_s
+        wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
             request = _without(request, self._refused.get(request.model, frozenset()))
             try:
-                return await self._with_retries(self.attempts(request, deltas), deltas, deadline_s)
+                return await self._with_retries(request, deltas, deadline_s, wait_until)
             except ProviderFailed as refusal:
                 option = _refused_option(refusal, request.options)
                 if option is None:
@@ -181,10 +228,11 @@ class RetryingProvider(ABC, Generic[C]):
             del self._refused[next(iter(self._refused))]
 
     async def _with_retries(
-        self, attempt: Callable[[], Awaitable[ModelReply]], deltas: DeltaSink, deadline_s: float
+        self, request: ModelRequest, deltas: DeltaSink, deadline_s: float, wait_until: float
     ) -> ModelReply:
-        """Repeat `attempt` while it raises `TransientFault` and time and attempts remain."""
-        number = 1
+        """Repeat a request while it raises `TransientFault` and time and attempts remain."""
+        attempt = self.attempts(request, deltas)
+        number, failed = 1, 0
         scope = asyncio.timeout(deadline_s)
         try:
             async with scope:
@@ -192,8 +240,16 @@ class RetryingProvider(ABC, Generic[C]):
                     try:
                         return await attempt()
                     except TransientFault as fault:
-                        delay_s = self._delay_s(fault, number, scope)
-                    await asyncio.sleep(delay_s)
+                        failed += fault.reason == "failed"
+                        delay_s = _delay_s(fault, number, self.settings.first_delay_s)
+                        until = min(scope.when() or inf, wait_until if fault.reason != "failed" else inf)
+                        exhausted = failed >= self.settings.max_attempts
+                        if exhausted or asyncio.get_running_loop().time() + delay_s >= until:
+                            raise self._gave_up(fault, number) from fault
+                        model = f"{self.name}:{request.model}"
+                        pause = Pause(model, fault.reason, fault.message, number, delay_s)
+                        self._log_pause(pause, fault.status)
+                    await _rest(pause, deltas)
                     await deltas.restart()
                     number += 1
         except TimeoutError as error:
@@ -202,27 +258,14 @@ class RetryingProvider(ABC, Generic[C]):
             text = f"no complete reply within {deadline_s:g} s"
             raise ProviderTimedOut(self.name, text, unavailable=True) from error
 
-    def _delay_s(self, fault: TransientFault, number: int, scope: asyncio.Timeout) -> float:
-        """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
+    def _gave_up(self, fault: TransientFault, number: int) -> ProviderFailed:
+        text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"
+        return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
 
-        The pause is the vendor's time plus up to 10 %; without one, 50 to 100 % of a time that doubles.
-
-        Raises:
-            ProviderFailed: No attempt is left, or the next one would begin after the deadline.
-        """
-        if fault.retry_after_s is not None:
-            delay_s = fault.retry_after_s * random.uniform(1.0, 1.1)
-        else:
-            longest_s = min(MAX_DELAY_S, self.settings.first_delay_s * 2 ** (number - 1))
-            delay_s = longest_s * random.uniform(0.5, 1.0)
-        ends_at = scope.when()
-        too_late = ends_at is not None and asyncio.get_running_loop().time() + delay_s >= ends_at
-        if number >= self.settings.max_attempts or too_late:
-            raise ProviderFailed(self.name, fault.message, status=fault.status, unavailable=True) from fault
-        facts = {"provider": self.name, "attempt": number, "status": fault.status}
-        extra = {**facts, "delay_s": round(delay_s, 3)}
-        logger.warning("repeating the model request: %s", fault.message, extra=extra)
-        return delay_s
+    def _log_pause(self, pause: Pause, status: int | None) -> None:
+        facts = {"provider": self.name, "attempt": pause.attempt, "status": status}
+        extra = {**facts, "delay_s": round(pause.left_s, 3)}
+        logger.warning("repeating the model request: %s", pause.error, extra=extra)
 
     def silence_s(self, model: str) -> float:
         return self.settings.silence_s(f"{self.name}:{model}")
@@ -258,6 +301,25 @@ class RetryingProvider(ABC, Generic[C]):
             TransientFault: The function failed, and another attempt may succeed.
             ProviderFailed: The vendor refused the request.
         """
+
+
+def _delay_s(fault: TransientFault, number: int, first_delay_s: float) -> float:
+    """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
+
+    The pause is the vendor's time plus up to 10 %, and at least 50 to 100 % of a time that doubles: a server
+    that always names a short time is not flooded with requests.
+    """
+    # The exponent is bounded: a number with thousands of digits is no float.
+    own_s = min(MAX_DELAY_S, first_delay_s * 2 ** min(number - 1, 32)) * random.uniform(0.5, 1.0)
+    return max(own_s, (fault.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
+
+
+async def _rest(pause: Pause, deltas: DeltaSink) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + pause.left_s
+    while (left_s := until - loop.time()) > 0:
+        await deltas.waiting(replace(pause, left_s=left_s))
+        await asyncio.sleep(min(left_s, NOTICE_S))
 
 
 def status_fault(

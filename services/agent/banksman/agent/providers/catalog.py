@@ -32,6 +32,11 @@ class Providers:
             self._created[provider] = self._create(provider)
         return self._created[provider], name
 
+    @property
+    def max_wait_s(self) -> float:
+        """Seconds for which a request is repeated while no model accepts it."""
+        return self._settings.max_wait_s
+
     async def warm(self, model: str) -> None:
         """Import the library and the price list that the first request needs, off the event loop."""
         provider, _ = self.choose(model)

@@ -81,7 +81,7 @@ class OpenAIApi:
         except aiohttp.SocketTimeoutError as error:
             raise TimeoutError from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise TransientFault(f"the connection failed: {error}") from error
+            raise TransientFault(f"the connection failed: {error}", reason="unreachable") from error
         except (aiohttp.ClientError, OSError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 

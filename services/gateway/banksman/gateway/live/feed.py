@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from prometheus_client import Counter
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from banksman.bus.connection import Bus, BusSubscription
@@ -24,7 +24,7 @@ from banksman.bus.secrets import is_of_holder
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.calls import CallProgress, Delta, ModelWaiting, Unstored
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
@@ -42,6 +42,10 @@ _FOREIGN = Counter(
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
 
+
+LiveOutput = Delta | ModelWaiting | CallProgress
+_UNSTORED: TypeAdapter[Delta | ModelWaiting] = TypeAdapter(Unstored)
+_PROGRESS = TypeAdapter(CallProgress)
 
 ENDED_CALLS = 256
 """The last calls that have ended: their holders may no longer publish output."""
@@ -93,7 +97,7 @@ class ConversationFeed:
         self._closed = False
         self._following: Following | None = None
         self._channel: LiveChannel | None = None
-        self._early: deque[Delta | CallProgress] | None = deque(maxlen=EARLY_OUTPUT)
+        self._early: deque[LiveOutput] | None = deque(maxlen=EARLY_OUTPUT)
         """Live output that arrived before the stored events that precede it; None once the feed is live."""
         self._completed: set[str] = set()
         """Messages and calls that the replayed events complete: their early output is dropped."""
@@ -166,7 +170,7 @@ class ConversationFeed:
     def only(self, run_id: str) -> None:
         self._run_id = run_id
 
-    def take(self, live: Delta | CallProgress) -> None:
+    def take(self, live: LiveOutput) -> None:
         """Send a piece of a message or the progress of a tool call, or buffer it until the feed is live."""
         if self._early is not None:
             self._early.append(live)
@@ -176,17 +180,19 @@ class ConversationFeed:
     def _show_early(self) -> None:
         early, self._early = self._early or (), None
         for live in early:
-            subject = live.message_id if isinstance(live, Delta) else live.tool_call_id
+            subject = live.tool_call_id if isinstance(live, CallProgress) else live.message_id
             if subject not in self._completed:
                 self._show(live)
         self._completed.clear()
 
-    def _show(self, live: Delta | CallProgress) -> None:
+    def _show(self, live: LiveOutput) -> None:
         if self._run_id not in (None, live.run_id):
             return
         match live:
             case Delta():
                 self._show_delta(live)
+            case ModelWaiting():
+                self._show_waiting(live)
             case CallProgress():
                 self._show_progress(live)
 
@@ -197,6 +203,11 @@ class ConversationFeed:
         data: dict[str, Any] = {"message_id": delta.message_id, "offset": delta.offset, "text": delta.text}
         frame = self._live_frame(kind, delta.run_id, data)
         self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
+
+    def _show_waiting(self, notice: ModelWaiting) -> None:
+        if notice.message_id != self._completed_message and is_shown("model.waiting", self._detail):
+            data = notice.model_dump(mode="json", exclude={"conversation_id", "run_id", "kind"})
+            self._sink.put(to_json(self._live_frame("model.waiting", notice.run_id, data)).decode())
 
     def _show_progress(self, progress: CallProgress) -> None:
         if progress.tool_call_id in self._ended_calls:
@@ -269,11 +280,11 @@ class LiveChannel:
     async def update(self) -> None:
         """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
         async with self._turn:
-            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), Delta)
+            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), _UNSTORED)
             wanted = any(feed.shows_progress for feed in self.feeds)
-            await self._subscribe(wanted, subjects.tool_progress(*self.key), CallProgress)
+            await self._subscribe(wanted, subjects.tool_progress(*self.key), _PROGRESS)
 
-    async def _subscribe(self, wanted: bool, subject: str, kind: type[Delta | CallProgress]) -> None:
+    async def _subscribe(self, wanted: bool, subject: str, kind: TypeAdapter[Any]) -> None:
         if wanted and subject not in self._open:
             # Without a task: the commit that completes a message is delivered on arrival, and would overtake
             # deltas that wait for theirs.
@@ -281,15 +292,15 @@ class LiveChannel:
         elif not wanted and subject in self._open:
             await self._open.pop(subject).unsubscribe()
 
-    def _receive(self, kind: type[Delta | CallProgress], message: Message) -> None:
+    def _receive(self, kind: TypeAdapter[LiveOutput], message: Message) -> None:
         with contextlib.suppress(ValidationError):
-            live = kind.model_validate_json(message.data)
+            live = kind.validate_json(message.data)
             # Any runner's key may publish to this subject.
             if isinstance(live, CallProgress) and not self._is_genuine(live):
                 _FOREIGN.inc()
                 return
             for feed in tuple(self.feeds):
-                if kind is Delta or feed.shows_progress:
+                if kind is not _PROGRESS or feed.shows_progress:
                     feed.take(live)
 
     def _is_genuine(self, progress: CallProgress) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
-from banksman.contracts.calls import Delta
+from banksman.contracts.calls import Delta, ModelWaiting
 from banksman.contracts.events import Commit
 from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION, ErrorFrame
 from banksman.contracts.registry import (
@@ -69,6 +69,12 @@ PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
         "delta.{tenant}.{conversation_id}",
         Delta,
         "A piece of text that a model writes. It may be lost; `message.completed` replaces all pieces.",
+    ),
+    (
+        "model waiting",
+        "delta.{tenant}.{conversation_id}",
+        ModelWaiting,
+        "A model request failed and is sent again after a pause. It may be lost.",
     ),
     (
         "approval request",

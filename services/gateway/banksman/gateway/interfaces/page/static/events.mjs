@@ -93,10 +93,16 @@ export function activity(run, isGiven = () => false) {
   const asked = run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved);
   if (asked.length) return t(asked.every(isGiven) ? 'activity.otherApproval' : 'activity.approval');
   if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return t('activity.input');
+  if (run.waiting) return waitingText(run.waiting);
   if (run.progress) return t('activity.progress', { ...run.progress, message: run.progress.message || t('activity.working') });
   if (!run.iteration) return t('activity.agent');
   const { iteration: n, maxIterations: max } = run;
   return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });
+}
+
+function waitingText({ reason, until }) {
+  const seconds = Math.max(0, Math.ceil((until - Date.now()) / 1000));
+  return t(known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : 'activity.waiting.failed', { seconds });
 }
 
 /**

@@ -21,6 +21,8 @@ export function emptyRun(id) {
     maxIterations: null,
     cancelling: false,
     progress: null,
+    /** The pause of the model request, with its end `until` by the clock of the browser in milliseconds; any later frame ends it. */
+    waiting: null,
     entries: [],
     finished: null,
     finishedAt: null,
@@ -32,7 +34,7 @@ export function emptyRun(id) {
 /** Fold one event frame of a run. */
 export function applyRunEvent(run, frame) {
   const step = RUN_EVENTS[frame.type];
-  const seen = withIteration(run, frame.iteration);
+  const seen = withIteration(run.waiting ? { ...run, waiting: null } : run, frame.iteration);
   return step ? step(seen, frame.data ?? frame, frame) : seen;
 }
 
@@ -60,6 +62,7 @@ const RUN_EVENTS = {
   'iteration.started': (run, data) => ({ ...run, status: 'running', iteration: data.n, maxIterations: data.max ?? run.maxIterations }),
   'message.delta': (run, data, frame) => addDelta(run, 'message', data, frame),
   'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
+  'model.waiting': (run, data) => ({ ...run, waiting: { reason: data.reason, until: Date.now() + data.next_attempt_s * 1000 } }),
   'message.completed': addMessage,
   'protocol.retry': (run, data, frame) =>
     addNotice(withoutDrafts(run), frame, 'warning', t('notice.protocolRetry', data), true),

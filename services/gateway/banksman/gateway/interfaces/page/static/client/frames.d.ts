@@ -379,6 +379,20 @@ export type ModelOptions = {
   parallel_tool_calls?: boolean | null;
 };
 
+/** A model request failed and is sent again after a pause. Any later frame of the run ends the wait. */
+export type ModelWaitingData = {
+  /** The message that the request would write. */
+  message_id: string;
+  model: string;
+  reason: "overloaded" | "rate_limited" | "unreachable" | "failed";
+  /** What the vendor returned. */
+  error: string;
+  /** Number of the failed attempt, from 1. */
+  attempt: number;
+  /** Seconds until the next attempt, from the time of this frame. */
+  next_attempt_s: number;
+};
+
 /** The hosts that calls may reach, within those that the operator of the runner allows. */
 export type NetworkPolicy = {
   /** A host that matches none of these is refused, also after a redirect. */
@@ -1099,6 +1113,13 @@ export type EventFrame =
     run_id: string;
     ts: string;
     data: TextDelta;
+  }
+  | {
+    type: "model.waiting";
+    conversation_id: string;
+    run_id: string;
+    ts: string;
+    data: ModelWaitingData;
   }
   | {
     type: "tool_call.started";
