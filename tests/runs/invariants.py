@@ -45,7 +45,12 @@ class InvariantChecker:
         self.accepted: set[str] = set()
         self.calls: dict[str, ToolCall] = {}
         self.requested: dict[str, ApprovalRequested] = {}
-        self.calls_with_request: set[str] = set()
+        self.calls_with_request: dict[str, str] = {}
+        """The approval request of each call that needs one."""
+        self.replies: dict[tuple[str | None, int | None], list[str]] = {}
+        """The calls of each iteration in their order."""
+        self.aborted_by_rejection: set[str | None] = set()
+        """Runs that a rejection ends."""
         self.resolved: dict[str, ApprovalResolved] = {}
         self.approved: dict[str, str] = {}
         """The approved digest of each call that a user approved."""
@@ -104,7 +109,9 @@ class InvariantChecker:
 
     def _event(self, event: Event, conversation_id: str) -> None:
         match event.data:
-            case RunStarted() | RunQueued():
+            case RunStarted(settings=settings) | RunQueued(settings=settings):
+                if settings.tools.on_reject == "abort":
+                    self.aborted_by_rejection.add(event.run_id)
                 again = conversation_id in self.purged
                 assert again or event.run_id not in self.ended, f"{event.run_id} begins after its end"
                 self._in_order(event, conversation_id, event.data.message_id)
@@ -121,10 +128,11 @@ class InvariantChecker:
             case ToolCallRequested(call=call):
                 assert call.id not in self.calls
                 self.calls[call.id] = call
+                self.replies.setdefault((event.run_id, event.iteration), []).append(call.id)
             case ApprovalRequested() as request:
                 assert request.approval_id not in self.requested
                 self.requested[request.approval_id] = request
-                self.calls_with_request |= {item.tool_call_id for item in request.items}
+                self.calls_with_request |= {item.tool_call_id: request.approval_id for item in request.items}
             case ApprovalResolved() as resolved:
                 self._resolved(resolved)
             case ToolCallCompleted(result=result):
@@ -197,11 +205,26 @@ class InvariantChecker:
             assert self.approved.get(call.id) == call.digest, f"{call.id} runs with unapproved arguments"
         else:
             assert self.calls[call.id].digest == call.digest, f"{call.id} differs from the model's call"
+        self._in_turn(request)
         result = self.results.get(call.id)
         kind = None if result is None else result.error_kind
         assert call.idempotent or result is None or kind == "unknown_outcome", (
             f"{call.id} runs after {result}"
         )
+
+    def _in_turn(self, request: CallRequest) -> None:
+        """Check that each earlier call of the reply that needs approval was decided, and ended no run."""
+        reply = next(calls for calls in self.replies.values() if request.call.id in calls)
+        for earlier in reply[: reply.index(request.call.id)]:
+            result = self.results.get(earlier)
+            unreadable = result is not None and result.error_kind == "invalid_arguments"
+            if earlier not in self.calls_with_request or earlier in self.approved or unreadable:
+                continue
+            resolved = self.resolved.get(self.calls_with_request[earlier])
+            decided = resolved is not None and resolved.outcome in DECIDED
+            assert decided and request.run_id not in self.aborted_by_rejection, (
+                f"{request.call.id} runs, and {earlier} before it was not approved"
+            )
 
     def forget(self, attempts: tuple[str, ...], processes: Iterable[Process]) -> None:
         """Check that no process still holds a request whose slots are deleted: it could start the call

@@ -264,6 +264,19 @@ def test_a_steer_supersedes_the_approval_request_of_a_parked_run() -> None:
     scenario.end()
 
 
+def test_a_steer_withdraws_what_follows_the_call_that_waits() -> None:
+    """R13: it may build on the call that nobody approved. What precedes that call has run."""
+    scenario = Scenario()
+    scenario.start(Plan((calls("effect", needing_approval(), "effect", "pure"),)))
+    scenario.run()
+    assert scenario.executed() == 1
+    scenario.steer("c", 1, Plan())
+    scenario.run(seconds=5)
+    assert scenario.kinds() == ["ok", "not_executed", "not_executed", "not_executed"]
+    assert (scenario.executed(), scenario.outcomes()) == (1, ["completed"])
+    scenario.end()
+
+
 def test_a_redelivered_steer_does_not_withdraw_the_next_approval_request() -> None:
     scenario = Scenario()
     scenario.start(Plan((calls(needing_approval()), calls(needing_approval()))))

@@ -28,7 +28,9 @@ def resolve_approval(state: Conversation, run: Run, data: ApprovalResolved) -> C
     if run.approval is None or run.approval.request.approval_id != data.approval_id or not run.undecided:
         return state
     approval = replace(run.approval, resolved=data)
-    calls = tuple(_decided(call, data) if call.gate == "waiting" else call for call in run.calls)
+    open_at = (at for at, call in enumerate(run.calls) if call.gate == "waiting" and call.result is None)
+    first = next(open_at, len(run.calls))
+    calls = tuple(_decided(call, data, behind=at > first) for at, call in enumerate(run.calls))
     run = replace(run, approval=approval, calls=calls)
     if data.outcome in CLOSED_UNDECIDED:
         return replace(state, run=run)
@@ -39,7 +41,12 @@ def resolve_approval(state: Conversation, run: Run, data: ApprovalResolved) -> C
     return replace(state, run=run)
 
 
-def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
+def _decided(call: OpenCall, resolved: ApprovalResolved, *, behind: bool) -> OpenCall:
+    """Return a call after a resolution; `behind` tells whether an earlier call waited for it."""
+    if call.gate != "waiting":
+        # Nobody approved the earlier call, and this one may build on it.
+        skipped = behind and call.gate == "free" and call.result is None
+        return replace(call, gate="withdrawn") if skipped and resolved.outcome in CLOSED_UNDECIDED else call
     decision = next((d for d in resolved.decisions if d.tool_call_id == call.call.id), None)
     if resolved.outcome in CLOSED_UNDECIDED or decision is None:
         return replace(call, gate="withdrawn")

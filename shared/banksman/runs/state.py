@@ -50,7 +50,8 @@ free       needs no approval
 waiting    awaits a decision
 approved   approved, perhaps with edited arguments
 rejected   rejected
-withdrawn  its approval request closed without a decision (expired, cancelled, superseded)
+withdrawn  its approval request, or that of an earlier call, closed without a decision (expired, cancelled,
+           superseded)
 awaiting   a workflow's request for a value: its result holds the value, and no runner executes it
 """
 

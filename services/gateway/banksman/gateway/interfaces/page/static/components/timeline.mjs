@@ -194,7 +194,9 @@ function Calls({ group, runId, succeeded, onExpand }) {
     </div>`;
   }
   const marks = succeeded ? [] : unsuccessful(calls);
-  const running = calls.some((call) => call.status === 'running' || (!call.result && !call.requiresApproval));
+  // Calls that follow one that waits for a decision wait with it.
+  const waits = calls.findIndex((call) => call.requiresApproval && !call.result);
+  const running = calls.some((call, at) => call.status === 'running' || (!call.result && (waits < 0 || at < waits)));
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
     ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
     <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
