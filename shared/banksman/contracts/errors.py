@@ -15,6 +15,7 @@ BanksmanError
 └── Fault                         this platform or a peer failed
     ├── Poison                    a stored message cannot be decoded: it is dead-lettered
     └── ProviderFailed            a model's API failed after all retries: provider, status, unavailable
+        ├── ContextOverflow       the request has more tokens than the model accepts
         └── ProviderTimedOut      the reply was not complete within the time that the run has left
 
 Signal (control flow inside `banksman.runs`, not an error)
@@ -57,6 +58,7 @@ class ErrorCode(StrEnum):
     TENANT_COST_LIMIT = "tenant_cost_limit"
     CRASH_LOOP = "crash_loop"
     PROVIDER_ERROR = "provider_error"
+    CONTEXT_OVERFLOW = "context_overflow"
     WORKFLOW_ERROR = "workflow_error"
     CONVERSATION_DELETED = "conversation_deleted"
 
@@ -214,12 +216,20 @@ class ProviderFailed(Fault):
         self, provider: str, message: str, *, status: int | None = None, unavailable: bool = False
     ) -> None:
         self.provider = provider
+        self.message = message
+        """What the vendor returned."""
         self.status = status
         self.unavailable = unavailable
         """True if the request is valid, so another provider may serve it."""
         super().__init__(
             f"{provider}: {message}" if status is None else f"{provider} returned {status}: {message}"
         )
+
+
+class ContextOverflow(ProviderFailed):
+    """A model refused a request that is longer than its context."""
+
+    code = ErrorCode.CONTEXT_OVERFLOW
 
 
 class ProviderTimedOut(ProviderFailed):

@@ -157,6 +157,7 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent, at: datetime) -
                 iteration=data.n,
                 asking=True,
                 asked_at=at,
+                compactions=0,
                 final=None,
                 calls=(),
                 approval=None,
@@ -266,7 +267,9 @@ def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conve
         heard=with_ids(state.heard, *removed, at=event.ts),
         compaction=data,
         measured=None,
-        run=None if run is None else replace(run, usage=run.usage + data.usage),
+        run=None
+        if run is None
+        else replace(run, usage=run.usage + data.usage, compactions=run.compactions + 1),
     )
 
 

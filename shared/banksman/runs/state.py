@@ -100,6 +100,8 @@ class Run:
     """True from `iteration.started` until the model's reply is committed."""
     asked_at: datetime | None = None
     """The time of the last `iteration.started`."""
+    compactions: int = 0
+    """Compactions since the last `iteration.started`."""
     final: str | None = None
     """The text of the last reply if it contained no call; None otherwise."""
     malformed: int = 0

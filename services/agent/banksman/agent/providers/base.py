@@ -23,9 +23,10 @@ from pydantic import ConfigDict, Field
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
+from banksman.agent.providers.profiles import profile_of
 from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.calls import WaitReason
-from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
+from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.redaction import redacted
 
@@ -238,7 +239,7 @@ class RetryingProvider(ABC, Generic[C]):
             async with scope:
                 while True:
                     try:
-                        return await attempt()
+                        return await self._classified(attempt, request.model)
                     except TransientFault as fault:
                         failed += fault.reason == "failed"
                         delay_s = _delay_s(fault, number, self.settings.first_delay_s)
@@ -257,6 +258,19 @@ class RetryingProvider(ABC, Generic[C]):
                 raise
             text = f"no complete reply within {deadline_s:g} s"
             raise ProviderTimedOut(self.name, text, unavailable=True) from error
+
+    async def _classified(self, attempt: Callable[[], Awaitable[ModelReply]], model: str) -> ModelReply:
+        """Make one attempt; raise `ContextOverflow` or a lasting failure for an error that means this."""
+        try:
+            return await attempt()
+        except (TransientFault, ProviderFailed) as fault:
+            profile = profile_of(self.name, self.entry.base_url, model)
+            if profile.is_overflow(fault.status, fault.message):
+                raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
+            if isinstance(fault, TransientFault) and fault.retry_after_s is None:
+                if profile.is_spent_quota(fault.message):
+                    raise self._gave_up(fault, 1) from fault
+            raise
 
     def _gave_up(self, fault: TransientFault, number: int) -> ProviderFailed:
         text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"

@@ -17,14 +17,14 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
-from banksman.agent.providers.collect import as_object, as_text
+from banksman.agent.providers.collect import as_list, as_object, as_text
 from banksman.agent.providers.streams import IDENTITY, MAX_ERROR_BYTES, check_head, events_in
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
-_LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
+_LASTING_CODES = frozenset({"context_length_exceeded", "content_filter"})
 
 _END_S = 0.1
 """Seconds to wait for the end of a stream after the last event."""
@@ -112,16 +112,15 @@ class OpenAIApi:
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
         error = _error_in(await _beginning(response.content))
         message = f"{response.status} {response.reason or ''}".rstrip()
-        if text := as_text(error.get("message")):
+        if text := _text_of(error):
             message = f"{message}: {text}"
         if error.get("code") in _LASTING_CODES:
-            no_quota = response.status == 429
-            return ProviderFailed(self._provider, message, status=response.status, unavailable=no_quota)
-        return status_fault(self._provider, response.status, message, response.headers)
+            return ProviderFailed(self._provider, message, status=response.status)
+        return status_fault(self._provider, response.status, message, {**_delay(error), **response.headers})
 
     def _stream_fault(self, error: object) -> Exception:
         fields = as_object(error)
-        message = as_text(fields.get("message")) or as_text(error) or "an error in the stream"
+        message = _text_of(fields) or as_text(error) or "an error in the stream"
         if fields.get("type") in _LASTING_TYPES or fields.get("code") in _LASTING_CODES:
             return ProviderFailed(self._provider, message)
         return TransientFault(message)
@@ -134,6 +133,22 @@ def _proxy(url: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _text_of(error: dict[str, Any]) -> str:
+    """Return the message of an error with its code, and what OpenRouter states as the vendor's own error."""
+    text = as_text(error.get("message"))
+    code = as_text(error.get("code")) or as_text(error.get("type"))
+    raw = as_text(as_object(error.get("metadata")).get("raw"))
+    return " ".join(part for part in (text, raw, f"({code})" if code else "") if part)
+
+
+def _delay(error: dict[str, Any]) -> dict[str, str]:
+    """Return the time to wait that Gemini states in the body of a refusal, as a header."""
+    details = map(as_object, as_list(error.get("details")))
+    delays = (as_text(detail.get("retryDelay")) for detail in details)
+    delay = next(filter(None, delays), "")
+    return {"retry-after": delay.removesuffix("s")} if delay else {}
 
 
 def _error_in(body: bytes) -> dict[str, Any]:

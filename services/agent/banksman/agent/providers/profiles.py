@@ -6,17 +6,21 @@ Every difference is a field of `Profile`, whose default is right for compatible 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
+
+Pattern = Annotated[re.Pattern[str], BeforeValidator(lambda text: re.compile(text, re.IGNORECASE))]
+"""A regular expression that ignores case."""
 
 
 class Profile(BaseModel):
@@ -24,6 +28,15 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    overflow_texts: tuple[Pattern, ...] = ()
+    """Patterns in the error of a request that is longer than the model's context, at any status but 429."""
+    overflow_statuses: frozenset[int] = frozenset({413})
+    """Statuses of such an error whatever its text."""
+    overflow_statuses_without_text: frozenset[int] = frozenset()
+    """Statuses of such an error from a server that sends no text with it."""
+    spent_quota_texts: tuple[Pattern, ...] = ()
+    """Patterns in the error of an account without money or quota. It fails at once, unless the vendor names
+    a time to wait."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
@@ -33,6 +46,26 @@ class Profile(BaseModel):
     thinking: Literal["adaptive", "budget", "none"] = "budget"
     """How a request to Anthropic's API states a reasoning effort: as an effort that the model adapts to the
     request, or as a number of tokens."""
+
+    def is_overflow(self, status: int | None, error: str) -> bool:
+        """Return whether an error means that the request is longer than the model's context."""
+        if status == 429:
+            return False
+        if status in self.overflow_statuses or _found(self.overflow_texts, error):
+            return True
+        return status in self.overflow_statuses_without_text and _NO_TEXT.fullmatch(error) is not None
+
+    def is_spent_quota(self, error: str) -> bool:
+        """Return whether an error means that requests fail until somebody pays or the quota is raised."""
+        return _found(self.spent_quota_texts, error)
+
+
+_NO_TEXT = re.compile(r"(\d{3}( [A-Za-z ]+)?)?")
+"""The status line of a response without a body."""
+
+
+def _found(patterns: tuple[Pattern, ...], text: str) -> bool:
+    return any(pattern.search(text) for pattern in patterns)
 
 
 class ProfileEntry(BaseModel):
