@@ -13,23 +13,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NO_RESPONSE, NoResponders, TimedOut
 from banksman.bus.messages import Message, StoredMessage
-from banksman.bus.names import (
-    CODE_NO_MESSAGE,
-    CODE_NO_PEERS,
-    CODE_NOT_ENABLED,
-    DESCRIPTION,
-    NUM_PENDING,
-    SEQUENCE,
-    STATUS_END_OF_BATCH,
-    STATUS_NO_RESPONDERS,
-    STATUS_NOT_FOUND,
-    SUBJECT,
-    TIME_STAMP,
-    api,
-)
 from banksman.contracts.errors import BanksmanError, Fault, Unavailable
 from banksman.library_internals.nats_client import parse_headers
 from banksman.runtime.backoff import Backoff, retry
@@ -90,7 +77,7 @@ async def count_below(bus: Bus, stream: str, below: str) -> int:
 
     The response names each subject: use it for streams with few of them, such as queues.
     """
-    info = await call(bus, api("STREAM.INFO", stream), {"subjects_filter": below})
+    info = await call(bus, names.api("STREAM.INFO", stream), {"subjects_filter": below})
     return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
 
 
@@ -106,7 +93,7 @@ async def subjects_in(
     offset = 0
     while True:
         body = {"subjects_filter": below, "offset": offset}
-        info = await call(bus, request or api("STREAM.INFO", stream), body)
+        info = await call(bus, request or names.api("STREAM.INFO", stream), body)
         page = cast(dict[str, int], info["state"].get("subjects") or {})
         for subject, count in page.items():
             yield subject, count
@@ -184,16 +171,16 @@ async def purge_subject(
     """
     which = {"seq": before} if before is not None else {"keep": keep} if keep else {}
     wanted = {"filter": subject, **which}
-    response = await call(bus, api("STREAM.PURGE", stream), wanted)
+    response = await call(bus, names.api("STREAM.PURGE", stream), wanted)
     return cast(int, response.get("purged", 0))
 
 
 async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
     """Remove one message; return False if it does not exist."""
     try:
-        await call(bus, api("STREAM.MSG.DELETE", stream), {"seq": stream_seq})
+        await call(bus, names.api("STREAM.MSG.DELETE", stream), {"seq": stream_seq})
     except ApiError as error:
-        if error.err_code in (CODE_NO_MESSAGE, _CODE_DELETE_FAILED):
+        if error.err_code in (names.CODE_NO_MESSAGE, _CODE_DELETE_FAILED):
             return False
         raise
     return True
@@ -203,11 +190,11 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
     message = await bus.replies.request(subject, payload, timeout_s=_TRY_S, until_reconnect=True)
     response = cast(dict[str, Any], json.loads(message.data))
     if error := cast(dict[str, Any] | None, response.get("error")):
-        if error.get("code") == 503 and error.get("err_code") != CODE_NOT_ENABLED:
+        if error.get("code") == 503 and error.get("err_code") != names.CODE_NOT_ENABLED:
             # The API is temporarily unavailable: retry, as for a subject without responders.
             raise NoResponders(subject)
         # Servers of the cluster are still starting: retry.
-        if error.get("err_code") == CODE_NO_PEERS:
+        if error.get("err_code") == names.CODE_NO_PEERS:
             raise Unavailable(f"{subject}: {error.get('description')}", public=NO_RESPONSE)
         raise ApiError(subject, error.get("err_code", 0), error.get("description", ""))
     return response
@@ -215,9 +202,9 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
 
 async def _get(bus: Bus, stream: str, which: Mapping[str, Any]) -> StoredMessage | None:
     try:
-        response = await call(bus, api("STREAM.MSG.GET", stream), which)
+        response = await call(bus, names.api("STREAM.MSG.GET", stream), which)
     except ApiError as error:
-        if error.err_code == CODE_NO_MESSAGE:
+        if error.err_code == names.CODE_NO_MESSAGE:
             return None
         raise
     return stored_message(response)
@@ -254,7 +241,7 @@ async def _batch(
 ) -> _Batch:
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
     body = {"seq": after + 1, "next_by_subj": subject, "batch": messages, "max_bytes": BATCH_BYTES}
-    target = api("DIRECT.GET", stream)
+    target = names.api("DIRECT.GET", stream)
     received: list[StoredMessage] = []
     with bus.replies.expect(target, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         try:
@@ -282,22 +269,24 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
         raise reply
     # The server adds the subject and the sequence only to stored messages. The status alone proves nothing:
     # a publisher chooses the headers of its message, and may add a status.
-    if SUBJECT in reply.headers and SEQUENCE in reply.headers:
+    if names.SUBJECT in reply.headers and names.SEQUENCE in reply.headers:
         return republished(reply)
     match reply.status:
         case None:
             raise ApiError(target, 0, "a reply is neither a stored message nor a status")
-        case status if status == STATUS_END_OF_BATCH:
-            return int(reply.headers.get(NUM_PENDING, "0"))
-        case status if status == STATUS_NOT_FOUND:
+        case status if status == names.STATUS_END_OF_BATCH:
+            return int(reply.headers.get(names.NUM_PENDING, "0"))
+        case status if status == names.STATUS_NOT_FOUND:
             return 0
-        case status if status == STATUS_NO_RESPONDERS:
+        case status if status == names.STATUS_NO_RESPONDERS:
             raise NoResponders(target)
         case status:
-            raise ApiError(target, 0, reply.headers.get(DESCRIPTION, ""))
+            raise ApiError(target, 0, reply.headers.get(names.DESCRIPTION, ""))
 
 
 def republished(message: Message) -> StoredMessage:
     """Return a stored message that the server sent with its subject, sequence and time in headers."""
     headers = message.headers
-    return StoredMessage(headers[SUBJECT], message.data, headers, int(headers[SEQUENCE]), headers[TIME_STAMP])
+    return StoredMessage(
+        headers[names.SUBJECT], message.data, headers, int(headers[names.SEQUENCE]), headers[names.TIME_STAMP]
+    )

@@ -20,28 +20,16 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import MCP
 from banksman.bus.secrets import SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket, Entry
-from banksman.contracts import subjects
+from banksman.contracts import mcp, subjects
 from banksman.contracts.calls import CallRequest, FileReply
 from banksman.contracts.errors import Fault
-from banksman.contracts.mcp import (
-    Access,
-    AccessToken,
-    HttpServer,
-    McpServer,
-    McpTarget,
-    McpTransport,
-    RequestToken,
-    SignedIn,
-    mcp_server_of,
-    offered_name,
-)
 
 RENEWAL: Final = timedelta(seconds=20)
 """Time after which another process may renew a token; a token request has ended by then."""
 POLL_EVERY_S: Final = 0.2
 """Seconds between two reads of an expired token that another process is renewing."""
 
-SendToRunner = Callable[[RequestToken], Awaitable[FileReply]]
+SendToRunner = Callable[[mcp.RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
 M = TypeVar("M", bound=BaseModel)
 
@@ -61,13 +49,13 @@ class McpAccess:
     """Adds tokens to the configuration of servers."""
 
     def __init__(self, bus: Bus, box: SecretBox, now: Callable[[], datetime]) -> None:
-        self._servers = Bucket(bus, MCP, McpServer)
+        self._servers = Bucket(bus, MCP, mcp.McpServer)
         self._box = box
         self._now = now
 
     async def authorized(
-        self, tenant: str, entry: Entry[McpServer], transport: McpTransport, send: SendToRunner
-    ) -> McpTransport:
+        self, tenant: str, entry: Entry[mcp.McpServer], transport: mcp.McpTransport, send: SendToRunner
+    ) -> mcp.McpTransport:
         """Return the transport of a server with its access token, which is renewed if it expires soon.
 
         Args:
@@ -85,7 +73,7 @@ class McpAccess:
                 raise AccessMissing(f"the server {server.id!r} was changed meanwhile")
             if server.needs_sign_in:
                 raise needs_sign_in(server.id)
-            if signed_in is None or not isinstance(transport, HttpServer):
+            if signed_in is None or not isinstance(transport, mcp.HttpServer):
                 return transport
             renewing = signed_in.is_renewing(now)
             if usable or signed_in.is_fresh(now) or (renewing and signed_in.is_valid(now)):
@@ -100,9 +88,9 @@ class McpAccess:
         """Return the secrets of a sign-in, encrypted for storage."""
         return self._box.seal(secrets.model_dump_json(), _name(tenant, server_id))
 
-    def opened(self, tenant: str, server: McpServer, signed_in: SignedIn) -> Access:
+    def opened(self, tenant: str, server: mcp.McpServer, signed_in: mcp.SignedIn) -> mcp.Access:
         """Return the tokens of a server; raise `AccessMissing` if another signing key encrypted them."""
-        return self.unsealed(Access, tenant, server.id, signed_in.sealed)
+        return self.unsealed(mcp.Access, tenant, server.id, signed_in.sealed)
 
     def unsealed(self, model: type[M], tenant: str, server_id: str, sealed: str) -> M:
         """Return the decrypted secrets of a sign-in, or raise as `opened`."""
@@ -111,9 +99,9 @@ class McpAccess:
             raise needs_sign_in(server_id)
         return model.model_validate_json(text)
 
-    def signed_in(self, tenant: str, server_id: str, user: str, access: Access) -> SignedIn:
+    def signed_in(self, tenant: str, server_id: str, user: str, access: mcp.Access) -> mcp.SignedIn:
         now, expires_in_s = self._now(), access.token.expires_in_s
-        return SignedIn(
+        return mcp.SignedIn(
             user=user,
             at=now,
             expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
@@ -121,8 +109,8 @@ class McpAccess:
         )
 
     async def _renewed(
-        self, tenant: str, entry: Entry[McpServer], signed_in: SignedIn, send: SendToRunner
-    ) -> tuple[Entry[McpServer], bool]:
+        self, tenant: str, entry: Entry[mcp.McpServer], signed_in: mcp.SignedIn, send: SendToRunner
+    ) -> tuple[Entry[mcp.McpServer], bool]:
         """Renew a token unless another process does.
 
         Returns:
@@ -152,14 +140,16 @@ class McpAccess:
             raise AccessMissing(f"the token of server {server.id!r} could not be renewed: {reply.error}")
         return released, True
 
-    async def _ended(self, entry: Entry[McpServer], signed_in: SignedIn) -> tuple[Entry[McpServer], bool]:
+    async def _ended(
+        self, entry: Entry[mcp.McpServer], signed_in: mcp.SignedIn
+    ) -> tuple[Entry[mcp.McpServer], bool]:
         """Return a server whose token cannot be renewed, and whether to use the token until it expires."""
         if signed_in.is_valid(self._now()):
             return entry, True
         signed_out = entry.value.model_copy(update={"signed_in": None, "needs_sign_in": True})
         return await self._stored(entry, signed_out), False
 
-    async def _stored(self, entry: Entry[McpServer], server: McpServer) -> Entry[McpServer]:
+    async def _stored(self, entry: Entry[mcp.McpServer], server: mcp.McpServer) -> Entry[mcp.McpServer]:
         """Store a change of access, and merge it with concurrent changes by an administrator."""
         while True:
             revision = await self._servers.update(entry.key, server, entry.revision)
@@ -172,30 +162,30 @@ class McpAccess:
             access = {"signed_in": server.signed_in, "needs_sign_in": server.needs_sign_in}
             entry, server = now, now.value.model_copy(update=access)
 
-    async def _read(self, key: str, server_id: str) -> Entry[McpServer]:
+    async def _read(self, key: str, server_id: str) -> Entry[mcp.McpServer]:
         entry = await self._servers.get(key)
         if entry is None:
             raise AccessMissing(f"the server {server_id!r} was deleted")
         return entry
 
 
-def with_token(server: HttpServer, token: str) -> HttpServer:
+def with_token(server: mcp.HttpServer, token: str) -> mcp.HttpServer:
     """Return a server with the header `Authorization: Bearer {token}`, which replaces a configured one."""
     others = {name: value for name, value in server.headers.items() if name.lower() != "authorization"}
     return server.with_values({**others, "Authorization": f"Bearer {token}"})
 
 
-def _sealed(server: McpServer) -> str | None:
+def _sealed(server: mcp.McpServer) -> str | None:
     return server.signed_in and server.signed_in.sealed
 
 
-def _with(server: McpServer, signed_in: SignedIn) -> McpServer:
+def _with(server: mcp.McpServer, signed_in: mcp.SignedIn) -> mcp.McpServer:
     return server.model_copy(update={"signed_in": signed_in})
 
 
-def _refresh(access: Access) -> RequestToken:
+def _refresh(access: mcp.Access) -> mcp.RequestToken:
     authorization = access.authorization
-    return RequestToken(
+    return mcp.RequestToken(
         token_endpoint=authorization.token_endpoint,
         client=authorization.client,
         form={
@@ -206,7 +196,7 @@ def _refresh(access: Access) -> RequestToken:
     )
 
 
-def _renewal(access: Access, token: AccessToken) -> Access:
+def _renewal(access: mcp.Access, token: mcp.AccessToken) -> mcp.Access:
     """Return renewed tokens. A reply without a refresh token keeps the old one (RFC 6749, section 6)."""
     kept = token.refresh_token or access.token.refresh_token
     return access.model_copy(update={"token": token.model_copy(update={"refresh_token": kept})})
@@ -220,7 +210,7 @@ def _name(tenant: str, server_id: str) -> str:
 class McpTargets:
     def __init__(self, bus: Bus, box: SecretBox, secrets: TenantSecrets, now: Callable[[], datetime]) -> None:
         self._bus = bus
-        self._servers = Bucket(bus, MCP, McpServer)
+        self._servers = Bucket(bus, MCP, mcp.McpServer)
         self._secrets = secrets
         self._access = McpAccess(bus, box, now)
 
@@ -235,21 +225,23 @@ class McpTargets:
             AccessMissing: An administrator must sign in at the server, or its token could not be renewed.
         """
         name = request.call.name
-        server_id = mcp_server_of(name)
+        server_id = mcp.mcp_server_of(name)
         if server_id is None:
             return request
         entry = await self._servers.get(f"{request.tenant}.{server_id}")
         approved = () if entry is None else entry.value.tools
-        tool = next((tool for tool in approved if offered_name(server_id, tool.name) == name), None)
+        tool = next((tool for tool in approved if mcp.offered_name(server_id, tool.name) == name), None)
         if entry is None or tool is None:
             return request
         resolved = await self._secrets.resolved(request.tenant, server_id, entry.value.transport)
 
-        async def send(wanted: RequestToken) -> FileReply:
+        async def send(wanted: mcp.RequestToken) -> FileReply:
             subject = subjects.files(runner, request.tenant, request.conversation_id)
             reply = await self._bus.request(subject, wanted.model_dump_json().encode(), TOKEN_TIMEOUT_S)
             return FileReply.model_validate_json(reply)
 
         transport = await self._access.authorized(request.tenant, entry, resolved.transport, send)
-        target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest, hidden=resolved.hidden)
+        target = mcp.McpTarget(
+            transport=transport, tool=tool.name, digest=tool.digest, hidden=resolved.hidden
+        )
         return request.model_copy(update={"mcp": target})

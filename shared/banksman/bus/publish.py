@@ -13,34 +13,9 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from banksman.bus import errors, names
 from banksman.bus.connection import Bus
-from banksman.bus.errors import (
-    NO_RESPONSE,
-    MessageTooLarge,
-    NoResponders,
-    PublishRefused,
-    SlotTaken,
-    TimedOut,
-    WrongLastSequence,
-)
 from banksman.bus.jetstream import next_message
-from banksman.bus.names import (
-    CODE_DUPLICATE_UNDER_WAY,
-    CODE_MESSAGE_TOO_LARGE,
-    CODE_RESOURCES,
-    CODE_STORE_FAILED,
-    CODE_WRITE_UNDER_WAY,
-    CODE_WRONG_LAST_SEQUENCE,
-    EXPECTED_LAST_MSG_ID,
-    EXPECTED_LAST_ON,
-    EXPECTED_LAST_SUBJECT_SEQ,
-    MSG_ID,
-    RUNS,
-    SCHEDULE,
-    SCHEDULE_TARGET,
-    api,
-    stream_of,
-)
 from banksman.contracts import subjects
 from banksman.contracts.administration import AuditEntry
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
@@ -113,11 +88,11 @@ async def durable(
         Unavailable: The budget ran out, or earlier if clients wait and the server cannot store. Whether the
             message is stored is unknown.
     """
-    sent = {**(headers or {}), MSG_ID: message_id(subject, msg_id)}
+    sent = {**(headers or {}), names.MSG_ID: message_id(subject, msg_id)}
     if expect_last_subject_seq is not None:
-        sent[EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
+        sent[names.EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
     if expect_on is not None:
-        sent[EXPECTED_LAST_ON] = expect_on
+        sent[names.EXPECTED_LAST_ON] = expect_on
     publication = _Publication(bus, subject, payload, sent, attempt_s, urgent, timeout_s=attempt_s)
 
     async def until_acknowledged() -> PubAck:
@@ -127,7 +102,7 @@ async def durable(
             backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
             budget_s=bus.budget(budget_s),
             failure=f"{subject}: not acknowledged",
-            public=NO_RESPONSE,
+            public=errors.NO_RESPONSE,
         )
 
     if overlap_s is None:
@@ -156,7 +131,7 @@ async def schedule(bus: Bus, subject: str, target: str, *, at: datetime, payload
     moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     # A new id each time: otherwise a timer that is cancelled and set again would count as a duplicate and
     # would not be stored.
-    headers = {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: target}
+    headers = {names.SCHEDULE: f"@at {moment}", names.SCHEDULE_TARGET: target}
     await durable(bus, subject, payload, msg_id=new_id("timer-"), headers=headers)
 
 
@@ -192,7 +167,7 @@ class _Publication:
         try:
             try:
                 return await self._publish(self.headers, self.timeout_s)
-            except WrongLastSequence as refused:
+            except errors.WrongLastSequence as refused:
                 stored = await self._earlier_attempt(refused)
                 if stored is None:
                     raise
@@ -202,7 +177,7 @@ class _Publication:
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
             # then gets an error early; other callers use the whole budget. A server that was frozen responds
             # again too, so a short second attempt distinguishes the two cases.
-            if isinstance(again.__cause__, TimedOut):
+            if isinstance(again.__cause__, errors.TimedOut):
                 if self.timeout_s == LEADER_TIMEOUT_S:
                     raise DiskFull(self.subject) from again
                 has_leader = await _has_leader(self.bus, self.subject)
@@ -222,7 +197,7 @@ class _Publication:
             except Unavailable as error:
                 if not bus.may_recover(error):
                     raise
-                may_be_stored = not isinstance(error, NoResponders)
+                may_be_stored = not isinstance(error, errors.NoResponders)
                 raise _RetryableRefusal(str(error), may_be_stored=may_be_stored) from error
         fields = self._parsed(message.data)
         if error := fields.get("error"):
@@ -235,34 +210,36 @@ class _Publication:
         except ValueError:
             reply = None
         if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
-            raise PublishRefused(self.subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
+            raise errors.PublishRefused(self.subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
         return cast(dict[str, Any], reply)
 
     def _refusal(self, error: dict[str, Any]) -> Exception:
         subject, code, text = self.subject, error.get("err_code", 0), str(error.get("description", ""))
         # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
-        if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
-            return SlotTaken(subject)
-        if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
+        if code == names.CODE_STORE_FAILED and text == _SLOT_TAKEN:
+            return errors.SlotTaken(subject)
+        if code in names.CODE_RESOURCES or (code == names.CODE_STORE_FAILED and _FULL.search(text)):
             reason = "storage is full"
             return Overloaded(f"{reason}: {subject}: {text}", retry_after_s=5.0, public=reason)
-        if code == CODE_WRONG_LAST_SEQUENCE:
-            return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
-        if code == CODE_MESSAGE_TOO_LARGE:
-            return MessageTooLarge(subject, len(self.payload), self.bus.max_payload)
+        if code == names.CODE_WRONG_LAST_SEQUENCE:
+            return errors.WrongLastSequence(
+                subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0
+            )
+        if code == names.CODE_MESSAGE_TOO_LARGE:
+            return errors.MessageTooLarge(subject, len(self.payload), self.bus.max_payload)
         # A cluster refuses a message while its servers replicate another one on the subject or with the same
         # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
         # With 503 the JetStream API is temporarily unavailable, for example during an election.
-        if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY) or error.get("code") == 503:
+        if code in (names.CODE_WRITE_UNDER_WAY, names.CODE_DUPLICATE_UNDER_WAY) or error.get("code") == 503:
             return _RetryableRefusal(f"{text} ({code})")
-        return PublishRefused(subject, code, text)
+        return errors.PublishRefused(subject, code, text)
 
     def _check_disk(self) -> None:
         """Raise `Unavailable` if the server cannot store and a client waits; other callers wait for space."""
         if self.bus.serves_clients and self.bus.disk.failing:
             raise DiskFull(self.subject)
 
-    async def _earlier_attempt(self, refused: WrongLastSequence) -> PubAck | None:
+    async def _earlier_attempt(self, refused: errors.WrongLastSequence) -> PubAck | None:
         """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.
 
         A single server compares sequences before it recognises a repeat, so it refuses the repeat of a
@@ -272,10 +249,13 @@ class _Publication:
         """
         if self.tries == 1 or self.bus.settings.replicas != 1:
             return None
-        conditions = {EXPECTED_LAST_SUBJECT_SEQ: str(refused.found), EXPECTED_LAST_MSG_ID: _NO_MESSAGE}
+        conditions = {
+            names.EXPECTED_LAST_SUBJECT_SEQ: str(refused.found),
+            names.EXPECTED_LAST_MSG_ID: _NO_MESSAGE,
+        }
         try:
             stored = await self._publish({**self.headers, **conditions}, self.attempt_s)
-        except (WrongLastSequence, PublishRefused):
+        except (errors.WrongLastSequence, errors.PublishRefused):
             return None
         return stored if stored.stream_seq == refused.found else None
 
@@ -289,7 +269,7 @@ async def _has_leader(bus: Bus, subject: str) -> bool:
         return False
     try:
         reply = await bus.replies.request(
-            api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
+            names.api("STREAM.INFO", names.stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
         )
     except BanksmanError:
         return False
@@ -301,7 +281,7 @@ _RUN_MESSAGE: TypeAdapter[RunWork | RunSignal] = TypeAdapter(RunWork | RunSignal
 
 def is_behind(headers: Mapping[str, str]) -> bool:
     """Return whether something else of its conversation waited when the start of a run was stored."""
-    return EXPECTED_LAST_ON not in headers and ":start:" in headers.get(MSG_ID, "")
+    return names.EXPECTED_LAST_ON not in headers and ":start:" in headers.get(names.MSG_ID, "")
 
 
 class RunQueue:
@@ -332,7 +312,7 @@ class RunQueue:
         try:
             # The stored condition shows agents that nothing else of the conversation waited: `is_behind`.
             await store(expect_last_subject_seq=0, expect_on=subjects.run_messages(*to))
-        except WrongLastSequence:
+        except errors.WrongLastSequence:
             if unless_alone is not None:
                 await unless_alone()
             await store()
@@ -345,7 +325,7 @@ class RunQueue:
         Returns its sequence and its body; None as the body of a message whose own handler dead-letters it.
         """
         to = (tenant, conversation_id)
-        found = await next_message(self._bus, RUNS, subjects.run_messages(*to), after=after)
+        found = await next_message(self._bus, names.RUNS, subjects.run_messages(*to), after=after)
         if found is None:
             return None
         try:

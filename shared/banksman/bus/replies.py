@@ -17,14 +17,7 @@ from dataclasses import dataclass
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, SlowConsumerError
 
-from banksman.bus.errors import (
-    NO_RESPONSE,
-    ConnectionReplaced,
-    Disconnected,
-    MessageTooLarge,
-    NoResponders,
-    TimedOut,
-)
+from banksman.bus import errors
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.bus.settings import BusStats
@@ -120,7 +113,7 @@ class Replies:
             if unless is not None:
                 unless.add_done_callback(ended)
             # This costs a quarter of `asyncio.timeout`, and each run has some twenty requests.
-            timer = loop.call_later(timeout_s, lambda: failed(TimedOut(subject, timeout_s)))
+            timer = loop.call_later(timeout_s, lambda: failed(errors.TimedOut(subject, timeout_s)))
             try:
                 message = await replied
             finally:
@@ -129,7 +122,7 @@ class Replies:
                     # The future may outlive many requests, and would keep their callbacks.
                     unless.remove_done_callback(ended)
         if message.status == STATUS_NO_RESPONDERS and not message.data:
-            raise NoResponders(subject)
+            raise errors.NoResponders(subject)
         return message
 
     async def echo(self) -> None:
@@ -156,13 +149,13 @@ class Replies:
             MessageTooLarge: The message exceeds the server's limit.
         """
         if self.gone:
-            raise Disconnected(subject)
+            raise errors.Disconnected(subject)
         try:
             await self._nc.publish(subject, payload, reply=reply, headers=dict(headers) if headers else None)
         except MaxPayloadError as error:
-            raise MessageTooLarge(subject, len(payload), self._nc.max_payload) from error
+            raise errors.MessageTooLarge(subject, len(payload), self._nc.max_payload) from error
         except NatsError as error:
-            raise Unavailable(f"{subject}: {error}", public=NO_RESPONSE) from error
+            raise Unavailable(f"{subject}: {error}", public=errors.NO_RESPONSE) from error
 
     def new_token(self) -> str:
         """Return the token of a request that is about to be sent."""
@@ -204,14 +197,14 @@ class Replies:
         """Fail all requests, and further ones until `reconnected`."""
         self.gone = True
         for waiter in tuple(self._waiters.values()):
-            waiter.failed(Disconnected(waiter.subject))
+            waiter.failed(errors.Disconnected(waiter.subject))
 
     def reconnected(self) -> None:
         """Fail the requests with `until_reconnect`: their replies may be lost with the old connection."""
         self.gone = False
         for waiter in tuple(self._waiters.values()):
             if waiter.until_reconnect:
-                waiter.failed(ConnectionReplaced(waiter.subject))
+                waiter.failed(errors.ConnectionReplaced(waiter.subject))
 
     def forbidden(self, subject: str) -> bool:
         """Fail the requests on a subject (in lower case) that the server refused; return False if none."""

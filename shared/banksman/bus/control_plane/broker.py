@@ -26,21 +26,7 @@ from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import error_envelope
-from banksman.bus.queues.handling import (
-    IN_PROGRESS,
-    NAK,
-    Continued,
-    FailureCounts,
-    Handler,
-    Later,
-    Leave,
-    Outcome,
-    WorkMessage,
-    handle,
-    send_status,
-    settle,
-    work_message,
-)
+from banksman.bus.queues import handling
 from banksman.bus.queues.waiting import ReturnTimes, tenant_of
 from banksman.bus.queues.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
@@ -217,10 +203,10 @@ class _Rules(BaseMiddleware[Any, Any]):
         return response
 
 
-async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
+async def respond(handled: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
     """Return the encoded reply of a handler, or the envelope of its error; raises `NoReply` as it does."""
     try:
-        reply = await handling
+        reply = await handled
     except NoReply:
         raise
     except BanksmanError as error:
@@ -236,10 +222,10 @@ async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -
 @dataclass(slots=True)
 class _Delivery:
     stream: str
-    message: WorkMessage
+    message: handling.WorkMessage
     reply: str
     """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
-    failures: FailureCounts
+    failures: handling.FailureCounts
 
 
 class _Deliveries:
@@ -247,7 +233,9 @@ class _Deliveries:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._failures: defaultdict[tuple[str, str], FailureCounts] = defaultdict(FailureCounts)
+        self._failures: defaultdict[tuple[str, str], handling.FailureCounts] = defaultdict(
+            handling.FailureCounts
+        )
         """By stream and consumer."""
         self._shares = Shares(PLACES)
         self._returns = ReturnTimes()
@@ -257,20 +245,20 @@ class _Deliveries:
 
     async def handle(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> None:
         """Handle and settle a message, or start its rest."""
-        raw, message = msg.raw_message, work_message(msg.raw_message)
+        raw, message = msg.raw_message, handling.work_message(msg.raw_message)
         running = self._running.get(message.subject)
         if running is not None and running.message.stream_seq == message.stream_seq:
             # The outcome of the rest acks this newer delivery.
             running.reply = raw.reply
             return
-        rest: Continued | None = None
+        rest: handling.Continued | None = None
 
-        async def handler(_message: WorkMessage) -> Outcome:
+        async def handler(_message: handling.WorkMessage) -> handling.Outcome:
             nonlocal rest
             outcome = await call_next(msg)
-            if isinstance(outcome, Continued):
+            if isinstance(outcome, handling.Continued):
                 rest = outcome
-                return Leave()
+                return handling.Leave()
             return outcome
 
         stream, consumer = raw.metadata.stream, raw.metadata.consumer
@@ -279,12 +267,12 @@ class _Deliveries:
         if rest is not None:
             await self._continue(delivery, rest)
 
-    async def _continue(self, delivery: _Delivery, rest: Continued) -> None:
+    async def _continue(self, delivery: _Delivery, rest: handling.Continued) -> None:
         """Start the rest of a message, or return the message to the queue if it has no place."""
         message, tenant = delivery.message, tenant_of(delivery.message)
         if message.subject in self._running or not self._shares.allows(tenant):
             delay_s = self._returns.delay_s(tenant, asyncio.get_running_loop().time())
-            await settle(self._bus, message, delivery.reply, Later(delay_s))
+            await handling.settle(self._bus, message, delivery.reply, handling.Later(delay_s))
             return
         self._running[message.subject] = delivery
         self._shares.take(tenant)
@@ -294,7 +282,7 @@ class _Deliveries:
                 await self._settle(delivery, lambda _message: rest.rest())
             except asyncio.CancelledError:
                 # The rest has stopped, so another process need not wait until `ack_wait` expires.
-                await send_status(self._bus, delivery.reply, NAK)
+                await handling.send_status(self._bus, delivery.reply, handling.NAK)
                 raise
 
         def ended() -> None:
@@ -306,18 +294,18 @@ class _Deliveries:
         self._tasks.add(task)
         task.when_ended(ended)
 
-    async def _settle(self, delivery: _Delivery, handler: Handler) -> None:
+    async def _settle(self, delivery: _Delivery, handler: handling.Handler) -> None:
         """Run a handler and settle its message, which the server does not redeliver meanwhile."""
 
         async def beat() -> None:
             while True:
                 await asyncio.sleep(HEARTBEAT_S)
-                await send_status(self._bus, delivery.reply, IN_PROGRESS)
+                await handling.send_status(self._bus, delivery.reply, handling.IN_PROGRESS)
 
         async with self._bus.background.running("heartbeat", beat):
             message = delivery.message
-            outcome = await handle(self._bus, delivery.stream, handler, message, delivery.failures)
-            await settle(self._bus, message, delivery.reply, outcome)
+            outcome = await handling.handle(self._bus, delivery.stream, handler, message, delivery.failures)
+            await handling.settle(self._bus, message, delivery.reply, outcome)
 
     async def stop(self, within_s: float) -> None:
         """Give the running ones `within_s` seconds to end, and cancel the others."""

@@ -22,17 +22,9 @@ from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
+from banksman.gateway.approvals import stored_replies
 from banksman.gateway.approvals.links import digest_of_calls, use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
-from banksman.gateway.approvals.stored_replies import (
-    ReplySlots,
-    confirming,
-    read_first,
-    readable,
-    store_first,
-    stored_reply,
-    valid_reply,
-)
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.sent_approvals import approved_first, sent_items
@@ -95,7 +87,7 @@ class DecisionResult:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    slots: ReplySlots
+    slots: stored_replies.ReplySlots
     conversations: Conversations
     tools: Tools
     schemas: SchemaChecker
@@ -203,7 +195,7 @@ def _check_content(
 
 
 async def decide(
-    slots: ReplySlots,
+    slots: stored_replies.ReplySlots,
     clock: Clock,
     key: bytes,
     tenant: str,
@@ -218,11 +210,11 @@ async def decide(
         Conflict: The request has expired, was approved by the same user or otherwise before, or has another
             content than the user saw.
     """
-    request, stored = await readable(slots, tenant, approval_id)
+    request, stored = await stored_replies.readable(slots, tenant, approval_id)
     if request is not None and request.input is not None:
         raise NotFound("approval", approval_id)
     if stored is not None:
-        return _result(valid_reply(stored, request, key), submitted)
+        return _result(stored_replies.valid_reply(stored, request, key), submitted)
     if request is None:
         raise NotFound("approval", approval_id)
     now = clock.now()
@@ -230,7 +222,7 @@ async def decide(
         raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
     first = None
     with suppress(Conflict) if submitted.rejects else nullcontext():
-        first = await read_first(slots, request, key)
+        first = await stored_replies.read_first(slots, request, key)
     if first is not None and first.answer_id == submitted.decision_id:
         return DecisionResult(first, won=True, sent=_as_sent(request, first))
     _check_content(request, first, submitted)
@@ -259,12 +251,12 @@ async def decide(
         await use_link(slots, submitted.link, request, calls, use, now, key)
     if request.approvers > 1 and reply.outcome != "rejected":
         if first is None:
-            first = await store_first(slots, reply, key)
+            first = await stored_replies.store_first(slots, reply, key)
             if first.answer_id == reply.answer_id:
                 return DecisionResult(first, won=True, sent=_as_sent(request, first))
             _check_content(request, first, submitted)
-        reply = confirming(reply, first)
-    return _result(await stored_reply(slots, request, reply, key), submitted)
+        reply = stored_replies.confirming(reply, first)
+    return _result(await stored_replies.stored_reply(slots, request, reply, key), submitted)
 
 
 def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:

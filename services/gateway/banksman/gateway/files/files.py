@@ -14,17 +14,7 @@ from unicodedata import normalize
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
-from banksman.contracts import calls
-from banksman.contracts.errors import (
-    BadInput,
-    BanksmanError,
-    NotFound,
-    NotReady,
-    Overloaded,
-    Refused,
-    StorageFull,
-    Unavailable,
-)
+from banksman.contracts import calls, errors
 from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.wire import Stored
@@ -41,8 +31,9 @@ MAX_PAGES = 10
 MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
 """Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
 RETRY_AFTER_S = 5.0
-_FAULTS: dict[str, type[Refused]] = {
-    fault.code: fault for fault in (Overloaded, Unavailable, StorageFull, NotReady)
+_FAULTS: dict[str, type[errors.Refused]] = {
+    fault.code: fault
+    for fault in (errors.Overloaded, errors.Unavailable, errors.StorageFull, errors.NotReady)
 }
 """The errors of a runner that are not the client's fault."""
 FIRST_YEAR, LAST_YEAR = 1980, 2107
@@ -75,7 +66,7 @@ class ConversationFiles:
         """Return the complete output of a call; `NotFound` if its result is complete."""
         result = await self.runs.result(caller.tenant, run_id, tool_call_id)
         if result.output_ref is None:
-            raise NotFound("longer output of tool call", result.tool_call_id)
+            raise errors.NotFound("longer output of tool call", result.tool_call_id)
         data = await self.outputs.get(result.output_ref)
         if result.output_key is None:
             return data
@@ -134,7 +125,7 @@ class ConversationWorkspace:
         """Return all files as a zip file in pieces; `BadInput` for over 10,000 files or 512 MiB."""
         files, more = await self._listed("")
         if more:
-            raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
+            raise errors.BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
         check_size(files)
         return zipped(files, self.read)
 
@@ -145,7 +136,7 @@ class ConversationWorkspace:
             return await self._upload(path, upload, source)
         except BaseException:
             # The client has gone, or the runner refused a slice.
-            with contextlib.suppress(BanksmanError):
+            with contextlib.suppress(errors.BanksmanError):
                 await self._request(path, calls.UploadEnd(upload=upload))
             raise
 
@@ -181,9 +172,9 @@ class ConversationWorkspace:
             raise fault(reply.error, retry_after_s=RETRY_AFTER_S)
         # A runner reports an error of the path as text, without a code.
         if "not found" in reply.error.lower() or "no such" in reply.error.lower():
-            raise NotFound("file", path)
+            raise errors.NotFound("file", path)
         # The runner's text is a sentence about the path.
-        raise BadInput("path", path, f"is refused: {reply.error.removeprefix(f'{path}: ')}")
+        raise errors.BadInput("path", path, f"is refused: {reply.error.removeprefix(f'{path}: ')}")
 
 
 def check_length(path: str) -> str:
@@ -196,7 +187,9 @@ def check_size(files: Sequence[calls.FileEntry]) -> None:
     """Raise `BadInput` if the files are too large for an archive."""
     size = sum(file.size for file in files)
     if size > MAX_ARCHIVE_BYTES:
-        raise BadInput("workspace", f"{size} bytes", f"files of at most {MAX_ARCHIVE_BYTES} bytes together")
+        raise errors.BadInput(
+            "workspace", f"{size} bytes", f"files of at most {MAX_ARCHIVE_BYTES} bytes together"
+        )
 
 
 async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[bytes]:
@@ -207,7 +200,7 @@ async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[
     for file in files:
         try:
             pieces = await read(file.path)
-        except NotFound:
+        except errors.NotFound:
             continue  # A command deleted it meanwhile.
         entry = zipfile.ZipInfo(names.unused(file.path), _zip_time(file))
         entry.compress_type = zipfile.ZIP_DEFLATED

@@ -8,15 +8,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import TENANT_SECRETS
 from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.kv import Bucket
+from banksman.contracts import tools
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token
-from banksman.contracts.tools import (
-    MAX_SECRET_CHARS,
-    MIN_SECRET_CHARS,
-    NAME_PATTERN,
-    SecretDescription,
-    StoredSecret,
-)
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
@@ -26,18 +20,18 @@ MAX_SECRETS = 100
 
 class SecretStore:
     def __init__(self, bus: Bus, box: SecretBox, clock: Clock) -> None:
-        self._bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
+        self._bucket = Bucket(bus, TENANT_SECRETS, tools.StoredSecret)
         self._box = box
         self._clock = clock
 
-    async def list(self, caller: Caller) -> list[SecretDescription]:
+    async def list(self, caller: Caller) -> list[tools.SecretDescription]:
         """Return the secrets of the caller's tenant without their values, sorted by name."""
         found = [_described(entry.value) async for entry in self._bucket.entries(caller.tenant)]
         return sorted(found, key=lambda secret: secret.name)
 
     async def set(
         self, caller: Caller, name: str, value: str, servers: tuple[str, ...] | None = None
-    ) -> SecretDescription:
+    ) -> tools.SecretDescription:
         """Store a secret, or replace its value. The next call of a tool receives it.
 
         Args:
@@ -51,7 +45,7 @@ class SecretStore:
             raise Conflict(f"the tenant has {MAX_SECRETS} secrets; delete some first")
         now = self._clock.now()
         stored = None if entry is None else entry.value.servers
-        secret = StoredSecret(
+        secret = tools.StoredSecret(
             name=name,
             sealed=self._box.seal(value, key),
             created_at=now if entry is None else entry.value.created_at,
@@ -72,12 +66,12 @@ class SecretStore:
 
 def _check(name: str, value: str) -> None:
     """Check a secret. Errors do not contain its value."""
-    if not re.fullmatch(NAME_PATTERN, name):
+    if not re.fullmatch(tools.NAME_PATTERN, name):
         raise BadInput("name", name, "a letter, then up to 63 letters, digits or '_'")
-    if not MIN_SECRET_CHARS <= len(value) <= MAX_SECRET_CHARS or "\0" in value:
-        rule = f"{MIN_SECRET_CHARS} to {MAX_SECRET_CHARS} characters without NUL"
+    if not tools.MIN_SECRET_CHARS <= len(value) <= tools.MAX_SECRET_CHARS or "\0" in value:
+        rule = f"{tools.MIN_SECRET_CHARS} to {tools.MAX_SECRET_CHARS} characters without NUL"
         raise BadInput("value", None, f"{rule}; a shorter one could not be hidden in results")
 
 
-def _described(secret: StoredSecret) -> SecretDescription:
-    return SecretDescription.model_validate(secret.model_dump(exclude={"sealed"}))
+def _described(secret: tools.StoredSecret) -> tools.SecretDescription:
+    return tools.SecretDescription.model_validate(secret.model_dump(exclude={"sealed"}))

@@ -6,14 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from banksman.contracts.mcp import (
-    McpProblem,
-    McpServer,
-    OAuthClient,
-    RefusedTool,
-    ServedTool,
-    definition_of,
-)
+from banksman.contracts import mcp
 from banksman.contracts.urls import checked_url
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.mcp_servers.servers import LookedAt
@@ -88,9 +81,9 @@ class McpServerDescription(Stored):
     created_by: str
     problem: str | None = None
     """Reason why the last listing of its tools, or the last sign-in, failed."""
-    problem_code: McpProblem | None = None
+    problem_code: mcp.McpProblem | None = None
     """Kind of the problem. The text may change between versions, the code does not."""
-    refused: tuple[RefusedTool, ...] = ()
+    refused: tuple[mcp.RefusedTool, ...] = ()
     """Approved tools that cannot be offered, with the reason."""
     needs_sign_in: bool = False
     """Whether it responded with 401, or its tokens have expired: `POST …/sign-in` begins a sign-in."""
@@ -115,11 +108,11 @@ class McpClientBody(RequestBody):
     """The secret of that client."""
 
     @property
-    def client(self) -> OAuthClient | None:
+    def client(self) -> mcp.OAuthClient | None:
         if self.client_id is None:
             return None
         method = "none" if self.client_secret is None else "client_secret_basic"
-        return OAuthClient(client_id=self.client_id, client_secret=self.client_secret, method=method)
+        return mcp.OAuthClient(client_id=self.client_id, client_secret=self.client_secret, method=method)
 
 
 class McpSignInBody(McpClientBody):
@@ -159,11 +152,11 @@ def described(looked_at: LookedAt) -> McpServerDescription:
     return McpServerDescription(**{**dict(server), **shown})
 
 
-def _described_tool(server: McpServer, tool: ServedTool) -> McpToolDescription:
-    return McpToolDescription(tool=tool.name, **dict(definition_of(server, tool)))
+def _described_tool(server: mcp.McpServer, tool: mcp.ServedTool) -> McpToolDescription:
+    return McpToolDescription(tool=tool.name, **dict(mcp.definition_of(server, tool)))
 
 
-def _described_change(server: McpServer, tool: ServedTool) -> McpToolChange:
+def _described_change(server: mcp.McpServer, tool: mcp.ServedTool) -> McpToolChange:
     before = next((one for one in server.replaced if one.name == tool.name), None)
     return McpToolChange(
         **dict(_described_tool(server, tool)), replaces=before and _described_tool(server, before)

@@ -7,23 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from banksman.contracts import mcp
 from banksman.contracts.errors import NULL, BadInput, Conflict
-from banksman.contracts.mcp import (
-    Argument,
-    HeaderName,
-    HttpServer,
-    McpServer,
-    McpServerId,
-    McpTransport,
-    SecretValue,
-    StdioServer,
-    VariableName,
-)
 from banksman.contracts.urls import checked_url
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.parameters import RequestBody
 
-NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
+NewValue = Annotated[mcp.SecretValue, StringConstraints(max_length=8_000)]
 """A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""
 
 ServerUrl = Annotated[
@@ -33,17 +23,17 @@ ServerUrl = Annotated[
 ]
 
 
-class Program(StdioServer):
+class Program(mcp.StdioServer):
     """A program in the sandbox."""
 
-    env: dict[VariableName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    env: dict[mcp.VariableName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Environment variables; their values are secrets."""
 
 
-class RemoteServer(HttpServer):
+class RemoteServer(mcp.HttpServer):
     """A server at an address."""
 
-    headers: dict[HeaderName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    headers: dict[mcp.HeaderName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Headers of each request; their values are secrets."""
 
     url: ServerUrl
@@ -54,9 +44,9 @@ class ChangedProgram(Stored):
     """A program in the sandbox, some of whose values may be kept."""
 
     type: Literal["stdio"] = "stdio"
-    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
+    command: Annotated[tuple[mcp.Argument, ...], Field(min_length=1, max_length=64)]
     """The program and its arguments."""
-    env: dict[VariableName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
+    env: dict[mcp.VariableName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
     """All environment variables; null keeps the stored value of a variable, if the command is unchanged."""
 
 
@@ -66,7 +56,7 @@ class ChangedRemoteServer(Stored):
     type: Literal["http"] = "http"
     url: ServerUrl
     """An address that the rules of `web_fetch` allow, without a user name or password."""
-    headers: dict[HeaderName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
+    headers: dict[mcp.HeaderName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
     """All headers; null keeps the stored value of a header, if the address is unchanged."""
 
 
@@ -101,26 +91,26 @@ class McpServerChange(McpServerFields):
 class NewMcpServer(McpServerBody):
     """A server to configure."""
 
-    id: McpServerId
+    id: mcp.McpServerId
     """Models see its tools as `{id}__{tool}`."""
 
 
 GivenTransport = Program | RemoteServer | ChangedProgram | ChangedRemoteServer
 
 
-def given_transport(asked: GivenTransport) -> McpTransport:
+def given_transport(asked: GivenTransport) -> mcp.McpTransport:
     """Return a transport with the values that a client gives, without those to keep."""
     values = {name: value for name, value in _values(asked).items() if value is not None}
     if isinstance(asked, Program | ChangedProgram):
-        return StdioServer(command=asked.command, env=values)
-    return HttpServer(url=asked.url, headers=values)
+        return mcp.StdioServer(command=asked.command, env=values)
+    return mcp.HttpServer(url=asked.url, headers=values)
 
 
 def _values(asked: GivenTransport) -> Mapping[str, str | None]:
     return asked.env if isinstance(asked, Program | ChangedProgram) else asked.headers
 
 
-def replaced(server: McpServer, asked: McpServerChange, given: McpTransport) -> McpServer:
+def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransport) -> mcp.McpServer:
     """Return the next revision of a server. A different address or program removes its approvals and sign-in.
 
     Args:
@@ -153,10 +143,10 @@ def replaced(server: McpServer, asked: McpServerChange, given: McpTransport) -> 
     )
 
 
-def _with_kept(given: McpTransport, stored: McpTransport, asked: GivenTransport) -> McpTransport:
+def _with_kept(given: mcp.McpTransport, stored: mcp.McpTransport, asked: GivenTransport) -> mcp.McpTransport:
     """Return a transport with the stored values to keep, which only the same address or program may get."""
     kept = [name for name, value in _values(asked).items() if value is None]
-    field, place = ("headers", "address") if isinstance(given, HttpServer) else ("env", "program")
+    field, place = ("headers", "address") if isinstance(given, mcp.HttpServer) else ("env", "program")
     for name in kept:
         # Otherwise an administrator could read a secret, which no API returns, by sending it to their own
         # address.
@@ -167,5 +157,5 @@ def _with_kept(given: McpTransport, stored: McpTransport, asked: GivenTransport)
     return given.with_values({**given.values, **{name: stored.values[name] for name in kept}})
 
 
-def place_of(transport: McpTransport) -> object:
-    return transport.url if isinstance(transport, HttpServer) else transport.command
+def place_of(transport: mcp.McpTransport) -> object:
+    return transport.url if isinstance(transport, mcp.HttpServer) else transport.command

@@ -20,20 +20,10 @@ from banksman.bus.mcp_access import AccessMissing, McpAccess
 from banksman.bus.names import MCP
 from banksman.bus.secrets import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.bus.storage.kv import Bucket, Entry
-from banksman.contracts import subjects
+from banksman.contracts import mcp, subjects
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
-from banksman.contracts.mcp import (
-    DiscoverSignIn,
-    McpProblem,
-    McpServer,
-    OfferedTools,
-    OfferTools,
-    RefusedTool,
-    RequestToken,
-    definition_of,
-)
 from banksman.gateway.mcp_servers.configuration import (
     McpServerChange,
     NewMcpServer,
@@ -55,8 +45,8 @@ OFFER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    server: McpServer
-    refused: tuple[RefusedTool, ...] = ()
+    server: mcp.McpServer
+    refused: tuple[mcp.RefusedTool, ...] = ()
     """Approved tools that cannot be offered."""
 
     @property
@@ -70,18 +60,18 @@ class ConfiguredServers:
 
     def __init__(self, bus: Bus, placements: Placements, clock: Clock, box: SecretBox) -> None:
         self._bus = bus
-        self._bucket = Bucket(bus, MCP, McpServer)
+        self._bucket = Bucket(bus, MCP, mcp.McpServer)
         self._box = box
         self._secrets = TenantSecrets(bus, box)
         self._placements = placements
         self._clock = clock
         self.access = McpAccess(bus, box, clock.now)
 
-    async def list(self, caller: Caller) -> list[McpServer]:
+    async def list(self, caller: Caller) -> list[mcp.McpServer]:
         found = [entry.value async for entry in self._bucket.entries(caller.tenant)]
         return sorted(found, key=lambda server: server.id)
 
-    async def get(self, caller: Caller, server_id: str) -> McpServer:
+    async def get(self, caller: Caller, server_id: str) -> mcp.McpServer:
         return (await self.entry(caller.tenant, server_id)).value
 
     async def create(self, caller: Caller, asked: NewMcpServer) -> LookedAt:
@@ -89,7 +79,7 @@ class ConfiguredServers:
         tenant, server_id = caller.tenant, asked.id
         if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
             raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
-        server = McpServer(
+        server = mcp.McpServer(
             id=server_id,
             transport=sealed_transport(tenant, server_id, given_transport(asked.transport), self._box),
             **asked.treatment,
@@ -105,12 +95,12 @@ class ConfiguredServers:
         tenant = caller.tenant
         given = sealed_transport(tenant, server_id, given_transport(asked.transport), self._box)
 
-        def changed(server: McpServer) -> McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             return replaced(server, asked, given)
 
         return await self.try_look(tenant, await self.update(tenant, server_id, changed))
 
-    async def try_look(self, tenant: str, server: McpServer) -> LookedAt:
+    async def try_look(self, tenant: str, server: mcp.McpServer) -> LookedAt:
         """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
         try:
             return await self.look(tenant, server.id)
@@ -133,7 +123,7 @@ class ConfiguredServers:
             return LookedAt(await self.failed(tenant, server_id, "server", reply.error, needs_sign_in=needs))
         found, now = reply.tools, self._clock.now()
 
-        def changed(server: McpServer) -> McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             approved = {(tool.name, tool.digest) for tool in server.tools}
             same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
             others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
@@ -148,9 +138,9 @@ class ConfiguredServers:
         return LookedAt(server, refused=await self._offer(tenant, server))
 
     async def failed(
-        self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
-    ) -> McpServer:
-        def changed(server: McpServer) -> McpServer:
+        self, tenant: str, server_id: str, code: mcp.McpProblem, problem: str, *, needs_sign_in: bool = False
+    ) -> mcp.McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             needs = server.needs_sign_in or needs_sign_in
             stored = {"problem": problem[:MAX_PROBLEM_CHARS], "problem_code": code}
             return server.model_copy(update={**stored, "needs_sign_in": needs})
@@ -160,7 +150,7 @@ class ConfiguredServers:
     async def approve(self, caller: Caller, server_id: str, digest: str) -> LookedAt:
         """Offer the changes that an administrator has seen; raise `Conflict` if they have another digest."""
 
-        def changed(server: McpServer) -> McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             if LookedAt(server).changes_digest != digest:
                 raise Conflict(f"the changes of server {server_id!r} differ from the ones that were shown")
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
@@ -175,7 +165,7 @@ class ConfiguredServers:
         await self._offer(caller.tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
-    async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
+    async def _found(self, tenant: str, entry: Entry[mcp.McpServer]) -> FileReply:
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
@@ -185,7 +175,7 @@ class ConfiguredServers:
         return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
 
     async def ask_runner(
-        self, tenant: str, request: FindMcpTools | DiscoverSignIn | RequestToken
+        self, tenant: str, request: FindMcpTools | mcp.DiscoverSignIn | mcp.RequestToken
     ) -> FileReply:
         """Send a request to a runner, in an empty workspace that is removed afterwards."""
         workspace = new_id("mcp-")
@@ -197,15 +187,15 @@ class ConfiguredServers:
             except BanksmanError as error:
                 logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
-    async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
+    async def entry(self, tenant: str, server_id: str) -> Entry[mcp.McpServer]:
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
         if entry is None:
             raise NotFound("server", server_id)
         return entry
 
     async def update(
-        self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
-    ) -> McpServer:
+        self, tenant: str, server_id: str, change: Callable[[mcp.McpServer], mcp.McpServer]
+    ) -> mcp.McpServer:
         """Apply a change to the current entry of a server; raises the errors of `change`."""
         while True:
             entry = await self.entry(tenant, server_id)
@@ -213,12 +203,12 @@ class ConfiguredServers:
             if await self._bucket.update(entry.key, server, entry.revision) is not None:
                 return server
 
-    async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
-        definitions = tuple(definition_of(server, tool) for tool in server.tools)
-        request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
+    async def _offer(self, tenant: str, server: mcp.McpServer) -> tuple[mcp.RefusedTool, ...]:
+        definitions = tuple(mcp.definition_of(server, tool) for tool in server.tools)
+        request = mcp.OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
         subject = subjects.tenant_registry("tool", "offer", tenant)
         reply = checked_reply(await self._bus.request(subject, request, OFFER_TIMEOUT_S))
         try:
-            return OfferedTools.model_validate_json(reply).refused
+            return mcp.OfferedTools.model_validate_json(reply).refused
         except ValidationError as error:
             raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error

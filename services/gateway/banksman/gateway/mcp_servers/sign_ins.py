@@ -23,20 +23,10 @@ from typing import Final, Self, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from banksman.bus.mcp_access import AccessMissing
+from banksman.contracts import mcp
 from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.mcp import (
-    Access,
-    Authorization,
-    DiscoverSignIn,
-    HttpServer,
-    McpServer,
-    OAuthClient,
-    PendingSecrets,
-    PendingSignIn,
-    RequestToken,
-)
 from banksman.gateway.mcp_servers.configuration import place_of
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import Caller
@@ -75,7 +65,7 @@ class McpSignIns:
     clock: Clock
 
     async def begin(
-        self, caller: Caller, server_id: str, redirect_uri: str, client: OAuthClient | None
+        self, caller: Caller, server_id: str, redirect_uri: str, client: mcp.OAuthClient | None
     ) -> Begun:
         """Begin a sign-in, which replaces an earlier one that has not been finished.
 
@@ -84,15 +74,15 @@ class McpSignIns:
         """
         tenant = caller.tenant
         server = await self.servers.get(caller, server_id)
-        if not isinstance(server.transport, HttpServer):
+        if not isinstance(server.transport, mcp.HttpServer):
             raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
-        request = DiscoverSignIn(
+        request = mcp.DiscoverSignIn(
             url=server.transport.url, redirect_uri=redirect_uri, client=client or self._known(tenant, server)
         )
         found = _known_part((await self._asked(tenant, request)).authorization)
         proof, verifier, browser = (secrets.token_urlsafe(size) for size in (32, 64, 32))
-        kept = PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
-        pending = PendingSignIn(
+        kept = mcp.PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
+        pending = mcp.PendingSignIn(
             state=_digest(proof),
             user=caller.user,
             browser=_digest(browser),
@@ -100,7 +90,7 @@ class McpSignIns:
             sealed=self.servers.access.sealed(tenant, server_id, kept),
         )
 
-        def changed(current: McpServer) -> McpServer:
+        def changed(current: mcp.McpServer) -> mcp.McpServer:
             if current.transport != server.transport:
                 raise Conflict(f"server {server_id!r} was changed meanwhile")
             return current.model_copy(update={"pending": pending})
@@ -122,7 +112,7 @@ class McpSignIns:
         tenant, _, rest = returned.state.partition(".")
         server_id = rest.partition(".")[0]
 
-        def check(pending: PendingSignIn) -> None:
+        def check(pending: mcp.PendingSignIn) -> None:
             if not hmac.compare_digest(pending.browser, _digest(browser)):
                 raise BegunElsewhere("this sign-in was begun elsewhere")
 
@@ -137,7 +127,7 @@ class McpSignIns:
         await self.servers.get(caller, server_id)
         returned = Returned.at(url)
 
-        def check(pending: PendingSignIn) -> None:
+        def check(pending: mcp.PendingSignIn) -> None:
             if pending.user != caller.user:
                 raise Conflict(REFUSED)
 
@@ -145,7 +135,7 @@ class McpSignIns:
         return looked_at
 
     async def _finish(
-        self, tenant: str, server_id: str, returned: Returned, check: Callable[[PendingSignIn], None]
+        self, tenant: str, server_id: str, returned: Returned, check: Callable[[mcp.PendingSignIn], None]
     ) -> tuple[str, LookedAt]:
         """Finish a sign-in and list the server's tools, or store the problem; return who signed in."""
         server, pending = await self._consume(tenant, server_id, returned.state, check)
@@ -157,20 +147,20 @@ class McpSignIns:
         return pending.user, await self.servers.try_look(tenant, updated)
 
     async def _granted(
-        self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
-    ) -> McpServer:
+        self, tenant: str, server: mcp.McpServer, pending: mcp.PendingSignIn, returned: Returned
+    ) -> mcp.McpServer:
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
         try:
-            kept = self.servers.access.unsealed(PendingSecrets, tenant, server.id, pending.sealed)
+            kept = self.servers.access.unsealed(mcp.PendingSecrets, tenant, server.id, pending.sealed)
         except AccessMissing as error:
             raise Conflict(REFUSED) from error
         check_issuer(kept.authorization, returned.issuer)
         token = _known_part((await self._asked(tenant, exchange(kept, returned.code))).token)
-        access = Access(authorization=kept.authorization, token=token)
+        access = mcp.Access(authorization=kept.authorization, token=token)
         signed_in = self.servers.access.signed_in(tenant, server.id, pending.user, access)
 
-        def changed(current: McpServer) -> McpServer:
+        def changed(current: mcp.McpServer) -> mcp.McpServer:
             # A token is for one server at one address.
             same_place = place_of(server.transport) == place_of(current.transport)
             if server.created_at != current.created_at or not same_place:
@@ -182,7 +172,7 @@ class McpSignIns:
     async def forget(self, caller: Caller, server_id: str) -> None:
         """Delete the tokens of a server: its tools cannot be called before the next sign-in."""
 
-        def changed(server: McpServer) -> McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             if server.signed_in is None and server.pending is None:
                 raise NotFound("sign-in", server_id)
             needs = server.needs_sign_in or server.signed_in is not None
@@ -190,7 +180,7 @@ class McpSignIns:
 
         await self.servers.update(caller.tenant, server_id, changed)
 
-    def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
+    def _known(self, tenant: str, server: mcp.McpServer) -> mcp.OAuthClient | None:
         if server.signed_in is None:
             return None
         try:
@@ -198,20 +188,20 @@ class McpSignIns:
         except AccessMissing:
             return None
 
-    async def _asked(self, tenant: str, request: DiscoverSignIn | RequestToken) -> FileReply:
+    async def _asked(self, tenant: str, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
         reply = await self.servers.ask_runner(tenant, request)
         if reply.error is not None:
             raise Conflict(reply.error)
         return reply
 
     async def _consume(
-        self, tenant: str, server_id: str, state: str, check: Callable[[PendingSignIn], None]
-    ) -> tuple[McpServer, PendingSignIn]:
+        self, tenant: str, server_id: str, state: str, check: Callable[[mcp.PendingSignIn], None]
+    ) -> tuple[mcp.McpServer, mcp.PendingSignIn]:
         """Return the server and the sign-in of a state, and invalidate the state unless `check` raises."""
         proof = _digest(state.rpartition(".")[2])
-        taken: list[PendingSignIn] = []
+        taken: list[mcp.PendingSignIn] = []
 
-        def changed(server: McpServer) -> McpServer:
+        def changed(server: mcp.McpServer) -> mcp.McpServer:
             pending = server.pending
             if pending is None or not hmac.compare_digest(pending.state, proof):
                 raise SignInEnded(REFUSED)
@@ -255,7 +245,7 @@ class Returned:
         return cls(value("state") or "", value("code"), value("iss"), value("error"))
 
 
-def check_issuer(authorization: Authorization, issuer: str | None) -> None:
+def check_issuer(authorization: mcp.Authorization, issuer: str | None) -> None:
     """Raise `Conflict` if a code comes from another server than the user was sent to (RFC 9207)."""
     if issuer is None and not authorization.states_issuer:
         return
@@ -263,8 +253,8 @@ def check_issuer(authorization: Authorization, issuer: str | None) -> None:
         raise Conflict("the code comes from another authorization server")
 
 
-def exchange(kept: PendingSecrets, code: str) -> RequestToken:
-    return RequestToken(
+def exchange(kept: mcp.PendingSecrets, code: str) -> mcp.RequestToken:
+    return mcp.RequestToken(
         token_endpoint=kept.authorization.token_endpoint,
         client=kept.authorization.client,
         form={
@@ -277,7 +267,7 @@ def exchange(kept: PendingSecrets, code: str) -> RequestToken:
     )
 
 
-def authorization_url(found: Authorization, redirect_uri: str, state: str, verifier: str) -> str:
+def authorization_url(found: mcp.Authorization, redirect_uri: str, state: str, verifier: str) -> str:
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
     query = {
         "response_type": "code",

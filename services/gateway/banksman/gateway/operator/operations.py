@@ -13,44 +13,28 @@ from banksman.contracts.frames import RunCancel
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation import parameters
 from banksman.gateway.operation.caller import OPERATE
 from banksman.gateway.operation.declaration import Audit, Operations
-from banksman.gateway.operation.parameters import (
-    MAX_POSITION,
-    CallerDep,
-    RequestBody,
-    RequestId,
-    StrictBody,
-    provided,
-)
+from banksman.gateway.operator import work
 from banksman.gateway.operator.overview import Overview, OverviewReader
 from banksman.gateway.operator.processes import Processes, Services
 from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage, Tenants
-from banksman.gateway.operator.work import (
-    MAX_LETTERS,
-    MAX_RUNS,
-    DeadLetterPage,
-    DeadLetters,
-    OpenRunPage,
-    OpenRuns,
-    OpenState,
-    ShownDeadLetter,
-)
 from banksman.gateway.runs.starts import RunCancels
 from banksman.gateway.usage.operations import UsageReports
 
-Letters = Annotated[DeadLetters, provided(DeadLetters)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
-After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
-Letter = Annotated[int, Path(ge=1, le=MAX_POSITION)]
+Letters = Annotated[work.DeadLetters, parameters.provided(work.DeadLetters)]
+Limit = Annotated[int, Query(ge=1, le=work.MAX_LETTERS)]
+After = Annotated[int, Query(ge=0, le=parameters.MAX_POSITION)]
+Letter = Annotated[int, Path(ge=1, le=parameters.MAX_POSITION)]
 TenantLimit = Annotated[int, Query(ge=1, le=MAX_TENANTS)]
-RunLimit = Annotated[int, Query(ge=1, le=MAX_RUNS)]
+RunLimit = Annotated[int, Query(ge=1, le=work.MAX_RUNS)]
 NO_OPERATORS = "no user of NATS has the right `operator`"
 
 operations = Operations("operations", right=OPERATE)
 
 
-class OperatorCancel(RequestBody):
+class OperatorCancel(parameters.RequestBody):
     """Why an operator cancels a run."""
 
     reason: str = Field(min_length=1, max_length=2000)
@@ -65,13 +49,13 @@ class OperatorCancelled(Stored):
 
 
 @operations.add("operator.overview", "GET /operator/overview", not_over_nats=NO_OPERATORS)
-async def read_overview(reader: Annotated[OverviewReader, provided(OverviewReader)]) -> Overview:
+async def read_overview(reader: Annotated[OverviewReader, parameters.provided(OverviewReader)]) -> Overview:
     """Read the sizes of streams, the messages that wait for services, and the runners that are alive."""
     return await reader.overview()
 
 
 @operations.add("operator.services", "GET /operator/services", not_over_nats=NO_OPERATORS)
-async def read_services(processes: Annotated[Processes, provided(Processes)]) -> Services:
+async def read_services(processes: Annotated[Processes, parameters.provided(Processes)]) -> Services:
     """Read the state of each process (version, readiness or the problem, load) and of the NATS servers.
 
     The processes report on request: the response takes up to three seconds if a process does not reply.
@@ -81,7 +65,7 @@ async def read_services(processes: Annotated[Processes, provided(Processes)]) ->
 
 @operations.add("operator.tenants", "GET /operator/tenants", not_over_nats=NO_OPERATORS)
 async def list_tenants(
-    tenants: Annotated[Tenants, provided(Tenants)],
+    tenants: Annotated[Tenants, parameters.provided(Tenants)],
     limit: TenantLimit = MAX_TENANTS,
     after: Token | None = None,
 ) -> TenantPage:
@@ -93,13 +77,15 @@ async def list_tenants(
 
 
 @operations.add("dead_letter.list", "GET /operator/dead-letters", not_over_nats=NO_OPERATORS)
-async def list_dead_letters(letters: Letters, limit: Limit = MAX_LETTERS, after: After = 0) -> DeadLetterPage:
+async def list_dead_letters(
+    letters: Letters, limit: Limit = work.MAX_LETTERS, after: After = 0
+) -> work.DeadLetterPage:
     """List the messages that could not be handled, oldest first."""
     return await letters.page(after=after, limit=limit)
 
 
 @operations.add("dead_letter.read", "GET /operator/dead-letters/{letter_id}", not_over_nats=NO_OPERATORS)
-async def read_dead_letter(letter_id: Letter, letters: Letters) -> ShownDeadLetter:
+async def read_dead_letter(letter_id: Letter, letters: Letters) -> work.ShownDeadLetter:
     """Read a dead letter with its headers and the beginning of its content."""
     return await letters.read(letter_id)
 
@@ -117,12 +103,12 @@ async def discard_dead_letter(letter_id: Letter, letters: Letters) -> None:
 
 @operations.add("operator.runs", "GET /operator/runs", not_over_nats=NO_OPERATORS)
 async def list_open_runs(
-    runs: Annotated[OpenRuns, provided(OpenRuns)],
-    state: OpenState = "queued",
-    limit: RunLimit = MAX_RUNS,
+    runs: Annotated[work.OpenRuns, parameters.provided(work.OpenRuns)],
+    state: work.OpenState = "queued",
+    limit: RunLimit = work.MAX_RUNS,
     after: After = 0,
     tenant: Token | None = None,
-) -> OpenRunPage:
+) -> work.OpenRunPage:
     """List the runs that are queued or wait for users, oldest first, without contents.
 
     Without `tenant`, the runs of all tenants are listed.
@@ -140,10 +126,10 @@ async def list_open_runs(
 async def cancel_open_run(
     tenant: Token,
     run_id: Token,
-    body: StrictBody[OperatorCancel],
-    cancels: Annotated[RunCancels, provided(RunCancels)],
-    caller: CallerDep,
-    request_id: RequestId,
+    body: parameters.StrictBody[OperatorCancel],
+    cancels: Annotated[RunCancels, parameters.provided(RunCancels)],
+    caller: parameters.CallerDep,
+    request_id: parameters.RequestId,
 ) -> OperatorCancelled:
     """Cancel a run of any tenant. The reason is in its log, and in the audit trail of the tenant."""
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
@@ -167,8 +153,8 @@ async def replay_dead_letter(letter_id: Letter, letters: Letters) -> None:
 async def build(base: Foundation) -> None:
     bus, services = base.bus, base.services
     services.add(
-        DeadLetters(bus),
-        OpenRuns(bus, services[ApprovalSlots]),
+        work.DeadLetters(bus),
+        work.OpenRuns(bus, services[ApprovalSlots]),
         OverviewReader(bus),
         Processes(bus),
         Tenants(bus, base.keys, services[UsageReports], base.settings.tenants),

@@ -22,17 +22,7 @@ from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Ope
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.runs.bodies import (
-    AcceptedRequest,
-    AcceptedRun,
-    CancelBody,
-    ContextChat,
-    EndedRun,
-    NewChat,
-    NewRun,
-    Run,
-    run_body,
-)
+from banksman.gateway.runs import bodies
 from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
@@ -47,10 +37,10 @@ MAX_CALLS = 50
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
 OrParked = Annotated[bool, Query(description="Whether the wait also ends when the run waits for a user.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
-Started = EndedRun | Run | AcceptedRun
+Started = bodies.EndedRun | bodies.Run | bodies.AcceptedRun
 STARTED: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": EndedRun,
+        "model": bodies.EndedRun,
         "description": "The outcome, within `wait_s`; or with `Accept: text/event-stream` the run's events",
         "content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}},
         "headers": Location,
@@ -98,7 +88,7 @@ async def cancel(frame: RunCancel, cancels: Cancels, caller: CallerDep) -> Ack:
 )
 async def start_run(
     conversation_id: str,
-    body: StrictBody[NewRun],
+    body: StrictBody[bodies.NewRun],
     request: Request,
     response: Response,
     starts: HttpStarts,
@@ -106,7 +96,7 @@ async def start_run(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | StreamedResponse:
+) -> bodies.AcceptedRun | bodies.Run | StreamedResponse:
     """Start a run. A client that disconnects from the event stream cancels the run that it started."""
     frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **dict(body))
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -122,7 +112,7 @@ async def start_run(
     not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
 )
 async def chat(
-    body: StrictBody[NewChat],
+    body: StrictBody[bodies.NewChat],
     request: Request,
     response: Response,
     starts: HttpStarts,
@@ -130,7 +120,7 @@ async def chat(
     request_id: RequestId,
     wait_s: Wait = 0,
     detail: Detail = "final",
-) -> AcceptedRun | Run | StreamedResponse:
+) -> bodies.AcceptedRun | bodies.Run | StreamedResponse:
     """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
     frame = await starts.first_message(caller, request_id, body)
     return await starts.start(caller, request, response, frame, wait_s, detail)
@@ -146,7 +136,7 @@ async def chat(
     not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
 )
 async def context_chat(
-    body: StrictBody[ContextChat],
+    body: StrictBody[bodies.ContextChat],
     request: Request,
     response: Response,
     starts: HttpStarts,
@@ -154,7 +144,7 @@ async def context_chat(
     request_id: RequestId,
     wait_s: Wait = MAX_WAIT_S,
     detail: Detail = "final",
-) -> AcceptedRun | Run | StreamedResponse:
+) -> bodies.AcceptedRun | bodies.Run | StreamedResponse:
     """Start a run in a new conversation or in `conversation_id`, and wait for its outcome (R26).
 
     The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.
@@ -167,20 +157,20 @@ async def context_chat(
 
 
 @operations.add("run.list", "GET /context/conversations/{conversation_id}/runs")
-async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> Listing[Run]:
+async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> Listing[bodies.Run]:
     """List the runs of a conversation in the order of their requests, without their outcomes."""
     found = await runs.of_conversation(caller.tenant, conversation_id)
-    return Listing[Run](items=tuple(run_body(run) for run in found))
+    return Listing[bodies.Run](items=tuple(bodies.run_body(run) for run in found))
 
 
-@operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run)
+@operations.add("run.read", "GET /context/runs/{run_id}", response_model=bodies.EndedRun | bodies.Run)
 async def read_run(
     run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0, or_parked: OrParked = False
-) -> EndedRun | Run:
+) -> bodies.EndedRun | bodies.Run:
     """Read a run, once it has ended or after `wait_s`."""
     if wait_s:
-        return run_body(await runs.wait(caller.tenant, run_id, wait_s, or_parked=or_parked))
-    return run_body(await runs.get(caller.tenant, run_id))
+        return bodies.run_body(await runs.wait(caller.tenant, run_id, wait_s, or_parked=or_parked))
+    return bodies.run_body(await runs.get(caller.tenant, run_id))
 
 
 @operations.add("run.calls", "GET /context/runs/{run_id}/tool-calls")
@@ -216,11 +206,11 @@ async def cancel_run(
     cancels: Cancels,
     caller: CallerDep,
     request_id: RequestId,
-    body: StrictBody[CancelBody] = CancelBody(),  # noqa: B008  # frozen
-) -> AcceptedRequest:
+    body: StrictBody[bodies.CancelBody] = bodies.CancelBody(),  # noqa: B008  # frozen
+) -> bodies.AcceptedRequest:
     """Cancel a run."""
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
-    return AcceptedRequest.of(await cancels.cancel(caller, frame))
+    return bodies.AcceptedRequest.of(await cancels.cancel(caller, frame))
 
 
 async def build_queue(base: Foundation) -> None:

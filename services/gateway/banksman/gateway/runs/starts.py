@@ -27,15 +27,8 @@ from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import creation_id
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.runs import idempotency
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, NewChat, Run, run_body
-from banksman.gateway.runs.idempotency import (
-    RequestIds,
-    StoredRequests,
-    check_content,
-    check_conversation,
-    ids_once,
-    request_key,
-)
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.history import Paths
 from banksman.runtime.failpoints import reach
@@ -54,13 +47,13 @@ class RunStarts:
     backlog: Backlog
     models: ModelNames
 
-    async def send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
+    async def send(self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds) -> Ack:
         """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
         async with self.backlog.starts.place(caller.tenant):
             return await self._send(caller, request, requests)
 
-    async def _send(self, caller: Caller, request: ChatSend, requests: RequestIds) -> Ack:
-        check_content(request.content)
+    async def _send(self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds) -> Ack:
+        idempotency.check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
         assistant = await self.assistants.in_use(caller.tenant, record.assistant)
@@ -88,7 +81,7 @@ class RunStarts:
             await self.backlog.logs.check(caller.tenant)
             await self.backlog.check_signal(caller.tenant, _size(content, settings))
         fresh = {"start": new_run, "run_id": steered or new_run, "message_id": requests.new("m")}
-        ids = await ids_once(requests, caller, request, fresh)
+        ids = await idempotency.ids_once(requests, caller, request, fresh)
         start = StartRun(
             tenant=caller.tenant,
             conversation_id=request.conversation_id,
@@ -151,7 +144,7 @@ class RunCancels:
     async def cancel(self, caller: Caller, request: RunCancel) -> Ack:
         """Store a cancel. It has no effect on a run that has ended."""
         conversation_id = conversation_of(request.run_id)
-        check_conversation(request.conversation_id, conversation_id)
+        idempotency.check_conversation(request.conversation_id, conversation_id)
         # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.
         run = await self.runs.find(caller.tenant, request.run_id)
         if not run.finished_in:
@@ -163,7 +156,7 @@ class RunCancels:
                 reason=request.reason,
                 by=caller.user,
             )
-            await self.queue.signal(signal, request_key(caller, request))
+            await self.queue.signal(signal, idempotency.request_key(caller, request))
         return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
 
 
@@ -195,7 +188,7 @@ class RunsOverHttp:
 
     changes: ConversationChanges
     starts: RunStarts
-    requests: StoredRequests
+    requests: idempotency.StoredRequests
     followed: FollowedRuns
     runs: Runs
 

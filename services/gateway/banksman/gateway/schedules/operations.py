@@ -11,14 +11,8 @@ from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Aud
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
+from banksman.gateway.schedules import models
 from banksman.gateway.schedules.due import DueSchedules, ScheduleStore
-from banksman.gateway.schedules.models import (
-    ComingStarts,
-    ListedSchedule,
-    ReadSchedule,
-    ScheduleBody,
-    ScheduledRun,
-)
 from banksman.gateway.schedules.service import Schedules
 from banksman.gateway.workflows.workflows import Workflows
 
@@ -29,9 +23,9 @@ operations = Operations("schedules")
 
 
 @operations.add("schedule.list", "GET /context/schedules")
-async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[ListedSchedule]:
+async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[models.ListedSchedule]:
     """List the tenant's schedules, oldest first, each with its last run."""
-    return Listing[ListedSchedule](items=await schedules.list(caller))
+    return Listing[models.ListedSchedule](items=await schedules.list(caller))
 
 
 @operations.add(
@@ -42,20 +36,20 @@ async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[Liste
     audit=Audit("schedule.created", DETAILS),
 )
 async def create_schedule(
-    body: StrictBody[ScheduleBody], schedules: Service, caller: CallerDep, request_id: RequestId
-) -> ReadSchedule:
+    body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep, request_id: RequestId
+) -> models.ReadSchedule:
     """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
     return await schedules.create(caller, body, request_id)
 
 
 @operations.add("schedule.coming", "GET /context/schedules/coming")
-async def coming_starts(schedules: Service, caller: CallerDep) -> Listing[ComingStarts]:
+async def coming_starts(schedules: Service, caller: CallerDep) -> Listing[models.ComingStarts]:
     """List when the tenant's schedules start in the next two weeks."""
-    return Listing[ComingStarts](items=await schedules.coming(caller))
+    return Listing[models.ComingStarts](items=await schedules.coming(caller))
 
 
 @operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
-async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> ReadSchedule:
+async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> models.ReadSchedule:
     """Read a schedule with its last runs and their status."""
     return await schedules.get(caller, schedule_id)
 
@@ -64,8 +58,8 @@ async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep)
     "schedule.update", "PUT /context/schedules/{schedule_id}", audit=Audit("schedule.changed", DETAILS)
 )
 async def replace_schedule(
-    schedule_id: str, body: StrictBody[ScheduleBody], schedules: Service, caller: CallerDep
-) -> ReadSchedule:
+    schedule_id: str, body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep
+) -> models.ReadSchedule:
     """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
     return await schedules.replace(caller, schedule_id, body)
 
@@ -84,7 +78,7 @@ async def delete_schedule(schedule_id: str, schedules: Service, caller: CallerDe
 )
 async def run_schedule(
     schedule_id: str, schedules: Service, caller: CallerDep, request_id: RequestId
-) -> ScheduledRun:
+) -> models.ScheduledRun:
     """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
     return await schedules.run(caller, schedule_id, request_id)
 

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from banksman.bus.publish import RunQueue
+from banksman.contracts import registry
 from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.ids import is_token
 from banksman.contracts.messages import Provenance
-from banksman.contracts.registry import (
-    ParsedWorkflow,
-    ParseWorkflow,
-    StartWorkflow,
-    ToolPolicy,
-    WorkflowChecked,
-    WorkflowDefinition,
-)
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
@@ -95,14 +88,14 @@ class WorkflowStarts:
 
 
 def _work(
-    checked: WorkflowChecked,
+    checked: registry.WorkflowChecked,
     request: WorkflowStart,
     caller: Caller,
     ids: Mapping[str, str],
     assistant: Assistant,
     agent: RunSettings | None,
-) -> StartWorkflow:
-    return StartWorkflow(
+) -> registry.StartWorkflow:
+    return registry.StartWorkflow(
         tenant=caller.tenant,
         workflow=checked.workflow.name,
         conversation_id=ids["conversation_id"],
@@ -112,7 +105,7 @@ def _work(
         user=caller.user,
         in_conversation=request.conversation_id,
         traceparent=valid(request.traceparent) or current(),
-        tools=ToolPolicy(
+        tools=registry.ToolPolicy(
             rules=assistant.approval_policy,
             on_reject=assistant.tools.on_reject,
             approvals=assistant.approvals,
@@ -123,7 +116,7 @@ def _work(
     )
 
 
-def _provenance(checked: WorkflowChecked, request: WorkflowStart) -> Provenance:
+def _provenance(checked: registry.WorkflowChecked, request: WorkflowStart) -> Provenance:
     """Return that the workflow wrote its message, of which a person typed the values of the form."""
     if request.provenance.author != "person":
         return request.provenance.model_copy(update={"author": "workflow"})
@@ -164,31 +157,31 @@ class WorkflowTexts:
     workflows: Workflows
     model: OneRequest
 
-    async def parse(self, caller: Caller, text: str, *, model: str | None = None) -> ParsedWorkflow:
+    async def parse(self, caller: Caller, text: str, *, model: str | None = None) -> registry.ParsedWorkflow:
         """Return the form that a text fills, with its missing and invalid fields.
 
         The text is a command (`/name parameter=value`), or plain language, which takes one request to
         `model` (None: that of the default assistant). Raises `BadInput` if no workflow fits.
         """
         if text.lstrip().startswith("/"):
-            return await self.workflows.parse(ParseWorkflow(tenant=caller.tenant, text=text))
+            return await self.workflows.parse(registry.ParseWorkflow(tenant=caller.tenant, text=text))
         listed = await self.workflows.list(caller.tenant)
         chosen = await self._chosen(caller, text, model, listed[:MAX_WORKFLOWS])
         name, parameters = chosen.get("workflow"), chosen.get("parameters")
         if not isinstance(name, str) or name not in {one.name for one in listed}:
             raise BadInput("text", text[:80], "a text that names what a registered workflow does")
         given = cast(dict[str, Any], parameters) if isinstance(parameters, dict) else {}
-        request = ParseWorkflow(tenant=caller.tenant, workflow=name, parameters=given)
+        request = registry.ParseWorkflow(tenant=caller.tenant, workflow=name, parameters=given)
         return (await self.workflows.parse(request)).model_copy(update={"source": "language"})
 
     async def _chosen(
-        self, caller: Caller, text: str, model: str | None, listed: tuple[WorkflowDefinition, ...]
+        self, caller: Caller, text: str, model: str | None, listed: tuple[registry.WorkflowDefinition, ...]
     ) -> dict[str, Any]:
         reply = await self.model.reply(caller, text, _prompt(listed), title="Start a workflow", model=model)
         return _object_in(reply)
 
 
-def _prompt(listed: tuple[WorkflowDefinition, ...]) -> str:
+def _prompt(listed: tuple[registry.WorkflowDefinition, ...]) -> str:
     lines = [
         json.dumps(
             {"name": one.name, "description": one.description, "parameters": one.parameters_schema},

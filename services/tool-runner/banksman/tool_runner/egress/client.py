@@ -13,15 +13,8 @@ from typing import Protocol
 import httpcore
 
 from banksman.contracts.urls import Url, UrlRefused, parse_url
+from banksman.runtime import pinned_network
 from banksman.runtime.addresses import is_public
-from banksman.runtime.pinned_network import (
-    AddressPolicy,
-    HttpErrors,
-    PinnedNetwork,
-    Resolver,
-    connected_url,
-    resolve,
-)
 from banksman.tool_runner.egress.network import (
     ANY_HOST,
     PORTS,
@@ -66,8 +59,8 @@ class Egress:
         *,
         hosts: HostRules | None = None,
         ports: frozenset[int] = PORTS,
-        resolver: Resolver = resolve,
-        address_allowed: AddressPolicy = is_public,
+        resolver: pinned_network.Resolver = pinned_network.resolve,
+        address_allowed: pinned_network.AddressPolicy = is_public,
         ssl_context: ssl.SSLContext | None = None,
         private: Iterable[str] = (),
     ) -> None:
@@ -75,7 +68,7 @@ class Egress:
         self._limits = limits
         self._hosts = hosts or ANY_HOST
         self._ports = ports
-        self._network = PinnedNetwork(resolver, address_allowed)
+        self._network = pinned_network.PinnedNetwork(resolver, address_allowed)
         self.ssl_context = ssl_context or ssl.create_default_context()
         """Verifies the servers of TLS connections."""
         self._private = {
@@ -105,7 +98,7 @@ class Egress:
                 return await client._network.connect_tcp(checked.host, checked.port)
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
-        except (*HttpErrors, OSError, ValueError) as error:
+        except (*pinned_network.HttpErrors, OSError, ValueError) as error:
             raise FetchFailed(_described(error)) from error
 
     def trusts(self, url: Url) -> bool:
@@ -139,12 +132,12 @@ class Egress:
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
-                async with pool.stream("GET", connected_url(url), headers=headers) as response:
+                async with pool.stream("GET", pinned_network.connected_url(url), headers=headers) as response:
                     location = header(response, b"location")
                     if response.status in _REDIRECTS and location:
                         return url.join(location)
                     return await self._read(url, response)
-            except (*HttpErrors, OSError, ValueError) as error:
+            except (*pinned_network.HttpErrors, OSError, ValueError) as error:
                 raise FetchFailed(_described(error)) from error
 
     async def _read(self, url: Url, response: httpcore.Response) -> Fetched:

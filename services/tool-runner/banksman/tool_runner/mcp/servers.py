@@ -9,15 +9,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from banksman.contracts import mcp
 from banksman.contracts.calls import FileReply, FindMcpTools
-from banksman.contracts.mcp import (
-    DiscoverSignIn,
-    HttpServer,
-    McpTarget,
-    McpTransport,
-    RequestToken,
-    ServedTool,
-)
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
@@ -66,7 +59,7 @@ class ListingFailed(Exception):
 
 @dataclass(slots=True)
 class _Call:
-    target: McpTarget
+    target: mcp.McpTarget
     arguments: JsonObject
     run: ToolRun
     secrets: Redaction
@@ -83,13 +76,13 @@ class McpClient:
     egress: Egress
     limits: RunnerLimits
 
-    async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+    async def call(self, target: mcp.McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once, if its description is still the one that an administrator approved."""
         call = _Call(target, arguments, run, Redaction(target.secrets), ConnectionState())
         started_at = time.monotonic()
         try:
             # Only a program, which runs in the workspace, can make it grow.
-            program = not isinstance(target.transport, HttpServer)
+            program = not isinstance(target.transport, mcp.HttpServer)
             watched = within_quota(run, self.limits.sandbox) if program else nullcontext()
             async with asyncio.timeout(run.timeout_s), watched:
                 outcome = await run_until(self._perform(call), run.stop.wait())
@@ -101,8 +94,8 @@ class McpClient:
         return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
 
     async def list_tools(
-        self, transport: McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
-    ) -> tuple[ServedTool, ...]:
+        self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
+    ) -> tuple[mcp.ServedTool, ...]:
         """Return the tools of a server. No error contains a secret of its transport or a text in `hidden`."""
         state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
         run = ToolRun(workspace, LIST_S, Stop())
@@ -146,11 +139,11 @@ class McpClient:
         return await asyncio.to_thread(protocol.outcome_of, result, call.secrets, run.workspace, max_chars)
 
     def _connected(
-        self, transport: McpTransport, run: ToolRun, secrets: Redaction, state: ConnectionState
+        self, transport: mcp.McpTransport, run: ToolRun, secrets: Redaction, state: ConnectionState
     ) -> AbstractAsyncContextManager[Streams]:
         from banksman.tool_runner.mcp.transports import opened, started
 
-        if isinstance(transport, HttpServer):
+        if isinstance(transport, mcp.HttpServer):
             return opened(transport, self.egress, rules_of(run.network), state)
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
@@ -255,13 +248,13 @@ class McpFinder:
             except ListingFailed as error:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 
-    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+    async def sign_in(self, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
         await import_sdk()
         from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 
         authorizations = Authorizations(self.servers.egress)
         try:
-            if isinstance(request, DiscoverSignIn):
+            if isinstance(request, mcp.DiscoverSignIn):
                 return FileReply(authorization=await authorizations.discover(request))
             return FileReply(token=await authorizations.token(request))
         except SignInFailed as error:

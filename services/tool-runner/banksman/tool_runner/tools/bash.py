@@ -23,19 +23,7 @@ from banksman.tool_runner.sandbox.base import (
     Stream,
 )
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.toolbox import (
-    FENCED,
-    OnProgress,
-    ToolOutcome,
-    ToolRun,
-    WorkspaceLocked,
-    continuation,
-    failure,
-    growth_problem,
-    prepare_home,
-    store_output,
-    within_quota,
-)
+from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
@@ -53,24 +41,27 @@ class BashTool:
     """If None, no command may connect, even if its policy allows it."""
     definition = BASH
 
-    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+    async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
         script = str(arguments["command"])
         if refusal := self._refusal(script):
-            return failure("invalid_arguments", refusal)
+            return toolbox.failure("invalid_arguments", refusal)
         timeout_s = min(_timeout(arguments, self.limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         # Before the workspace is measured, so that the command does not count as the one that wrote it.
         if not run.workspace.has_home:
-            await asyncio.to_thread(prepare_home, run)
+            await asyncio.to_thread(toolbox.prepare_home, run)
         try:
-            async with within_quota(run, self.limits.sandbox), self._proxy_session(run) as on_listener:
+            async with (
+                toolbox.within_quota(run, self.limits.sandbox),
+                self._proxy_session(run) as on_listener,
+            ):
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self.sandbox.run(command, on_output=on_output, stop=run.stop)
-        except WorkspaceLocked as locked:
-            return failure("tool_error", f"the command was not run: {locked}")
+        except toolbox.WorkspaceLocked as locked:
+            return toolbox.failure("tool_error", f"the command was not run: {locked}")
         except SandboxUnavailable as error:
-            return failure("unavailable", f"the sandbox could not be started: {error}")
+            return toolbox.failure("unavailable", f"the sandbox could not be started: {error}")
         # A thread only for outputs that may be long: a truncated output is stored as a file of the workspace.
         if outcome.output.total_bytes <= min(SHORT_BYTES, self.limits.max_output_chars):
             ended = self._result(outcome, run.workspace, timeout_s)
@@ -93,7 +84,7 @@ class BashTool:
         return None
 
     @contextlib.asynccontextmanager
-    async def _proxy_session(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
+    async def _proxy_session(self, run: toolbox.ToolRun) -> AsyncGenerator[OnListener | None]:
         if self.proxy is None or not _wants_network(run):
             yield None
             return
@@ -101,7 +92,7 @@ class BashTool:
         async with self.proxy.session(rules_of(run.network), label) as session:
             yield session.listen
 
-    def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
+    def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> toolbox.ToolOutcome:
         # The command owns the directory; with chmod it could have made it unusable for every later call.
         workspace.directory.chmod(OWNER_ONLY)
         shown = outcome.output.shown()
@@ -117,13 +108,13 @@ class BashTool:
             "timed_out": outcome.killed_reason == "timeout",
             "killed_reason": outcome.killed_reason,
         }
-        if whole is not None and (path := store_output(workspace, whole)):
+        if whole is not None and (path := toolbox.store_output(workspace, whole)):
             value |= {"full_output_path": path, "more": _more(outcome, whole, path)}
         error_kind = None
         if outcome.killed_reason is not None:
             error_kind, error = self._killed(outcome.killed_reason, timeout_s, workspace)
             value |= {"error": error, "error_kind": error_kind}
-        return ToolOutcome(
+        return toolbox.ToolOutcome(
             value=value,
             is_error=error_kind is not None,
             error_kind=error_kind,
@@ -140,25 +131,25 @@ class BashTool:
             case "cancelled":
                 return "cancelled", "the command was cancelled; it may have had effects before"
             case "fenced":
-                return "unknown_outcome", FENCED
+                return "unknown_outcome", toolbox.FENCED
             case "output_limit":
                 return "output_limit", f"{killed}: it wrote more than {limits.max_output_bytes} bytes"
             case "memory_limit":
                 return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
-                return "tool_error", f"{killed}: {growth_problem(workspace)}"
+                return "tool_error", f"{killed}: {toolbox.growth_problem(workspace)}"
             case _:
                 assert_never(reason)
 
 
-def _wants_network(run: ToolRun) -> bool:
+def _wants_network(run: toolbox.ToolRun) -> bool:
     return run.network is not None and run.network.commands
 
 
 def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:
     stored = len(whole) if len(whole) < outcome.output.total_bytes else None
     bound = "" if stored is None else f" Only the first {stored} bytes are stored."
-    return f"The middle is omitted.{bound} {continuation(path)}"
+    return f"The middle is omitted.{bound} {toolbox.continuation(path)}"
 
 
 def _timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
@@ -167,7 +158,7 @@ def _timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
     return min(timeout_s, limits.sandbox.max_timeout_s)
 
 
-def _decoded(on_progress: OnProgress) -> OnOutput:
+def _decoded(on_progress: toolbox.OnProgress) -> OnOutput:
     """Report bytes as text without split characters, and at most `MAX_PROGRESS_CHARS` characters."""
     decoders: dict[Stream, codecs.IncrementalDecoder] = {
         "stdout": codecs.getincrementaldecoder("utf-8")("replace"),

@@ -28,15 +28,8 @@ from banksman.tool_runner.sandbox.base import SandboxUnavailable, run_until
 from banksman.tool_runner.sandbox.seccomp import converter_filter
 from banksman.tool_runner.settings import MarkdownLimits, RunnerLimits
 from banksman.tool_runner.tools import page_converter_process as converter_process
+from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.tools.page_converter_process import Order
-from banksman.tool_runner.tools.toolbox import (
-    UTF_8,
-    ToolOutcome,
-    ToolRun,
-    continuation,
-    failure,
-    store_output,
-)
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -61,7 +54,7 @@ _META_CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?+\s*+([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
 )
 _META_BYTES = 2048
-_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
+_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", toolbox.UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +75,26 @@ class WebFetchTool:
         self._max_chars = limits.max_output_chars
         self._pages = PageConverter(limits.markdown)
 
-    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+    async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
         """GET `url`; an HTTP error status is a result with `success` false, not an error of the tool."""
         url = str(arguments["url"])
         try:
             get = self._egress.get(url, timeout_s=run.timeout_s, within=rules_of(run.network))
             fetched = await run_until(get, run.stop.wait())
         except UrlRefused as refused:
-            return failure("denied", f"web_fetch refused {url[:500]}: {_reason(refused)}", url=url)
+            return toolbox.failure("denied", f"web_fetch refused {url[:500]}: {_reason(refused)}", url=url)
         except FetchFailed as failed:
             kind = "timeout" if failed.timed_out else "tool_error"
-            return failure(kind, f"web_fetch of {url[:500]} failed: {_reason(failed)}", url=url)
+            return toolbox.failure(kind, f"web_fetch of {url[:500]} failed: {_reason(failed)}", url=url)
         if fetched is None:
-            return failure("cancelled", "the fetch was cancelled", url=url)
+            return toolbox.failure("cancelled", "the fetch was cancelled", url=url)
         media_type = _media_type(fetched)
         if media_type and not _TEXT_TYPES.fullmatch(media_type):
             return _described(fetched, media_type)
         wants_markdown = arguments.get("format") == "markdown"
         shown = await run_until(self._shown(fetched, run.workspace, wants_markdown), run.stop.wait())
         if shown is None:
-            return failure("cancelled", "the fetch was cancelled", url=url)
+            return toolbox.failure("cancelled", "the fetch was cancelled", url=url)
         if self._is_long(fetched, shown):
             await run.workspace.meter.before_write()
         return await asyncio.to_thread(self._result, fetched, shown, run.workspace)
@@ -114,7 +107,7 @@ class WebFetchTool:
 
     async def _decoded(self, fetched: Fetched, workspace: Workspace) -> _Shown:
         name, note = charset(fetched.content_type, fetched.body), None
-        if name != UTF_8:
+        if name != toolbox.UTF_8:
             try:
                 return _Shown(await self._pages.decode(fetched.body, name, identity=workspace.identity))
             except ConversionFailed as failed:
@@ -135,7 +128,7 @@ class WebFetchTool:
         note = f"The page is incomplete: {' '.join(markdown.warnings)}" if markdown.warnings else None
         return _Shown(markdown.text, is_markdown=True, note=note)
 
-    def _result(self, fetched: Fetched, shown: _Shown, workspace: Workspace) -> ToolOutcome:
+    def _result(self, fetched: Fetched, shown: _Shown, workspace: Workspace) -> toolbox.ToolOutcome:
         text = shown.text
         truncated = self._is_long(fetched, shown)
         value = _facts(fetched) | {"body": text[: self._max_chars], "truncated": truncated}
@@ -144,9 +137,9 @@ class WebFetchTool:
         if shown.note is not None:
             value["note"] = shown.note
         whole = text.encode("utf-8", "replace") if truncated else None
-        if whole is not None and (path := store_output(workspace, whole)):
+        if whole is not None and (path := toolbox.store_output(workspace, whole)):
             value |= {"full_output_path": path, "more": self._more(fetched, text, path)}
-        return ToolOutcome(value=value, truncated=truncated, output=whole)
+        return toolbox.ToolOutcome(value=value, truncated=truncated, output=whole)
 
     def _is_long(self, fetched: Fetched, shown: _Shown) -> bool:
         return fetched.truncated or len(shown.text) > self._max_chars
@@ -154,7 +147,7 @@ class WebFetchTool:
     def _more(self, fetched: Fetched, text: str, path: str) -> str:
         bound = "Only the beginning of the page was fetched." if fetched.truncated else ""
         shown = text[: self._max_chars].encode("utf-8", "replace")
-        rest = continuation(path, len(shown)) if len(text) > self._max_chars else ""
+        rest = toolbox.continuation(path, len(shown)) if len(text) > self._max_chars else ""
         return " ".join(part for part in (bound, rest) if part)
 
 
@@ -168,11 +161,11 @@ def _facts(fetched: Fetched) -> JsonObject:
     }
 
 
-def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
+def _described(fetched: Fetched, media_type: str) -> toolbox.ToolOutcome:
     cut = bool(fetched.body)
     message = f"{media_type[:_MAX_TYPE_CHARS]} is not shown as text"
     value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}
-    return ToolOutcome(value=value, truncated=cut, output=fetched.body or None)
+    return toolbox.ToolOutcome(value=value, truncated=cut, output=fetched.body or None)
 
 
 def _media_type(fetched: Fetched) -> str:
@@ -209,7 +202,7 @@ class PageConverter:
 
     async def convert(self, page: str, *, base_url: str, identity: SandboxIdentity) -> Markdown:
         """Convert a page; raise `ConversionFailed` if it exceeds the limits or the library crashed."""
-        order = self._order(identity, charset=UTF_8, markdown=True, base_url=base_url)
+        order = self._order(identity, charset=toolbox.UTF_8, markdown=True, base_url=base_url)
         return await self._run(order, page.encode("utf-8", "replace"))
 
     async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
@@ -317,4 +310,4 @@ def charset(content_type: str, body: bytes) -> str:
     if not label and (found := _META_CHARSET.search(body[:_META_BYTES])):
         label = found[1].decode("ascii")
     known = webencodings.lookup(label) if len(label) <= _MAX_LABEL_CHARS else None
-    return UTF_8 if known is None else known.name
+    return toolbox.UTF_8 if known is None else known.name

@@ -14,21 +14,7 @@ from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCr
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.messages import BY_AGENT
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.interfaces.a2a.models import (
-    PUSH_NOT_SUPPORTED,
-    TASK_NOT_CANCELABLE,
-    UNSUPPORTED_OPERATION,
-    A2aMessage,
-    ListConfigs,
-    ListTasks,
-    NamedConfig,
-    NamedTask,
-    PushTarget,
-    RpcError,
-    answer_of,
-    content_of,
-    request_id,
-)
+from banksman.gateway.interfaces.a2a import models
 from banksman.gateway.interfaces.a2a.tasks import OWN, TaskUpdates, task
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, OpenRequests
 from banksman.gateway.operation.caller import Caller
@@ -72,28 +58,28 @@ class Methods:
     def dispatcher(self) -> Dispatcher:
         return self.followed.dispatcher
 
-    async def send(self, message: A2aMessage) -> FollowedTask:
+    async def send(self, message: models.A2aMessage) -> FollowedTask:
         return await (self._continue(message) if message.task_id else self._start(message))
 
-    async def subscribe(self, named: NamedTask) -> FollowedTask:
+    async def subscribe(self, named: models.NamedTask) -> FollowedTask:
         found, view = await self._read(named.id)
         if found.finished_at is not None:
-            raise RpcError(UNSUPPORTED_OPERATION, f"task {named.id!r} has ended")
+            raise models.RpcError(models.UNSUPPORTED_OPERATION, f"task {named.id!r} has ended")
         return await self._followed(found, view)
 
     async def get(self, run_id: str, history_length: int | None = None) -> JsonDict:
         """Return a task, with its last `history_length` messages; all messages by default."""
         return await self._task(*await self._read(run_id), history_length)
 
-    async def cancel(self, named: NamedTask) -> JsonDict:
+    async def cancel(self, named: models.NamedTask) -> JsonDict:
         found, _ = await self._read(named.id)
         if found.finished_at is not None:
-            raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
+            raise models.RpcError(models.TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
         frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
         await self.dispatcher.handle(self.caller, frame)
         return await self._task(*await self._read(named.id, CANCEL_WAIT_S))
 
-    async def list(self, wanted: ListTasks) -> JsonDict:
+    async def list(self, wanted: models.ListTasks) -> JsonDict:
         """Return a page of a context's tasks, without artifacts and histories."""
         if not wanted.context_id:
             raise BadInput("contextId", None, "the context whose tasks are listed")
@@ -102,7 +88,7 @@ class Methods:
         )
         of_state = [run for run in found.items if wanted.status in ("", STATES[run.status])]
         start = int(wanted.page_token or 0)
-        size = wanted.page_size or ListTasks().page_size
+        size = wanted.page_size or models.ListTasks().page_size
         page = of_state[start : start + size]
         end = start + len(page)
         return {
@@ -112,18 +98,20 @@ class Methods:
             "totalSize": len(of_state),
         }
 
-    async def _start(self, message: A2aMessage) -> FollowedTask:
-        content = content_of(message)
+    async def _start(self, message: models.A2aMessage) -> FollowedTask:
+        content = models.content_of(message)
         conversation_id = message.context_id
         if not conversation_id:
             creation = ConversationCreate(
-                type="conversation.create", id=f"{request_id(message)}:c", assistant=_assistant(message)
+                type="conversation.create",
+                id=f"{models.request_id(message)}:c",
+                assistant=_assistant(message),
             )
             created = await self.dispatcher.handle(self.caller, creation, title_from=content)
             conversation_id = created.conversation_id or ""
         chat = ChatSend(
             type="chat.send",
-            id=request_id(message),
+            id=models.request_id(message),
             conversation_id=conversation_id,
             content=content,
             provenance=BY_AGENT,
@@ -136,20 +124,20 @@ class Methods:
         submitted = {"id": run.run_id, "contextId": conversation_id, "status": {"state": STATES["queued"]}}
         return FollowedTask(submitted, updates, run)
 
-    async def _continue(self, message: A2aMessage) -> FollowedTask:
+    async def _continue(self, message: models.A2aMessage) -> FollowedTask:
         found, view = await self._read(message.task_id)
         if message.context_id not in ("", found.conversation_id):
             raise BadInput("message.contextId", message.context_id, "the context of the task")
-        answer = answer_of(message, message.task_id, view)
+        answer = models.answer_of(message, message.task_id, view)
         if answer is not None:
             return await self._answered(found, view, answer)
         if found.finished_at is not None:
-            raise RpcError(UNSUPPORTED_OPERATION, f"task {message.task_id!r} has ended")
+            raise models.RpcError(models.UNSUPPORTED_OPERATION, f"task {message.task_id!r} has ended")
         chat = ChatSend(
             type="chat.send",
-            id=request_id(message),
+            id=models.request_id(message),
             conversation_id=found.conversation_id,
-            content=content_of(message),
+            content=models.content_of(message),
             mode="steer",
             provenance=BY_AGENT,
         )
@@ -209,7 +197,7 @@ def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskU
     return TaskUpdates(run_id, conversation_id, OpenRequests.of(view))
 
 
-def _assistant(message: A2aMessage) -> str:
+def _assistant(message: models.A2aMessage) -> str:
     own = message.metadata.get(OWN)
     named = own.get("assistant", "default") if isinstance(own, dict) else "default"
     return check_token(str(named), "message.metadata.banksman.assistant")
@@ -226,7 +214,7 @@ class PushConfigs:
     dispatcher: Dispatcher
     caller: Caller
 
-    async def create(self, task_id: str, config: PushTarget) -> JsonDict:
+    async def create(self, task_id: str, config: models.PushTarget) -> JsonDict:
         """Store a configuration. Only this response has the key with which its messages are signed."""
         receiver = TaskReceiver(
             run_id=task_id, config_id=config.id or new_id("p"), url=config.url, headers=_headers(config)
@@ -234,25 +222,25 @@ class PushConfigs:
         secret: str = await self._request("task_receiver.create", receiver=receiver)
         return {**_config(receiver), "authentication": {"scheme": SIGNATURE, "credentials": secret}}
 
-    async def get(self, named: NamedConfig) -> JsonDict:
+    async def get(self, named: models.NamedConfig) -> JsonDict:
         return _config(await self._request("task_receiver.read", run_id=named.task_id, config_id=named.id))
 
-    async def list(self, wanted: ListConfigs) -> JsonDict:
+    async def list(self, wanted: models.ListConfigs) -> JsonDict:
         found: list[TaskReceiver] = await self._request("task_receiver.list", run_id=wanted.task_id)
         return {"configs": [_config(one) for one in found]}
 
-    async def delete(self, named: NamedConfig) -> JsonDict:
+    async def delete(self, named: models.NamedConfig) -> JsonDict:
         """Delete a configuration; a missing one is no error, by the specification."""
         await self._request("task_receiver.delete", run_id=named.task_id, config_id=named.id)
         return {}
 
     async def _request(self, name: str, **arguments: Any) -> Any:
         if not supports_push(self.dispatcher):
-            raise RpcError(PUSH_NOT_SUPPORTED, "this server sends no push notifications")
+            raise models.RpcError(models.PUSH_NOT_SUPPORTED, "this server sends no push notifications")
         return await self.dispatcher.request(name, self.caller, **arguments)
 
 
-def _headers(config: PushTarget) -> dict[str, str]:
+def _headers(config: models.PushTarget) -> dict[str, str]:
     headers = {"x-a2a-notification-token": config.token} if config.token else {}
     wanted = config.authentication
     if wanted is not None and wanted.credentials:

@@ -12,20 +12,7 @@ from starlette.responses import JSONResponse
 
 from banksman.contracts.events import RunFinished
 from banksman.gateway.feature import Feature
-from banksman.gateway.interfaces.chat_formats.replies import (
-    ChatCompletionWriter,
-    Extension,
-    MessagesWriter,
-    StreamedText,
-    Writer,
-    failure,
-)
-from banksman.gateway.interfaces.chat_formats.requests import (
-    ChatCompletionRequest,
-    ChatFrames,
-    MessagesRequest,
-    read_chat,
-)
+from banksman.gateway.interfaces.chat_formats import replies, requests
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns, run_headers
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import BodyLimit, Operations
@@ -65,7 +52,7 @@ operations = Operations("chat")
 
 @operations.add("chat.openai", "POST /context/chat/completions", body=BodyLimit.LARGE, **OF_OPENAI)
 async def agent_chat_completions(
-    body: StrictBody[ChatCompletionRequest],
+    body: StrictBody[requests.ChatCompletionRequest],
     request: Request,
     followed: Follow,
     caller: CallerDep,
@@ -76,8 +63,8 @@ async def agent_chat_completions(
     A client that disconnects cancels the run. Where calls need approval, the run waits for the decision.
     """
     usage = body.stream_options is not None and body.stream_options.include_usage
-    writer = partial(ChatCompletionWriter, model=body.model, include_usage=usage)
-    chat = read_chat(body, request_id)
+    writer = partial(replies.ChatCompletionWriter, model=body.model, include_usage=usage)
+    chat = requests.read_chat(body, request_id)
     return await _reply(followed, caller, request, chat, writer, stream=body.stream)
 
 
@@ -90,7 +77,7 @@ async def agent_chat_completions(
 )
 @operations.add("chat.anthropic", "POST /context/chat/messages", body=BodyLimit.LARGE, **OF_ANTHROPIC)
 async def agent_messages(
-    body: StrictBody[MessagesRequest],
+    body: StrictBody[requests.MessagesRequest],
     request: Request,
     followed: Follow,
     caller: CallerDep,
@@ -100,8 +87,8 @@ async def agent_messages(
 
     Anthropic's SDKs append `/v1/messages` to their base URL: `…/context/chat` leads them to this endpoint.
     """
-    writer = partial(MessagesWriter, model=body.model)
-    chat = read_chat(body, request_id)
+    writer = partial(replies.MessagesWriter, model=body.model)
+    chat = requests.read_chat(body, request_id)
     return await _reply(followed, caller, request, chat, writer, stream=body.stream)
 
 
@@ -109,8 +96,8 @@ async def _reply(
     followed: FollowedRuns,
     caller: Caller,
     request: Request,
-    chat: ChatFrames,
-    writer: Callable[[Extension], Writer],
+    chat: requests.ChatFrames,
+    writer: Callable[[replies.Extension], replies.Writer],
     *,
     stream: bool,
 ) -> Response:
@@ -122,18 +109,18 @@ async def _reply(
     message = chat.message.model_copy(update={"conversation_id": conversation_id})
     if stream:
         run = await followed.start(caller, message, "final")
-        return run.stream(_events(run, writer(Extension(conversation_id, run.run_id))))
+        return run.stream(_events(run, writer(replies.Extension(conversation_id, run.run_id))))
     run_id = (await dispatcher.handle(caller, message)).run_id or ""
     outcome = await unless_disconnected(request.receive, _outcome(dispatcher, caller, run_id))
     if outcome is None:
         await followed.cancel_abandoned(caller, run_id)
         return Response(status_code=CLIENT_CLOSED)
     headers = run_headers(conversation_id, run_id)
-    if failed := failure(outcome):
+    if failed := replies.failure(outcome):
         # Vendors' SDKs retry a request after a status of 500 or more, and a second run would repeat side
         # effects.
         return JSONResponse(error_body(request.url.path, 400, *failed), 400, headers)
-    return JSONResponse(writer(Extension(conversation_id, run_id)).body(outcome), headers=headers)
+    return JSONResponse(writer(replies.Extension(conversation_id, run_id)).body(outcome), headers=headers)
 
 
 async def _outcome(dispatcher: Dispatcher, caller: Caller, run_id: str) -> EndedRun:
@@ -143,9 +130,9 @@ async def _outcome(dispatcher: Dispatcher, caller: Caller, run_id: str) -> Ended
             return run
 
 
-async def _events(run: FollowedRun, writer: Writer) -> AsyncIterator[bytes]:
+async def _events(run: FollowedRun, writer: replies.Writer) -> AsyncIterator[bytes]:
     yield writer.begin()
-    text = StreamedText()
+    text = replies.StreamedText()
     async for written in run.frames():
         frame: dict[str, Any] = json.loads(written)
         kind, data = frame["type"], frame.get("data", {})
@@ -171,8 +158,8 @@ async def _events(run: FollowedRun, writer: Writer) -> AsyncIterator[bytes]:
     yield writer.error("unavailable", f"The events cannot be followed. Read /context/runs/{run.run_id}.")
 
 
-def _end(writer: Writer, text: StreamedText, outcome: RunFinished) -> bytes:
-    if failed := failure(outcome):
+def _end(writer: replies.Writer, text: replies.StreamedText, outcome: RunFinished) -> bytes:
+    if failed := replies.failure(outcome):
         return writer.error(*failed)
     piece = text.final(outcome)
     return (writer.text(piece) if piece else b"") + writer.end(outcome)

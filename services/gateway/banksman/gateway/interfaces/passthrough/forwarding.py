@@ -16,15 +16,9 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.json_text import check_values
 from banksman.contracts.messages import Usage
 from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.interfaces.passthrough import sse
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
-from banksman.gateway.interfaces.passthrough.sse import (
-    EventReader,
-    UnfinishedStream,
-    error_event,
-    refusal_event,
-    unchanged,
-)
 from banksman.gateway.interfaces.passthrough.upstreams import (
     ForwardedRequest,
     ModelRefused,
@@ -141,7 +135,7 @@ async def _late_events(
     try:
         response = await opening
     except UpstreamUnavailable as error:
-        yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
+        yield sse.error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
         raise BodyCut from error
     finally:
         opening.cancel()
@@ -150,7 +144,7 @@ async def _late_events(
             yield piece
         return
     body = b"".join([piece async for piece in _body(response, dialect, meter)])
-    yield refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
+    yield sse.refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
     raise BodyCut
 
 
@@ -159,7 +153,7 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     """Yield an event stream in complete events, so that an error event never follows a partial one."""
     normalise = response.upstream.normalise and dialect == "openai"
-    reader = EventReader(dialect, ChatNormaliser(model).repaired if normalise else unchanged)
+    reader = sse.EventReader(dialect, ChatNormaliser(model).repaired if normalise else sse.unchanged)
     try:
         async for piece in response.body:
             if complete := reader.complete(piece):
@@ -168,12 +162,12 @@ async def _events(
         if rest := reader.last():
             meter.note_events(rest)
             yield rest
-    except (UpstreamUnavailable, UnfinishedStream) as error:
+    except (UpstreamUnavailable, sse.UnfinishedStream) as error:
         if reader.finished:
             return
         logger.warning("upstream %s: a stream ended before its reply was finished", response.upstream.name)
         status = error.status if isinstance(error, UpstreamUnavailable) else 502
-        yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
+        yield sse.error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
         raise BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status, complete=reader.finished)
