@@ -6,16 +6,16 @@ python -m tools.reference --check   check that the page matches the schemas (par
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools.generated import ROOT, write_or_check
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.contracts import errors, subjects
+from banksman.contracts import errors, subjects, wire
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.routes import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
@@ -174,22 +174,10 @@ def _codes() -> Iterator[str]:
 
 def _subjects() -> Iterator[str]:
     yield from ("", "## Subjects", "", "| subject | for |", "|---|---|")
-    for function in _builders():
-        names = list(inspect.signature(function).parameters)
-        meaning = " ".join((inspect.getdoc(function) or "").split())
-        yield f"| `{_pattern(function, names)}` | {meaning} |"
-
-
-def _builders() -> Iterator[Callable[..., str]]:
-    skipped = {"check_token", "stored", "all_of", "api", "registering_tenant"}
-    for name, function in vars(subjects).items():
-        if inspect.isfunction(function) and not name.startswith("_") and name not in skipped:
-            yield function
-
-
-def _pattern(function: Callable[..., str], names: list[str]) -> str:
-    built = function(*(f"-{name}-" for name in names))
-    return re.sub(r"-(\w+)-", r"{\1}", built)
+    meanings = wire.docstrings_below(ast.parse(inspect.getsource(subjects)))
+    for name, built in vars(subjects).items():
+        if isinstance(built, subjects.Subject) and not name.startswith("_"):
+            yield f"| `{built.pattern}` | {' '.join(meanings[name].split())} |"
 
 
 if __name__ == "__main__":

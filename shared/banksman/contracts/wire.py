@@ -169,11 +169,17 @@ def _of_module(name: str) -> dict[str, dict[str, str]]:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (OSError, TypeError):
         return {}
-    return {node.name: dict(_of_class(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    return {node.name: docstrings_below(node) for node in classes}
 
 
-def _of_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, text in pairwise(node.body):
+def docstrings_below(node: ast.ClassDef | ast.Module) -> dict[str, str]:
+    """Return the docstrings below the annotated names of a class or a module."""
+    return dict(_below(node.body))
+
+
+def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, text in pairwise(body):
         match field, text:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),

@@ -191,7 +191,7 @@ def _run_relayed(tool_servers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
         (subjects.relayed_late_result(), subjects.late_result()),
         *(
-            (subjects.relayed_lease(server, ANY, None), kv_subject(names.RUNNERS, f"{server}.{ANY}"))
+            (subjects.relayed_lease(server, ANY), kv_subject(names.RUNNERS, f"{server}.{ANY}"))
             for server in tool_servers
         ),
     )
@@ -282,7 +282,7 @@ def _tenant_relayed(one: Tenant) -> tuple[tuple[str, str], ...]:
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
         (subjects.relayed_result(TENANT_ACCOUNT, t, ANY), subjects.tool_result(t, ANY)),
         *(
-            (subjects.relayed_lease(server, ANY, t), kv_subject(names.RUNNERS, f"{server}.{t}.{ANY}"))
+            (subjects.tenant_lease(t, server, ANY), kv_subject(names.RUNNERS, f"{server}.{t}.{ANY}"))
             for server in one.tool_servers
         ),
     )
