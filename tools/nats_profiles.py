@@ -15,10 +15,13 @@ from pathlib import Path
 
 from banksman.cli.broker.accounts import MONITORING_VARIABLE, Variable, key_variable, user_names
 from banksman.cli.broker.server import Cluster, Tls, render_config
+from banksman.deployment.users import EXAMPLE_SERVER
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"
 SCALED = ("r1", "r2")
 """Ids of the runners of deploy/docker/compose.scaled.yaml."""
+TOOL_SERVERS = (EXAMPLE_SERVER,)
+"""Tool servers whose tools the models of all tenants may call."""
 STORE_DIR = "/data"
 TLS_DIR = "/etc/banksman/tls"
 """Directory of each server's own `server.crt` and `server.key`, and of the common `ca.crt`."""
@@ -88,7 +91,10 @@ def _rendered(
     runners: tuple[str, ...], name: str = "nats", tls: Tls | None = None, cluster: Cluster | None = None
 ) -> str:
     return render_config(
-        {user: Variable(key_variable(user)) for user in user_names(runners=runners)},
+        {
+            user: Variable(key_variable(user))
+            for user in user_names(runners=runners, tool_servers=TOOL_SERVERS)
+        },
         port=CLIENT_PORT,
         host="0.0.0.0",
         http_port=MONITORING_PORT,
@@ -100,6 +106,7 @@ def _rendered(
         tls=tls,
         cluster=cluster,
         runners=runners,
+        tool_servers=TOOL_SERVERS,
     )
 
 

@@ -4,6 +4,7 @@ Containers need an engine. Here each service is a process with addresses of this
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Generator
@@ -20,6 +21,8 @@ from tests.support.paths import ROOT
 from tests.support.polling import wait_until
 
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
+
+WEATHER = "get_current_weather"
 
 
 class Deployment:
@@ -97,6 +100,30 @@ def test_service_becomes_ready_with_its_compose_settings(
 
     with started(deployment.command(service), variables):
         wait_for(f"http://127.0.0.1:{health}/readyz")
+
+
+def test_every_tenant_is_offered_the_weather_tool(deployment: Deployment, tmp_path: Path) -> None:
+    """R59, R60, R61: the services of the file register it, and no variable is needed for that."""
+    health, port = free_port(), deployment.ports["8080"]
+    listens = {"HOST": "127.0.0.1", "PORT": str(port), "HEALTH_PORT": str(health)}
+    own = {
+        "gateway": {f"BANKSMAN_GATEWAY__{name}": value for name, value in listens.items()},
+        "agent": {"BANKSMAN_AGENT__HEALTH_PORT": str(free_port())},
+        "workflows": {"BANKSMAN_WORKFLOWS__HEALTH_PORT": str(free_port())},
+    }
+
+    def is_offered() -> bool:
+        with contextlib.suppress(URLError, ConnectionError), urlopen(f"{url}/{WEATHER}") as response:
+            found = json.load(response)
+            return found["available"] and found["tenant"] is None and found["owner"] == "weather"
+        return False
+
+    url = f"http://127.0.0.1:{port}/context/tools"
+    with contextlib.ExitStack() as stack:
+        for service, settings in own.items():
+            variables = {"BANKSMAN_DATA_DIR": str(tmp_path / service), **deployment.environment(service)}
+            stack.enter_context(started(deployment.command(service), variables | settings))
+        wait_until(is_offered, WAIT_TIMEOUT_S)
 
 
 def test_model_server_responds_at_the_url_of_the_other_services(deployment: Deployment) -> None:

@@ -380,8 +380,9 @@ def test_seeds_are_created_once_and_readable_by_their_owner_only(tmp_path: Path)
 def test_deployed_configuration_equals_the_tested_one() -> None:
     """`deploy/nats/nats.conf` has the same permissions, with keys from the server's environment."""
     deployed = ROOT / "deploy" / "nats" / "nats.conf"
-    variables = {user: Variable(key_variable(user)) for user in user_names()}
-    assert "tenant-" not in "".join(user_names()) and Tenant("x").user == "tenant-x"
+    offered: dict[str, Any] = {"tool_servers": (users.EXAMPLE_SERVER,)}
+    variables = {user: Variable(key_variable(user)) for user in user_names(**offered)}
+    assert "tenant-" not in "".join(variables) and Tenant("x").user == "tenant-x"
     rendered = render_config(
         variables,
         port=4222,
@@ -391,5 +392,6 @@ def test_deployed_configuration_equals_the_tested_one() -> None:
         http_path=MONITORING_VARIABLE,
         store_dir="/data",
         budget=None,
+        **offered,
     )
     assert deployed.read_text(encoding="utf-8").endswith(rendered)

@@ -168,4 +168,12 @@ MUTANTS = (
         "    if nats is None or nats:\n        return\n    from banksman.workflows.example_tools",
         SCENARIOS + "test_the_weather_tool_is_registered_when_the_system_starts",
     ),
+    Mutant(
+        "R61",
+        "a deployment in containers does not register the weather tool",
+        "services/workflows/banksman/workflows/settings.py",
+        "if seed.exists() else None",
+        "if False else None",
+        "tests/cli/test_deployment.py::test_every_tenant_is_offered_the_weather_tool",
+    ),
 )

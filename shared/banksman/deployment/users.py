@@ -33,6 +33,8 @@ GATEWAY_FILES: Final = "gateway-files"
 AGENT_FILES: Final = "agent-files"
 OPERATOR_FILES: Final = "operator-files"
 SYSTEM: Final = "system"
+EXAMPLE_SERVER: Final = "weather"
+"""Id of the tool server of the mock weather tool, which the workflows service runs."""
 
 _BUCKETS = (
     names.TOOLS,

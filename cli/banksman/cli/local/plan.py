@@ -169,7 +169,7 @@ class Plan:
 
     def _example_tools(self) -> dict[str, str]:
         if not self.settings.local.example_tools:
-            return {}
+            return {"BANKSMAN_WORKFLOWS__EXAMPLE_TOOLS": "false"}
         return self._connection("BANKSMAN_WORKFLOWS__EXAMPLE_TOOLS__", LOCAL.user)
 
     def _gateway(self) -> dict[str, str]:

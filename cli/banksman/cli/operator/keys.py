@@ -38,7 +38,7 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
     its own key and directory.
     """
     public: dict[str, str] = {}
-    for user in user_names(runners=runners):
+    for user in user_names(runners=runners, tool_servers=(users.EXAMPLE_SERVER,)):
         public |= generate_keys(directory / _service_of(user), [user])
     _share_signing_key(directory)
     server = directory / "nats"
@@ -90,7 +90,8 @@ def _text(config: Path) -> str:
 
 
 def _service_of(user: str) -> str:
-    return users.OPERATOR if user == users.SYSTEM else user.removesuffix("-files")
+    folders = {users.SYSTEM: users.OPERATOR, users.tool_server(users.EXAMPLE_SERVER).name: users.WORKFLOWS}
+    return folders.get(user, user.removesuffix("-files"))
 
 
 def _share_signing_key(directory: Path) -> None:

@@ -82,7 +82,7 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         reports = ProgressReports(worker.ports, worker.registry)
         router = workflow_router(worker.registry, Forms(worker.schemas), reports, worker.tools)
         await stack.enter_async_context(ControlPlane(bus, router))
-        await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
+        await _enter_example_tools(stack, settings.example_tools, process.health)
         process.ready()
         await serve(bus, worker, settings.workflows, slots, process.stop)
 

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from banksman.bus.connection import NatsSettings
+from banksman.deployment.users import EXAMPLE_SERVER
 from banksman.sdk import RemoteError, ToolServer, tool
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,6 @@ async def serve_example_tools(nats: NatsSettings) -> None:
         Unavailable: NATS or the registry cannot be reached.
     """
     try:
-        await ToolServer("weather", (get_current_weather,), nats=nats, drain_s=0.0).serve()
+        await ToolServer(EXAMPLE_SERVER, (get_current_weather,), nats=nats, drain_s=0.0).serve()
     except RemoteError as refused:
         logger.warning("the example tools are not served: %s", refused)
