@@ -198,8 +198,8 @@ MUTANTS = (
         "R99",
         "an unknown finish reason is not logged",
         AGENT + "protocols/base.py",
-        '    _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason or reason)\n',
-        "",
+        "    log_unexpected(reply)\n    match reason:\n",
+        "    match reason:\n",
         NATIVE + "test_an_unexpected_finish_reason_is_logged_and_the_content_returned",
     ),
     Mutant(

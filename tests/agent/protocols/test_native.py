@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from structlog.testing import capture_logs
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
-    FALLBACK_TEXT,
     Final,
     ModelReply,
     ModelRequest,
@@ -23,6 +24,10 @@ PROTOCOL = protocol_for("native")
 BASH = ToolDefinition(name="bash", description="Runs a command.")
 OWN = BASH.model_copy(update={"input_schema": {"type": "object", "properties": {"terminate": {}}}})
 LAST = BASH.model_copy(update={"terminate": True})
+
+
+UNFINISHED = "I encountered an issue and could not finish the answer."
+WITHHELD = "I encountered an issue: the model's provider withheld the answer."
 
 
 def calls_of(
@@ -82,9 +87,23 @@ def test_malformed_arguments_fail_one_call_and_keep_the_others(written: str, rul
     assert (good.arguments, good.arguments_error) == ({}, None)
 
 
-@pytest.mark.parametrize("reason", ["stop", "tool_calls", "length"])
-def test_calls_are_read_for_finish_reasons_stop_tool_calls_and_length(reason: FinishReason) -> None:
-    assert len(calls_of(RawCall("a", "bash", "{}"), finish_reason=reason).calls) == 1
+@pytest.mark.parametrize("reason", get_args(FinishReason))
+def test_complete_calls_are_read_for_every_finish_reason(reason: FinishReason) -> None:
+    """R99."""
+    with capture_logs() as logs:
+        reading = calls_of(RawCall("a", "bash", "{}"), text="Look.", finish_reason=reason)
+
+    assert (reading.text, len(reading.calls)) == ("Look.", 1)
+    expected = reason in ("stop", "tool_calls")
+    assert [line["event"] for line in logs] == ([] if expected else ["unexpected finish reason"])
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "unknown"])
+def test_calls_that_may_be_cut_are_left_out(reason: FinishReason) -> None:
+    cut, whole = RawCall("b", "bash", '{"command": "l'), RawCall("a", "bash", '{"command": "ls"}')
+
+    assert [call.provider_call_id for call in calls_of(whole, cut, finish_reason=reason).calls] == ["a"]
+    assert isinstance(PROTOCOL.read(ModelReply(text="x", calls=(cut,), finish_reason=reason)), Final)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +111,12 @@ def test_calls_are_read_for_finish_reasons_stop_tool_calls_and_length(reason: Fi
     [
         (ModelReply(text="Done.", finish_reason="stop"), "Done."),
         (ModelReply(text="Don", finish_reason="length"), "Don"),
-        (ModelReply(text=None, finish_reason="unknown"), FALLBACK_TEXT),
+        (ModelReply(text=None, finish_reason="unknown"), UNFINISHED),
         (ModelReply(text="Half", finish_reason="unknown"), "Half"),
-        (ModelReply(text=None, finish_reason="tool_calls"), FALLBACK_TEXT),
-        (ModelReply(text=None, calls=(RawCall("a", "bash", "{}"),), finish_reason="unknown"), FALLBACK_TEXT),
+        (ModelReply(text=None, finish_reason="tool_calls"), UNFINISHED),
+        (ModelReply(text=None, finish_reason="length"), UNFINISHED),
+        (ModelReply(text=None, finish_reason="content_filter"), WITHHELD),
+        (ModelReply(text=None, calls=(RawCall("a", "bash", "{"),), finish_reason="unknown"), UNFINISHED),
     ],
 )
 def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
@@ -104,7 +125,8 @@ def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
         reading = PROTOCOL.read(reply)
 
     expected = reply.finish_reason == "stop"
-    assert [line["event"] for line in logs] == ([] if expected else ["unexpected finish reason"])
+    events = [line["event"] for line in logs if line["event"] != "malformed tool arguments"]
+    assert events == ([] if expected else ["unexpected finish reason"])
     assert isinstance(reading, Final)
     assert reading.text == text
 

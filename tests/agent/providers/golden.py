@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,5 +25,7 @@ def golden(name: str, found: Any) -> Any:
 
 
 def plain(reply: ModelReply) -> dict[str, Any]:
-    """Return a reply as JSON."""
-    return json.loads(json.dumps(asdict(reply) | {"usage": reply.usage.model_dump()}))
+    """Return a reply as JSON, without its notices."""
+    fields = asdict(replace(reply, notices=())) | {"usage": reply.usage.model_dump()}
+    del fields["notices"]
+    return json.loads(json.dumps(fields))

@@ -69,7 +69,9 @@ async def upstream(
         await runner.cleanup()
 
 
-async def complete(base_url: str, times: int = 1, **settings: object) -> ModelReply:
+async def complete(
+    base_url: str, times: int = 1, deltas: Shown | None = None, **settings: object
+) -> ModelReply:
     """Send the same request one after another over one provider; return the last reply."""
     fields = {"openai_base_url": base_url, "max_attempts": 1, "max_wait_s": 0, **settings}
     providers = Providers(ProviderSettings.model_validate(fields))
@@ -77,7 +79,9 @@ async def complete(base_url: str, times: int = 1, **settings: object) -> ModelRe
         request = ModelRequest("m", "", (user("go"),), ())
         for _ in range(times - 1):
             await providers.choose("openai:m")[0].complete(request, deltas=Shown(), deadline_s=30)
-        return await providers.choose("openai:m")[0].complete(request, deltas=Shown(), deadline_s=30)
+        return await providers.choose("openai:m")[0].complete(
+            request, deltas=deltas or Shown(), deadline_s=30
+        )
     finally:
         await providers.close()
 

@@ -157,12 +157,16 @@ def truncated_text(text: str) -> str:
     return text[: MAX_REPLY_CHARS - len(_CUT_NOTE)] + _CUT_NOTE
 
 
+def log_unexpected(reply: ModelReply) -> None:
+    _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason or reply.finish_reason)
+
+
 def final_reply(reply: ModelReply) -> Final:
     """Read a reply without calls, for every finish reason (R90, R99)."""
     text, reason = truncated_text(reply.text or ""), reply.finish_reason
     if reason == "stop":
         return Final(text, "stop")
-    _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason or reason)
+    log_unexpected(reply)
     match reason:
         case "length":
             return Final(text or FALLBACK_TEXT, "length")

@@ -19,6 +19,7 @@ from banksman.agent.protocols.base import (
     RequestedCalls,
     final_reply,
     flatten,
+    log_unexpected,
     prose_call,
     truncated_text,
 )
@@ -48,14 +49,19 @@ class Native:
         return replace(request, messages=messages, tools=tools)
 
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
-        """Return the calls if the model stopped for them, else the final text (R90, R91, R99).
+        """Return the calls if there are any, else the final text (R90, R91, R99).
 
-        Compatible servers report `stop` for replies with calls, so `stop` does not exclude calls.
+        Compatible servers report any finish reason for replies with calls, so none excludes calls. For a
+        reason that may have cut the reply, only complete calls count.
         """
-        if not reply.calls or reply.finish_reason in ("content_filter", "unknown"):
-            return final_reply(reply)
-        extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         calls = tuple(_read_call(call) for call in reply.calls)
+        if reply.finish_reason in ("content_filter", "unknown"):
+            calls = tuple(call for call in calls if call.name and call.arguments is not None)
+        if not calls:
+            return final_reply(reply)
+        if reply.finish_reason not in ("stop", "tool_calls"):
+            log_unexpected(reply)
+        extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         own = tuple(_without_terminate(call, extended) for call in calls)
         return RequestedCalls(truncated_text(reply.text or "") or None, own)
 

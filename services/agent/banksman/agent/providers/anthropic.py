@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,14 @@ from banksman.agent.providers.collect import (
     well_formed,
 )
 from banksman.agent.providers.profiles import profile_of
-from banksman.agent.providers.streams import IDENTITY, beginning, check_head, events_in, with_pieces
+from banksman.agent.providers.streams import (
+    IDENTITY,
+    beginning,
+    check_head,
+    events_in,
+    json_event,
+    with_pieces,
+)
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
@@ -143,9 +149,9 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         ) as stream:
             # The SDK's own decoder holds an event of any size.
             async for data in events_in(self.name, stream.response.aiter_raw()):
-                event = as_object(json.loads(data))
-                if event.get("type") == "error":
-                    raise self._stream_fault(as_object(event.get("error")))
+                event = json_event(data)
+                if error := as_object(event.get("error")):
+                    raise self._stream_fault(error)
                 await reader.take(event)
                 if reader.full:
                     break
@@ -248,8 +254,13 @@ class AnthropicReplyReader:
             case "text":
                 await self._builder.add_text(as_text(block.get("text")))
             case "tool_use":
-                # The input arrives in later fragments. Here it is always an empty object.
-                self._builder.add_call(index, id=as_text(block.get("id")), name=as_text(block.get("name")))
+                # Anthropic sends the input in later fragments, some compatible servers here.
+                self._builder.add_call(
+                    index,
+                    id=as_text(block.get("id")),
+                    name=as_text(block.get("name")),
+                    arguments=as_object(block.get("input")) or None,
+                )
             case "thinking":
                 text = as_text(block.get("thinking"))
                 self._thinking[index] = _Thinking([text], [as_text(block.get("signature"))])

@@ -199,7 +199,7 @@ class BackboardReplyReader:
     def _take_calls(self, event: JsonObject) -> None:
         self.run_id = well_formed(as_text(event.get("run_id"))) or None
         for index, call in enumerate(as_list(event.get("tool_calls"))):
-            self._builder.add_function_call(index, as_object(call))
+            self._builder.add_function_call(as_object(call), index)
 
     def _end(self, reason: FinishReason, event: JsonObject) -> None:
         self._finish_reason = reason

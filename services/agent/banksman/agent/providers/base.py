@@ -7,8 +7,10 @@ withdraw the text of a failed attempt that clients have already received.
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -146,6 +148,9 @@ _WAIT_REASONS: Mapping[int | None, WaitReason] = {
 _MAY_BE_BILLED = frozenset({504, 524})
 """Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
 _MAX_MESSAGE_CHARS = 500
+_PAGE = re.compile(r"<!doctype|<html", re.IGNORECASE)
+_MARKUP = re.compile(r"<(?:script|style)\b[^<]*(?:<(?!/(?:script|style))[^<]*)*|<[^<>]*>?", re.IGNORECASE)
+"""Tags, and scripts and styles with their content."""
 _OPTION_WORDS = {
     "response_schema": (
         "response_format",
@@ -177,7 +182,7 @@ class TransientFault(Exception):
         reason: WaitReason | None = None,
     ) -> None:
         """`reason` is by default that of the status."""
-        self.message = redacted(message)[:_MAX_MESSAGE_CHARS]
+        self.message = shown_reason(message)
         self.status = status
         self.retry_after_s = retry_after_s
         self.reason: WaitReason = reason or _WAIT_REASONS.get(status, "failed")
@@ -345,8 +350,15 @@ def status_fault(
         transient = headers["x-should-retry"] == "true"
     if transient:
         return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
-    text = redacted(message)[:_MAX_MESSAGE_CHARS]
+    text = shown_reason(message)
     return ProviderFailed(provider, text, status=status, unavailable=status in _MAY_BE_BILLED)
+
+
+def shown_reason(message: str) -> str:
+    """Return the message of a server without secrets and in at most 500 characters, a page as its text."""
+    if _PAGE.search(message):
+        message = html.unescape(" ".join(_MARKUP.sub(" ", message).split()))
+    return redacted(message)[:_MAX_MESSAGE_CHARS]
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply, RawCall
+from banksman.agent.protocols.base import MAX_NAME_CHARS, MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import MAX_TOKENS, Usage
@@ -25,6 +26,9 @@ fit into one commit."""
 _CALL_CHARS = 64
 """Characters that each call counts in addition to its arguments."""
 
+_MAX_CHECKS = 16
+"""Maximum number of times that the arguments of a call are parsed while they arrive."""
+
 _CHARS_PER_TOKEN = 4
 
 MAX_REASONING_CHARS = 1024 * 1024
@@ -40,11 +44,43 @@ class _Call:
     name: str = ""
     written: list[str] = field(default_factory=list[str])
     parsed: JsonObject | None = None
+    checks: int = 0
+
+    def add(self, name: str, arguments: str | JsonObject | None) -> None:
+        if len(self.name) < MAX_NAME_CHARS:
+            self.name = _joined(self.name, name)
+        if isinstance(arguments, dict) and self.parsed is None:
+            self.parsed = arguments
+        elif arguments is not None:
+            self.written.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+    def is_complete(self) -> bool:
+        """Return whether the arguments so far are an object; False after `_MAX_CHECKS` calls."""
+        if self.parsed is not None:
+            return True
+        if not self.written or not self.written[-1].rstrip().endswith("}") or self.checks >= _MAX_CHECKS:
+            return False
+        self.checks += 1
+        try:
+            return isinstance(json.loads("".join(self.written)), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def repeats(self, name: str, arguments: object) -> bool:
+        return name == self.name and arguments in (self.parsed, "".join(self.written))
 
     def raw(self) -> RawCall:
         written = without_secrets("".join(self.written))
         arguments = written if self.parsed is None else content_without_secrets(self.parsed)
+        if self.parsed is not None and written.strip():
+            # Written twice: the tool protocol accepts them if they are equal.
+            arguments = json.dumps(arguments) + written
         return RawCall(well_formed(self.id or "") or None, well_formed(self.name), arguments)
+
+
+def _joined(name: str, piece: str) -> str:
+    """Return a name with its next piece; some servers repeat all of it so far."""
+    return piece if piece.startswith(name) else name + piece
 
 
 class ReplyBuilder:
@@ -57,6 +93,9 @@ class ReplyBuilder:
         self._calls: dict[int, _Call] = {}
         self.last_call = -1
         """The highest index of a call, including calls that are left out; -1 if there is no call."""
+        self._latest: dict[int | None, int] = {}
+        """The newest call of each index that a server uses; that of None is the newest call of the reply."""
+        self._of_ids: dict[tuple[int | None, str], int] = {}
         self._chars = 0
         self._reasoning_chars = 0
 
@@ -89,33 +128,56 @@ class ReplyBuilder:
         name: str | None = None,
         arguments: str | JsonObject | None = None,
     ) -> None:
-        """Add a fragment of a call. The first id and name count, because some servers repeat them."""
+        """Add a fragment of a call. The first id counts, because some servers repeat it."""
         # Counted also for a call that is left out, so that an endless stream of calls is cut.
         self._chars += _CALL_CHARS if index > self.last_call else 1
-        self._chars += len(arguments) if isinstance(arguments, str) else 0
+        self._chars += len(name or "") + (len(arguments) if isinstance(arguments, str) else 0)
         self.last_call = max(self.last_call, index)
         if index not in self._calls and len(self._calls) >= MAX_CALLS:
             return
         call = self._calls.setdefault(index, _Call())
         call.id = call.id or id
-        call.name = call.name or name or ""
-        match arguments:
-            case None:
-                pass
-            case str():
-                call.written.append(arguments)
-            case dict():
-                call.parsed = arguments
+        call.add(name or "", arguments)
 
-    def add_function_call(self, index: int, call: dict[str, Any]) -> None:
-        """Add a fragment of a call in OpenAI's format."""
+    def add_function_call(self, call: dict[str, Any], number: int | None = None) -> None:
+        """Add a call or a fragment of a call in OpenAI's format; without a number it is found out."""
         function = as_object(call.get("function"))
-        arguments = function.get("arguments")
-        self.add_call(
-            index,
-            id=as_text(call.get("id")),
-            name=as_text(function.get("name")),
-            arguments=as_object(arguments) or as_text(arguments),
+        id, name = as_text(call.get("id")), as_text(function.get("name"))
+        arguments = as_object(function.get("arguments")) or as_text(function.get("arguments"))
+        if number is None:
+            number = self._number_of(call.get("index"), id, name, arguments)
+        self.add_call(number, id=id, name=name, arguments=arguments or None)
+
+    def _number_of(self, index: object, id: str, name: str, arguments: object) -> int:
+        """Return the number of the call that a fragment belongs to.
+
+        Servers omit index or id, give all parallel calls the index 0, or each fragment a new id.
+        """
+        place = index if isinstance(index, int) else None
+        if id and (place, id) in self._of_ids:
+            return self._of_ids[place, id]
+        number = self._latest.get(place, -1)
+        call = self._calls.get(number)
+        if call is None:
+            begins = True
+        elif id and call.id and id != call.id:
+            begins = bool(name) or not arguments
+        else:
+            begins = bool(name) and call.is_complete() and not call.repeats(name, arguments)
+        if begins:
+            number = self.last_call + 1
+            if id and len(self._of_ids) < MAX_CALLS:
+                self._of_ids[place, id] = number
+            if place is None or len(self._latest) < MAX_CALLS:
+                self._latest[place] = number
+        self._latest[None] = number
+        return number
+
+    @property
+    def has_complete_calls(self) -> bool:
+        """True if there are calls, and each has one object or no text as its arguments."""
+        return bool(self._calls) and all(
+            call.is_complete() or not call.written for call in self._calls.values()
         )
 
     def has_call(self, index: int) -> bool:

@@ -12,6 +12,7 @@ from banksman.agent.providers.base import DeltaSink, RetryingProvider, Transient
 from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens
 from banksman.agent.providers.openai_request import body
 from banksman.agent.providers.profiles import profile_of
+from banksman.agent.providers.streams import END_FIELD
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
@@ -62,6 +63,8 @@ class OpenAIReplyReader:
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
         self._finish_reason = ""
+        self._ended = False
+        """True after the event that ends a stream."""
         self._usage: dict[str, Any] = {}
         self._reasoning_field = ""
 
@@ -70,14 +73,19 @@ class OpenAIReplyReader:
         return self._builder.full
 
     async def take(self, fields: dict[str, Any]) -> None:
+        self._ended = END_FIELD in fields
         self._usage = as_object(fields.get("usage")) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
+            self._usage = as_object(choice.get("usage")) or self._usage
             self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
-            await self._take_delta(as_object(choice.get("delta")))
+            # Some servers reply with the whole message, although a stream was requested.
+            await self._take_delta(as_object(choice.get("delta")) or as_object(choice.get("message")))
 
     def reply(self) -> ModelReply:
-        """Return the reply; raise `TransientFault` if the stream ended without a finish reason."""
+        """Return the reply; raise `TransientFault` if the stream ended before the reply was complete."""
         reason = self._finish_reason
+        if not reason and self._ended and self._builder.has_complete_calls:
+            reason = "tool_calls"
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
         field, finish_reason = self._reasoning_field, _FINISH_REASONS.get(reason, "unknown")
@@ -85,23 +93,21 @@ class OpenAIReplyReader:
         return self._builder.reply(finish_reason, reason, _usage(self._usage), state)
 
     async def _take_delta(self, delta: dict[str, Any]) -> None:
-        await self._builder.add_text(as_text(delta.get("content")) or as_text(delta.get("refusal")))
+        content = delta.get("content")
+        await self._builder.add_text(as_text(content) or as_text(delta.get("refusal")))
+        for part in map(as_object, as_list(content)):
+            await self._builder.add_text(as_text(part.get("text")))
+            # https://docs.mistral.ai/capabilities/reasoning: the thinking is a list of parts itself.
+            for thought in map(as_object, as_list(part.get("thinking"))):
+                await self._builder.add_reasoning(as_text(thought.get("text")))
         for call in map(as_object, as_list(delta.get("tool_calls"))):
-            self._builder.add_function_call(self._index(call), call)
+            self._builder.add_function_call(call)
         for field in _REASONING_FIELDS:
             piece = as_text(delta.get(field))
             if piece:
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return
-
-    def _index(self, call: dict[str, Any]) -> int:
-        """Return the call's index; without one, a fragment with an id starts the next call."""
-        index = call.get("index")
-        if isinstance(index, int):
-            return index
-        last = self._builder.last_call
-        return last + 1 if call.get("id") or last < 0 else last
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

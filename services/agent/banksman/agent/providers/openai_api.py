@@ -16,9 +16,16 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
+from banksman.agent.providers.base import ProviderSettings, TransientFault, shown_reason, status_fault
 from banksman.agent.providers.collect import as_list, as_object, as_text
-from banksman.agent.providers.streams import IDENTITY, MAX_ERROR_BYTES, check_head, events_in
+from banksman.agent.providers.streams import (
+    END_FIELD,
+    IDENTITY,
+    MAX_ERROR_BYTES,
+    check_head,
+    events_in,
+    json_event,
+)
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.tracing import outgoing
@@ -29,7 +36,7 @@ _LASTING_CODES = frozenset({"context_length_exceeded", "content_filter"})
 _END_S = 0.1
 """Seconds to wait for the end of a stream after the last event."""
 
-_END = b"[DONE]"
+_END = END_FIELD.encode()
 """The data of the last event of a stream."""
 
 
@@ -75,6 +82,7 @@ class OpenAIApi:
                     raise await self._refusal(response)
                 async for data in events_in(self._provider, response.content.iter_any()):
                     if data.startswith(_END):
+                        yield {END_FIELD: True}
                         await _read_to_end(response.content)
                         return
                     yield self._chunk(data)
@@ -101,12 +109,9 @@ class OpenAIApi:
         )
 
     def _chunk(self, data: bytes) -> dict[str, Any]:
-        try:
-            chunk = as_object(json.loads(data))
-        except (ValueError, RecursionError) as error:
-            raise TransientFault(f"the stream broke off: {error}") from error
-        if chunk.get("error"):
-            raise self._stream_fault(chunk["error"])
+        chunk = json_event(data)
+        if error := chunk.get("error") or (chunk if chunk.get("object") == "error" else None):
+            raise self._stream_fault(error)
         return chunk
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
@@ -114,15 +119,17 @@ class OpenAIApi:
         message = f"{response.status} {response.reason or ''}".rstrip()
         if text := _text_of(error):
             message = f"{message}: {text}"
-        if error.get("code") in _LASTING_CODES:
-            return ProviderFailed(self._provider, message, status=response.status)
+        if as_text(error.get("code")) in _LASTING_CODES:
+            return ProviderFailed(self._provider, shown_reason(message), status=response.status)
         return status_fault(self._provider, response.status, message, {**_delay(error), **response.headers})
 
     def _stream_fault(self, error: object) -> Exception:
-        fields = as_object(error)
-        message = _text_of(fields) or as_text(error) or "an error in the stream"
-        if fields.get("type") in _LASTING_TYPES or fields.get("code") in _LASTING_CODES:
-            return ProviderFailed(self._provider, message)
+        fields = {**as_object(error), "message": _message_in(error)}
+        message, status = _text_of(fields) or "an error in the stream", fields.get("code")
+        if isinstance(status, int) and 400 <= status < 600:
+            return status_fault(self._provider, status, f"{status}: {message}", _delay(fields))
+        if as_text(fields.get("type")) in _LASTING_TYPES or as_text(status) in _LASTING_CODES:
+            return ProviderFailed(self._provider, shown_reason(message))
         return TransientFault(message)
 
 
@@ -152,13 +159,21 @@ def _delay(error: dict[str, Any]) -> dict[str, str]:
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
-    """Return the error object of a refusal; for any other body, an object with its text as the message."""
+    """Return the error object of a refusal; without one, an object with the whole text as its message."""
+    text = body.decode("utf-8", "replace").strip()
     try:
-        fields = as_object(json.loads(body))
-    except (ValueError, RecursionError):
-        return {"message": body.decode("utf-8", "replace").strip()}
-    error = fields.get("error", fields)
-    return {"message": error} if isinstance(error, str) else as_object(error)
+        fields = json_event(body)
+    except TransientFault:
+        return {"message": text}
+    error = fields.get("error") or fields
+    return {**as_object(error), "message": _message_in(error) or text}
+
+
+def _message_in(error: object) -> str:
+    """Return the sentence of an error, in whichever field a server writes it."""
+    fields = as_object(error)
+    named = (fields.get(name) for name in ("message", "detail", "msg", "error"))
+    return as_text(error) or next((text for text in map(as_text, named) if text), "")
 
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:

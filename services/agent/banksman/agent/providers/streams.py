@@ -6,11 +6,12 @@ A server may send what it wants as fast as it can. What it compressed is refused
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
-from banksman.agent.providers.base import TransientFault
+from banksman.agent.providers.base import TransientFault, shown_reason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.json_text import MAX_VALUES, has_more_values
 
@@ -22,6 +23,8 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 """Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
 MAX_ERROR_BYTES = 64 * 1024
 """Maximum bytes to read of the body of a refusal."""
+END_FIELD = "[DONE]"
+"""The only field of the object that stands for the event which ends a stream of the OpenAI format."""
 _PIECE_BYTES = 4096
 _WORK_S, _MAX_REST_S = 0.005, 0.1
 _RESTS = 2
@@ -85,11 +88,54 @@ def with_pieces(stream: Any, pieces: AsyncIterable[bytes], kind: type[Any]) -> A
 
 
 async def events_in(provider: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the data of the events of a stream; raises as `bounded` and `Events`."""
-    events = Events()
+    """Yield the data of the events of a stream; raises as `bounded` and `Events`.
+
+    A body that is JSON instead of a stream is yielded as one event. A page, such as a proxy sends, is a
+    `ProviderFailed`.
+    """
+    events, other, is_stream = Events(), bytearray(), None
     async for piece in bounded(provider, pieces):
+        if is_stream is None and (start := piece.lstrip()):
+            is_stream = start[:1] not in b"{[<"
+        if is_stream is False:
+            other += piece
+            _check_size(len(other))
+            continue
         for data in events.complete(piece):
             yield data
+    if other.lstrip().startswith(b"<"):
+        page = other[:MAX_ERROR_BYTES].decode("utf-8", "replace")
+        text = shown_reason(f"the model's server sent a page instead of a reply: {page}")
+        raise ProviderFailed(provider, text, unavailable=True)
+    if other:
+        yield _with_few_values(bytes(other))
+
+
+def json_event(data: bytes) -> dict[str, Any]:
+    """Return the object in an event, or the first one of an array; `{}` for any other JSON.
+
+    Raises:
+        TransientFault: The data is not JSON; the message contains its beginning.
+    """
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        text = f"the model's server sent no JSON: {data[:MAX_ERROR_BYTES].decode('utf-8', 'replace')}"
+        raise TransientFault(text) from error
+    if isinstance(value, list) and value:
+        value = cast("list[object]", value)[0]
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_EVENT_BYTES:
+        raise TransientFault(f"the model's server sent an event of more than {MAX_EVENT_BYTES} bytes")
+
+
+def _with_few_values(data: bytes) -> bytes:
+    if has_more_values(data, MAX_VALUES):
+        raise TransientFault(f"the model's server sent an event of more than {MAX_VALUES} values")
+    return data
 
 
 class Events:
@@ -114,8 +160,7 @@ class Events:
             piece = piece[1:]
         self._after_return = piece.endswith(b"\r")
         self._bytes += len(piece)
-        if self._bytes > MAX_EVENT_BYTES:
-            raise TransientFault(f"the model's server sent an event of more than {MAX_EVENT_BYTES} bytes")
+        _check_size(self._bytes)
         self._rest += piece
         # A long line that arrives in small pieces must not be searched again with each of them.
         if b"\n" not in piece and b"\r" not in piece:
@@ -131,7 +176,4 @@ class Events:
                 if self._data:
                     data = b"\n".join(self._data)
                     self._data.clear()
-                    if has_more_values(data, MAX_VALUES):
-                        text = f"the model's server sent an event of more than {MAX_VALUES} values"
-                        raise TransientFault(text)
-                    yield data
+                    yield _with_few_values(data)
