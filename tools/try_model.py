@@ -30,9 +30,9 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind, Pause, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolResult, failed
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.prompting.enhance import enhance

@@ -22,9 +22,10 @@ from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.publish import RunQueue
 from banksman.contracts import subjects
-from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
+from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import new_id
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.work import StartRun
 from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.health import Health

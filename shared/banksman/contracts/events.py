@@ -240,6 +240,8 @@ class RunFinished(Stored):
     type: Literal["run.finished"] = "run.finished"
     status: Outcome
     content: str
+    structured_output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
+    """The content as an object that fits the `response_schema` of the run; None without such a schema."""
     service: str
     model: str
     """The model that replied last; if none did, the run's first model."""

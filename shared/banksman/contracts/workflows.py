@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ErrorKind, ToolName
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
 
@@ -93,6 +94,10 @@ class AgentRunStep(Stored):
     with_conversation: bool = Field(default=False, exclude_if=lambda wanted: not wanted)
     """True prepends the transcript of the conversation in which the workflow was started to the message."""
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
+    options: ModelOptions = Field(
+        default=ModelOptions(), exclude_if=lambda options: options == ModelOptions()
+    )
+    """Options of its model requests; an option that is None keeps the assistant's."""
 
 
 INPUT_CALL = "request_input"

@@ -24,7 +24,7 @@ from banksman.contracts.events import (
 from banksman.contracts.json_text import check_values, parsed
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
-from banksman.contracts.wire import JsonObject, JsonValue, first_fitting, json_bytes
+from banksman.contracts.wire import JsonObject, JsonValue, first_fitting, json_bytes, strict_json
 from banksman.contracts.workspaces import WorkspaceLoss
 from banksman.runs.state import Conversation, Run
 
@@ -67,6 +67,7 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
     return RunFinished(
         status=status,
         content=first_fitting(_shorter_texts(content), MAX_CONTENT_BYTES),
+        structured_output=_structured(run, status, content),
         service=run.settings.service,
         model=run.answered_by or run.settings.model,
         iterations=run.iteration,
@@ -76,6 +77,15 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
         usage=run.usage,
         error=None if ending is None else RunError(code=ending.code, message=ending.message),
     )
+
+
+def _structured(run: Run, status: Outcome, content: str) -> JsonObject | None:
+    """Return the final reply of a run with a response schema, against which it was checked, as an object."""
+    wanted = run.settings.options.response_schema is not None and run.settings.workflow is None
+    if status != "completed" or not wanted:
+        return None
+    value = strict_json(content)
+    return value if isinstance(value, dict) else None
 
 
 def never_started(settings: RunSettings, ending: Ending) -> RunFinished:

@@ -141,7 +141,10 @@ def _limit_reached(run: Run) -> Ending | None:
         return None
     limits, used = run.settings.limits, run.usage
     if run.malformed >= MAX_MALFORMED:
-        text = f"The model wrote {MAX_MALFORMED} tool calls in a row that could not be read."
+        wrong = "tool calls in a row that could not be read"
+        if run.settings.options.response_schema is not None:
+            wrong = "replies in a row that could not be read or do not fit the response schema"
+        text = f"The model wrote {MAX_MALFORMED} {wrong}."
         return Ending("failed", ErrorCode.MALFORMED_CALLS, text, "invalid_arguments")
     if limits.max_calls_per_run is not None and len(run.tracked) >= limits.max_calls_per_run:
         text = f"The run made {len(run.tracked)} tool calls; its limit is {limits.max_calls_per_run}."
@@ -240,7 +243,7 @@ def _between_iterations(state: Conversation, run: Run) -> Step:
 
 
 def _terminating_answer(run: Run) -> str | None:
-    if run.settings.tools.final_summary:
+    if run.settings.tools.final_summary or run.settings.options.response_schema is not None:
         return None
     # A call that never reached its tool does not end the run: the model may correct it.
     ended: list[ToolResult] = [

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 from banksman.contracts.workflows import (
@@ -93,12 +94,13 @@ class WorkflowContext:
         tools: Sequence[str] | None = None,
         max_iterations: int | None = None,
         with_conversation: bool = False,
+        options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
     ) -> StepResult:
         """Start an agent run in the same workspace, and return its outcome; None keeps the assistant's value.
 
         With `with_conversation`, the transcript of the conversation in which the workflow was started
         precedes the message. `content` of the result has `status`, `content` and `run_id`; `is_error` unless
-        it completed.
+        it completed. With a `response_schema` in `options`, it also has `structured_output`.
         """
         return await self._taken.result_of(
             AgentRunStep(
@@ -108,6 +110,7 @@ class WorkflowContext:
                 tools=None if tools is None else tuple(tools),
                 max_iterations=max_iterations,
                 with_conversation=with_conversation,
+                options=options,
             )
         )
 

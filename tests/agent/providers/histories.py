@@ -8,7 +8,6 @@ from typing import Any
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -19,6 +18,7 @@ from banksman.contracts.messages import (
     ToolProtocol,
     UserMessage,
 )
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.prompting.enhance import enhance
 

@@ -11,8 +11,8 @@ from tests.support.model_server import ModelServer
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import Provider
 from banksman.agent.providers.catalog import Providers
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server import HttpError, ScriptedReply
 

@@ -14,7 +14,7 @@ from tests.support.strict_requests.openai import check_chat_completion
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers import anthropic_request, openai_request
-from banksman.agent.providers.profiles import profile_of
+from banksman.agent.providers.profiles import Profile, profile_of
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -80,7 +80,7 @@ def test_every_history_is_valid_for_both_vendors(
     tools = (BASH,) if with_tools else ()
     request = protocol_for(protocol).prepare(ModelRequest("m", "Be brief.", history, tools))
 
-    check_message(body_of(anthropic_request.body(request, "anthropic")))
+    check_message(body_of(anthropic_request.body(request, "anthropic", Profile())))
     if history:
         check_chat_completion(body_of(openai_request.body(request, "openai", OPENAI)))
 
@@ -103,7 +103,7 @@ def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...
 def test_every_tool_use_has_one_result_in_the_next_message(history: tuple[Message, ...]) -> None:
     """A22: in Anthropic's format, which has all results of a reply in one message."""
     request = ModelRequest("m", "", history, (BASH,))
-    sent: list[Any] = body_of(anthropic_request.body(request, "anthropic"))["messages"]
+    sent: list[Any] = body_of(anthropic_request.body(request, "anthropic", Profile()))["messages"]
 
     open_calls: list[str] = []
     for message in sent:

@@ -17,7 +17,6 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import Pause, Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.cli.machine import free_port
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import (
     AssistantMessage,
@@ -28,6 +27,7 @@ from banksman.contracts.messages import (
     Usage,
     UserMessage,
 )
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
 from banksman.model_server import (

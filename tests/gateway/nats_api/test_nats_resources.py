@@ -19,10 +19,11 @@ from banksman.bus.messages import Message
 from banksman.bus.names import USAGE
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.assistants import ModelOptions, NewAssistant, ToolSettings
+from banksman.contracts.assistants import NewAssistant, ToolSettings
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.ids import new_id
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
 from banksman.deployment.users import AGENT, GATEWAY
 from banksman.runtime.tenants import TenantLimits, TenantSettings

@@ -27,10 +27,11 @@ from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
-from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
+from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.work import RunSignal, StartRun
 from banksman.runs.bus_ports import OwnerNotifications, bus_ports
 from banksman.runs.conversation_log import ConversationLog

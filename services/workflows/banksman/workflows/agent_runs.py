@@ -13,6 +13,7 @@ from banksman.contracts.events import RunFinished, WorkflowLinked
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun, StartRun
 from banksman.contracts.workflows import AgentRunStep
 from banksman.runs.owner import Ownership
@@ -53,7 +54,9 @@ class AgentRuns:
             if not _is_wanted(owned):
                 await self._cancel(start)
             raise
-        content = {"status": end.status, "content": end.content, "run_id": start.run_id}
+        content: JsonObject = {"status": end.status, "content": end.content, "run_id": start.run_id}
+        if end.structured_output is not None:
+            content["structured_output"] = end.structured_output
         return ToolResult(
             tool_call_id=call,
             content={"success": end.status == "completed", **content},
@@ -144,6 +147,9 @@ def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcri
         "workspace": owned.workspace or state.conversation_id,
         "traceparent": owned.run.settings.traceparent,
     }
+    options = {name: value for name, value in step.options if value is not None}
+    if options:
+        changes["options"] = settings.options.model_copy(update=options)
     if step.system_prompt is not None:
         changes |= {"system_prompt": step.system_prompt, "system_prompt_id": None}
     conversation_id = f"c{name[:21]}"

@@ -85,25 +85,31 @@ class SchemaChecker:
         No arguments fit a schema that cannot be applied within the limits: an error would lose a paid model
         reply.
         """
-        if certainly_fits(tool.input_schema, arguments):
-            return None
         if tool in WORKSPACE_TOOLS:
             return argument_problem(tool.input_schema, arguments)
-        request: CheckRequest = {"schema": json.dumps(tool.input_schema), "value": arguments}
+        return await self.object_problem(tenant, tool.input_schema, arguments)
+
+    async def object_problem(
+        self, tenant: str, schema: JsonObject, value: JsonObject
+    ) -> ArgumentProblem | None:
+        """Return why an object does not fit a schema of a tenant, as `argument_problem`."""
+        if certainly_fits(schema, value):
+            return None
+        request: CheckRequest = {"schema": json.dumps(schema), "value": value}
         try:
-            return _problem(await self._checked(tenant, request), arguments)
+            return _problem(await self._checked(tenant, request), value)
         except Unavailable as error:
             return ArgumentProblem("arguments", None, str(error))
 
-    async def check_schema(self, tenant: str, schema: JsonObject) -> None:
-        """Raise `BadInput` as `check_schema`, for the schema of a tool server."""
+    async def check_schema(self, tenant: str, schema: JsonObject, field: str = "input_schema") -> None:
+        """Raise `BadInput` as `check_schema`, for the schema of a tenant in a field of a request."""
         text = json.dumps(schema)
         if (known_as := digest(text.encode())) in self._valid:
             return
         reply = await self._checked(tenant, {"schema": text})
         if "unusable" in reply:
-            raise BadInput("input_schema", None, f"a schema that can be applied; {reply['unusable']}")
-        _raise_fault(reply, schema)
+            raise BadInput(field, None, f"a schema that can be applied; {reply['unusable']}")
+        _raise_fault(reply, schema, field)
         self._valid[known_as] = None
         _forget_first(self._valid)
 
@@ -138,7 +144,7 @@ def _forget_first(remembered: dict[str, Any]) -> None:
 
 def _problem(reply: CheckReply, arguments: JsonObject) -> ArgumentProblem | None:
     if "unusable" in reply:
-        return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied: {reply['unusable']}")
+        return ArgumentProblem("arguments", None, f"the schema cannot be applied: {reply['unusable']}")
     if "expected" not in reply:
         return None
     path = reply.get("path", [])
@@ -146,11 +152,11 @@ def _problem(reply: CheckReply, arguments: JsonObject) -> ArgumentProblem | None
     return ArgumentProblem(parameter, _at(arguments, path), reply["expected"])
 
 
-def _raise_fault(reply: CheckReply, schema: JsonObject) -> None:
+def _raise_fault(reply: CheckReply, schema: JsonObject, field: str = "input_schema") -> None:
     if "expected" in reply:
         path = reply.get("path", [])
-        field = ".".join(["input_schema", *(str(part) for part in path)])
-        raise BadInput(field, _at(schema, path), reply["expected"])
+        at = ".".join([field, *(str(part) for part in path)])
+        raise BadInput(at, _at(schema, path), reply["expected"])
 
 
 def _at(value: JsonValue, path: list[str | int]) -> JsonValue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,18 +12,20 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from banksman.agent.logs.usage_ledger import UsageLedger
-from banksman.agent.protocols.base import RequestedCall
+from banksman.agent.protocols.base import Final, Malformed, RequestedCall
+from banksman.agent.protocols.structured import not_fitting, written_object
 from banksman.agent.settings import AgentSettings
 from banksman.bus.connection import Bus
 from banksman.bus.names import APPROVALS
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision, RunSettings
 from banksman.contracts.calls import FileRead
-from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded, Unavailable
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.messages import Usage
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
+from banksman.contracts.wire import JsonObject
 from banksman.quotas.stored import MessageRoom
 from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions, typed_in
 from banksman.runs.outcome import Ending
@@ -66,6 +69,20 @@ async def argument_problems(
         if problem is not None:
             found[call_id] = problem
     return found
+
+
+async def structured(
+    schemas: SchemaChecker, tenant: str, schema: JsonObject, final: Final, attempt: int
+) -> Final | Malformed:
+    """Return a final reply as the text of its object; `Malformed` if it is no object that fits the schema."""
+    try:
+        output = written_object(final.text)
+    except BadInput as error:
+        return not_fitting(f"it must be {error.expected}", attempt)
+    problem = await schemas.object_problem(tenant, schema, output)
+    if problem is not None:
+        return not_fitting(str(problem), attempt)
+    return Final(json.dumps(output, ensure_ascii=False), final.finish_reason)
 
 
 async def old_contents(

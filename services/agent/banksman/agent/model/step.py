@@ -11,7 +11,7 @@ from functools import partial
 from structlog.contextvars import bound_contextvars
 
 from banksman.agent.model import replies
-from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents
+from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents, structured
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
@@ -164,7 +164,11 @@ class ModelStep:
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
     ) -> ReplyCommit:
         run, clock = owned.run, owned.ports.clock
-        reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
+        attempt = run.malformed + 1
+        reading = prepared.protocol.read(written, attempt=attempt, tools=prepared.tools)
+        schema = run.settings.options.response_schema
+        if isinstance(reading, Final) and schema is not None:
+            reading = await structured(self.schemas, owned.state.tenant, schema, reading, attempt)
         await deltas.end(is_final=isinstance(reading, Final))
         calls, read_notices = (
             (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())

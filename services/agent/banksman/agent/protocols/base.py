@@ -10,9 +10,9 @@ from typing import assert_never
 
 import structlog
 
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.events import FinishReason, ModelNotice
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.outcome import message_json

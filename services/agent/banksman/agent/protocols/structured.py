@@ -6,12 +6,13 @@ import json
 import re
 from dataclasses import replace
 
-from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.protocols.base import Malformed, ModelRequest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
+from banksman.runs.steps import MAX_MALFORMED
 
-MAX_OUTPUT_CHARS = 128 * 1024
-"""Maximum characters of a final reply as an object. The outcome contains it as text and as an object."""
+MAX_OUTPUT_BYTES = 64 * 1024
+"""Maximum bytes of an object as JSON. The outcome contains it as text and as an object."""
 
 _INSTRUCTION = """\
 ## Form of the final reply
@@ -36,13 +37,23 @@ def instructed(request: ModelRequest) -> ModelRequest:
 
 def written_object(text: str) -> JsonObject:
     """Return the object of a final reply, which may be inside a code fence; raise `BadInput` for others."""
-    if len(text) > MAX_OUTPUT_CHARS:
-        raise BadInput("reply", None, f"at most {MAX_OUTPUT_CHARS} characters, not {len(text)}")
+    if (size := len(text.encode())) > MAX_OUTPUT_BYTES:
+        raise BadInput("reply", None, f"at most {MAX_OUTPUT_BYTES} bytes, not {size}")
     fenced = _FENCED.fullmatch(text)
     value = strict_json(fenced[1] if fenced else text, what="reply")
     if not isinstance(value, dict):
         raise BadInput("reply", None, "one JSON object and nothing else")
     return value
+
+
+def not_fitting(rule: str, attempt: int) -> Malformed:
+    """Return the reading of a final reply that is no object of the schema, with its correction."""
+    last = " This is the last attempt." if attempt >= MAX_MALFORMED - 1 else ""
+    correction = (
+        f"Your last reply does not have the required form: {rule}.{last} Reply with one JSON object that "
+        "fits the JSON Schema of the final reply, and with nothing else."
+    )
+    return Malformed(error=rule, position=0, correction=correction)
 
 
 def is_closed(schema: JsonValue) -> bool:

@@ -17,8 +17,8 @@ from banksman.agent.providers.exchanges import (
     sent_parts,
 )
 from banksman.agent.providers.profiles import Profile, with_profile
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, message_json
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.backboard_request import (
     Begin,
     Continue,
@@ -55,7 +56,7 @@ class Backboard(RetryingProvider["BackboardApi"]):
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         """Later attempts use the assistant that an earlier one created."""
-        return _Attempts(self.client, self.name, request, deltas).attempt
+        return _Attempts(self.client, self.name, instructed(request), deltas).attempt
 
 
 class _Attempts:

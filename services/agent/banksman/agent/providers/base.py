@@ -26,9 +26,9 @@ from pydantic import ConfigDict, Field
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.profiles import profile_of
-from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
+from banksman.contracts.model_options import ModelOptions
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.redaction import redacted
 

@@ -150,7 +150,7 @@ async def build(base: Foundation) -> None:
     services, bus, clock = base.services, base.bus, base.clock
     conversations, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
     key = base.settings.approvals.key()
-    schemas = await base.stack.enter_async_context(SchemaChecker())
+    schemas = services[SchemaChecker]
     slots = ApprovalSlots(bus)
     remembered = RememberedDecisions(bus, conversations, services[Views], queue, backlog)
     requests = services[StoredRequests]

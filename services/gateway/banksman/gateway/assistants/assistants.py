@@ -25,6 +25,7 @@ from banksman.gateway.operation.caller import ADMIN, Caller
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 GOVERNED = (
     "approval_policy",
@@ -36,6 +37,7 @@ GOVERNED = (
     "tools.on_reject",
 )
 """The fields that determine what runs without a decision. Changes need the right for the tenant's policy."""
+RESPONSE_SCHEMA = "options.response_schema"
 MAX_REVISIONS = 50
 MAX_BYTES = 512 * 1024
 """Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
@@ -48,6 +50,7 @@ class Assistants:
     requests: StoredRequests
     histories: AssistantHistories
     models: ModelNames
+    schemas: SchemaChecker
 
     async def list(self, caller: Caller) -> tuple[Assistant, ...]:
         return tuple(_without_file_contents(one) for one in await self.store.list(caller.tenant))
@@ -57,7 +60,7 @@ class Assistants:
 
     async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
         """Store a new assistant. A repeated request returns the assistant that the first one created."""
-        await self._check_names(caller, given)
+        await self._check_parts(caller, given)
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
         ids = await self.requests.once_created(caller, "assistant", request_id, given, mine)
         assistant = given.assistant(ids["id"])
@@ -69,7 +72,7 @@ class Assistants:
 
     async def update(self, caller: Caller, assistant_id: str, given: AssistantUpdate) -> Assistant:
         """Replace an assistant. A repeated request changes nothing."""
-        await self._check_names(caller, given)
+        await self._check_parts(caller, given)
         assistant = given.assistant(check_token(assistant_id, "assistant_id"))
         return await self._replace(caller, assistant, given.revision)
 
@@ -85,7 +88,7 @@ class Assistants:
     async def restore(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
         """Store the content of a revision again, as a new one. A repeated request changes nothing."""
         wanted = (await self.history(caller, assistant_id)).at(revision)
-        await self._check_names(caller, wanted)
+        await self._check_parts(caller, wanted)
         return await self._replace(caller, wanted, None)
 
     async def _replace(self, caller: Caller, assistant: Assistant, revision: int | None) -> Assistant:
@@ -97,12 +100,14 @@ class Assistants:
         await self.histories.add(caller.tenant, before, stored, caller.user)
         return stored
 
-    async def _check_names(self, caller: Caller, given: AssistantBody | Assistant) -> None:
+    async def _check_parts(self, caller: Caller, given: AssistantBody | Assistant) -> None:
         if given.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):
             if name is not None:
                 self.models.checked(name)
+        if given.options.response_schema is not None:
+            await self.schemas.check_schema(caller.tenant, given.options.response_schema, RESPONSE_SCHEMA)
 
 
 def _check_right(caller: Caller, before: Assistant, after: Assistant) -> bool:

@@ -33,6 +33,7 @@ from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Aud
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 Service = Annotated[Assistants, provided(Assistants)]
 Enhancing = Annotated[EnhancedPrompts, provided(EnhancedPrompts)]
@@ -162,6 +163,7 @@ async def build(base: Foundation) -> None:
     store, prompts, policies = AssistantStore(base.bus), PromptStore(base.bus), PolicyStore(base.bus)
     await base.stack.enter_async_context(store.recent)
     await base.stack.enter_async_context(policies.recent)
+    schemas = await base.stack.enter_async_context(SchemaChecker())
     tools = Tools(base.bus, services[Placements], enabled=settings.agent.tools_enabled)
     requests, names = services[StoredRequests], model_names(settings)
     index, views = services[Conversations], services[Views]
@@ -171,7 +173,8 @@ async def build(base: Foundation) -> None:
         prompts,
         policies,
         GovernedAssistants(store, policies),
-        Assistants(store, prompts, requests, AssistantHistories(base.bus, base.clock), names),
+        schemas,
+        Assistants(store, prompts, requests, AssistantHistories(base.bus, base.clock), names, schemas),
         Prompts(prompts, requests, enhancing),
         enhancing,
         tools,

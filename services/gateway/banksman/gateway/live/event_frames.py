@@ -45,12 +45,14 @@ def encoded_event(event: events.Event, conversation_id: str, log_epoch: str, pre
     """Encode an event frame as JSON text.
 
     Long texts of an event above 256 KiB are truncated, except in approval requests: users must see everything
-    that they approve.
+    that they approve. The structured output of a run, which has its own limit, stays complete.
     """
     frame = event_frames.event_frame(event, conversation_id, log_epoch, prev_seq)
     text = to_json(frame).decode()
     if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):
-        frame["data"] = {**_cut_object(event_frames.event_data(event)), "truncated": True}
+        data = event_frames.event_data(event)
+        whole = {name: data[name] for name in ("structured_output",) if name in data}
+        frame["data"] = {**_cut_object(data), **whole, "truncated": True}
         text = to_json(frame).decode()
     return text
 

@@ -96,6 +96,8 @@ class EndedRun(Run):
     """A run with its outcome."""
 
     content: str
+    structured_output: JsonObject | None = Field(default=None, exclude_if=lambda output: output is None)
+    """The content as an object that fits the `response_schema` of the run; absent without such a schema."""
     service: str
     tool_calls: tuple[TrackedCall, ...]
     tool_calls_ref: str | None

@@ -85,6 +85,7 @@ def _without_tools(settings: RunSettings, prompt: str) -> RunSettings:
         # The prompt is a template: placeholders in texts of tenants must not be replaced.
         "system_prompt": prompt.replace("{{", "{ {"),
         "system_prompt_id": None,
+        "options": settings.options.model_copy(update={"response_schema": None}),
         "tools": settings.tools.model_copy(update={"enabled": False}),
         "limits": settings.limits.model_copy(update={"run_timeout_s": REPLY_S}),
     }

@@ -29,6 +29,7 @@ from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunCancels, RunsOverHttp, RunStarts
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 MAX_WAIT_S = 60
 MAX_CALLS = 50
@@ -233,7 +234,16 @@ async def build(base: Foundation) -> None:
     services.add(
         runs,
         OneRequest(runs, index, assistants, queue, backlog, base.clock, names),
-        RunStarts(views, index, services[CreatedConversations], governed, queue, backlog, names),
+        RunStarts(
+            views,
+            index,
+            services[CreatedConversations],
+            governed,
+            queue,
+            backlog,
+            names,
+            services[SchemaChecker],
+        ),
         RunCancels(runs, queue, backlog),
     )
 

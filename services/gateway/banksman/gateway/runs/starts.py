@@ -17,6 +17,7 @@ from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.messages import Content, FilePart, Part, Provenance, TextPart, UserMessage, text_of
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
+from banksman.gateway.assistants.assistants import RESPONSE_SCHEMA
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
 from banksman.gateway.conversations.changes import ConversationChanges
@@ -31,6 +32,7 @@ from banksman.gateway.runs import idempotency
 from banksman.gateway.runs.bodies import AcceptedRun, EndedRun, NewChat, Run, run_body
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.history import Paths
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import current, valid
 
@@ -46,6 +48,7 @@ class RunStarts:
     queue: RunQueue
     backlog: Backlog
     models: ModelNames
+    schemas: SchemaChecker
 
     async def send(self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds) -> Ack:
         """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
@@ -60,6 +63,8 @@ class RunStarts:
         settings = resolve_settings(
             assistant, record.settings, request.overrides, request.variables, self.models
         )
+        if (schema := settings.options.response_schema) is not None:
+            await self.schemas.check_schema(caller.tenant, schema, RESPONSE_SCHEMA)
         content = _with_attachments(request.content, request.attachments)
         if created is None:
             await self.views.check_complete(caller.tenant, request.conversation_id)

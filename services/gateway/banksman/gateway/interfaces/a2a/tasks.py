@@ -77,6 +77,10 @@ def _artifact(id: str, text: str) -> JsonDict:
     return {"artifactId": id, "parts": [{"text": text}]}
 
 
+def _structured_artifact(output: JsonDict) -> JsonDict:
+    return {"artifactId": "structured_output", "parts": [{"data": output}]}
+
+
 def _waiting(run: Run | RunView, view: ConversationView) -> ApprovalRequested | InputRequested | None:
     asked = (*view.approvals.values(), *view.inputs.values())
     return next((one.requested for one in asked if one.run_id == run.run_id), None)
@@ -92,6 +96,8 @@ def _artifacts(events: Iterable[Event], outcome: RunFinished | None) -> list[Jso
     if outcome is not None and outcome.status == "completed" and outcome.content:
         if not texts or outcome.content != list(texts.values())[-1]:
             found.append(_artifact("outcome", outcome.content))
+    if outcome is not None and outcome.structured_output is not None:
+        found.append(_structured_artifact(outcome.structured_output))
     return found
 
 
@@ -172,7 +178,12 @@ class TaskUpdates:
             message = _outcome_message(content, self.run_id, self.conversation_id)
         elif content and content != self._last_text:
             updates.append(self._artifact("outcome", content, append=False, last=True))
-        details = {name: value for name, value in data.items() if name != "content"}
+        if output := data.get("structured_output"):
+            artifact = _structured_artifact(output)
+            updates.append({"artifactUpdate": {**self._ids(), "artifact": artifact, "lastChunk": True}})
+        details = {
+            name: value for name, value in data.items() if name not in ("content", "structured_output")
+        }
         return [*updates, self._status(run_status, message, metadata=details)]
 
     def _status(

@@ -34,12 +34,14 @@ class Extension:
     run_id: str
 
     def of(self, outcome: Ended) -> dict[str, Any]:
+        structured = {"structured_output": outcome.structured_output}
         return {
             "conversation_id": self.conversation_id,
             "run_id": self.run_id,
             "status": outcome.status,
             "tool_calls": [call.model_dump(mode="json") for call in outcome.tool_calls],
             "max_iterations_reached": outcome.max_iterations_reached,
+            **(structured if outcome.structured_output is not None else {}),
         }
 
 

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from banksman.contracts import assistants
+from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, Provenance, TextPart, text_of
+from banksman.contracts.model_options import ModelOptions, ReasoningEffort, ResponseSchema
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
 from banksman.gateway.operation.errors import THREAD
 from banksman.gateway.operation.parameters import RequestBody, creation_id
@@ -50,7 +51,7 @@ class StreamOptions(Stored):
 class FormatSchema(Stored):
     """The schema of OpenAI's `response_format` and Anthropic's `output_config.format`."""
 
-    schema_: assistants.ResponseSchema = Field(alias="schema")
+    schema_: ResponseSchema = Field(alias="schema")
 
 
 class ResponseFormat(Stored):
@@ -63,7 +64,7 @@ class ResponseFormat(Stored):
 class OutputConfig(Stored):
     """Anthropic's form of the final reply and its reasoning effort."""
 
-    effort: assistants.ReasoningEffort | None = None
+    effort: ReasoningEffort | None = None
     format: FormatSchema | None = None
 
 
@@ -92,7 +93,7 @@ class ChatCompletionRequest(ChatBody):
     """OpenAI's Chat Completions."""
 
     max_completion_tokens: int | None = Field(default=None, gt=0)
-    reasoning_effort: assistants.ReasoningEffort | None = None
+    reasoning_effort: ReasoningEffort | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     """The final message fits this schema; the field `banksman` contains it as an object."""
@@ -130,7 +131,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         raise BadInput("tools", None, expected)
     turns = [_Turn(message.role, _content(message.content, i)) for i, message in enumerate(body.messages)]
     system = [text_of(turn.content) for turn in turns if turn.role in ("system", "developer")]
-    options = assistants.ModelOptions(max_tokens=body.max_tokens, temperature=body.temperature)
+    options = ModelOptions(max_tokens=body.max_tokens, temperature=body.temperature)
     match body:
         case MessagesRequest():
             if body.thread is not None:
@@ -146,7 +147,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         raise BadInput("prompt_id", body.prompt_id, "no prompt: the conversation has one")
     content = _message([turn for turn in turns if turn.role not in ("system", "developer")], body)
     named = ":" in body.model or body.model == "demo"
-    overrides = assistants.RunOverrides(
+    overrides = RunOverrides(
         model=body.model if named else None,
         options=options,
         system_prompt="{{" + CLIENT_PROMPT + "}}" if system else None,
@@ -168,7 +169,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         title=" ".join(text_of(turns[-1].content).split())[:_TITLE_CHARS],
         assistant="default" if named else body.model,
         system_prompt_id=body.prompt_id,
-        settings=assistants.ConversationSettings(),
+        settings=ConversationSettings(),
     )
     return ChatFrames(creation, message)
 

@@ -502,6 +502,8 @@ export type RunError = {
 export type RunFinished = {
   status: "completed" | "failed" | "cancelled" | "timed_out" | "rejected" | "max_iterations";
   content: string;
+  /** The content as an object that fits the `response_schema` of the run; None without such a schema. */
+  structured_output?: Record<string, JsonValue> | null;
   service: string;
   /** The model that replied last; if none did, the run's first model. */
   model: string;
