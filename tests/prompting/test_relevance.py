@@ -80,6 +80,17 @@ def test_the_user_names_one_of_many_similar_tools(text: str) -> None:
     assert ("ls" in names) == text.startswith("ls")
 
 
+def test_the_user_names_a_tool_of_an_mcp_server_behind_a_long_text() -> None:
+    """R33: nobody types the id of the server, and the instruction follows what was pasted."""
+    many = (*(tool(f"stock__gizmo_{number:02d}") for number in range(80)), *WORKSPACE_TOOLS)
+    pasted = "line of a log\n" * 10_000
+    needs = needs_of((user_message(f"{pasted}Now run gizmo_05."),), MESSAGE_ID)
+
+    names = {one.name for one in enhance("", many, "native", max_tools=len(FOUR) + 2, needs=needs).tools}
+
+    assert names >= {"stock__gizmo_05", *FOUR}
+
+
 def test_the_four_workspace_tools_are_never_displaced() -> None:
     """R63: 75 other tools, of which one was called, and a budget without room."""
     many = (*(tool(f"other_{number}", priority=99) for number in range(75)), *WORKSPACE_TOOLS)

@@ -79,6 +79,28 @@ async def test_message_history_and_assistant_select_among_many_tools(
     assert {f"{crowd}_orchard_{number}" for number in range(MANY)} <= second
 
 
+async def test_a_run_shows_which_tools_were_left_out_and_why(
+    client: Client, http: httpx.AsyncClient, play: Play, crowd: str
+) -> None:
+    """R33: once for each run, in its events and its steps."""
+    call = ScriptedCall(name=f"{crowd}_quarry_3", arguments={})
+    model_name = play(ScriptedReply(tool_calls=(call,)), ScriptedReply(text="Well."))
+    conversation = await client.create(model_name)
+
+    run_id = await client.chat(conversation, f"Use {crowd}_quarry_3.")
+    outcome = await client.finished(run_id)
+    steps = (await http.get(f"/context/runs/{run_id}/steps")).json()["items"]
+
+    [notice] = client.events(conversation, "model.notice")
+    [step] = [one for one in steps if one["kind"] == "notice"]
+    assert outcome["content"] == "Well."
+    assert (notice["data"]["kind"], step["name"]) == ("tool_left_out", "tool_left_out")
+    text = notice["data"]["text"]
+    assert text.startswith(f"The model is offered {DEFAULT_MAX_TOOLS} of ")
+    assert f"room for {DEFAULT_MAX_TOOLS}, with" in text and f", {crowd}_" in text
+    assert f"{crowd}_quarry_3 " not in f"{text} " and len(text) <= 500
+
+
 async def test_the_enhanced_prompt_shows_the_tool_selection_of_a_conversation(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
 ) -> None:

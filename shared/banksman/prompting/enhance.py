@@ -5,7 +5,8 @@ least relevant tools are dropped, but never the four of R63 and those that the c
 others, the first criterion that differs decides:
 
 1. the assistant always offers it
-2. the user names it, with every part of its name: `gizmo_05`, `gizmo 05`
+2. the user names it, with every part of its name: `gizmo_05`, `gizmo 05`; the id of an MCP server in front
+   may be missing
 3. the user writes the words of its name, without numbers and short words
 4. the user names its category, or an earlier run of the conversation called a tool of its category
 5. it works on files, and the conversation has files
@@ -28,6 +29,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import cast
 
+from banksman.contracts.mcp import SEPARATOR
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -45,7 +47,7 @@ WORKSPACE = "workspace"
 USER_MESSAGES = 4
 """Number of the user's newest messages whose words count."""
 MAX_TEXT_CHARS = 20_000
-"""Maximum characters of each message, from its start."""
+"""Maximum characters of each message from its start, and from its end."""
 MIN_WORD_CHARS = 3
 """Shorter words do not describe the purpose of a tool."""
 
@@ -96,7 +98,7 @@ def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] 
                 replies.add(message.message_id)
             # The correction of a malformed reply has the id of the reply.
             case UserMessage(content=content) if message.message_id not in replies:
-                texts.append(text_of(content)[:MAX_TEXT_CHARS])
+                texts.append(_ends(text_of(content)))
                 has_files |= not isinstance(content, str) and any(isinstance(p, FilePart) for p in content)
                 if message.message_id == message_id and before is None:
                     before = set(used)
@@ -107,6 +109,12 @@ def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] 
     spoken = frozenset(word for text in latest for word in _WORD.findall(text.lower()))
     earlier = frozenset(used if before is None else before)
     return Needs(frozenset(used), earlier, frozenset(always), words, spoken, has_files)
+
+
+def _ends(text: str) -> str:
+    # An instruction often follows a long text that the user pasted.
+    cut = f"{text[:MAX_TEXT_CHARS]} {text[-MAX_TEXT_CHARS:]}"
+    return text if len(text) <= len(cut) else cut
 
 
 def ranks(tools: Sequence[ToolDefinition], needs: Needs) -> dict[str, Rank]:
@@ -141,7 +149,8 @@ def _words_about(
     name: str, category: str, description: str
 ) -> tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]:
     """Return the parts of a name, its words, those of the category, and those of name and description."""
-    parts = frozenset(_WORD.findall(name.lower()))
+    own_name = name.partition(SEPARATOR)[2] or name
+    parts = frozenset(_WORD.findall(own_name.lower()))
     named = words_of(name.replace("_", " "))
     return parts, named, words_of(category.replace("_", " ")), named | words_of(description)
 

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from textwrap import shorten
 
 from structlog.contextvars import bound_contextvars
 
@@ -34,11 +35,12 @@ from banksman.bus.names import PROMPTS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused
+from banksman.contracts.events import ModelNotice
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
-from banksman.prompting.enhance import enhance, needs_of
+from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
 from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
@@ -50,6 +52,9 @@ from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
 
+MAX_NAMES_CHARS = 250
+"""Maximum characters of the names of tools in a notice."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
@@ -59,6 +64,8 @@ class _Prepared:
     """The offered tools, including those that the protocol writes into the prompt."""
     dropped: frozenset[str]
     """Names of the tools that exceed the budget of the prompt."""
+    notices: tuple[ModelNotice, ...] = ()
+    """What the user should know about the request; empty after the first reply of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +192,7 @@ class ModelStep:
             approval_id=approval_id_for(run.run_id),
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
-            notices=replies.shown_notices(run.run_id, (*written.notices, *read_notices)),
+            notices=replies.shown_notices(run.run_id, (*prepared.notices, *written.notices, *read_notices)),
         )
 
     async def _facts(
@@ -227,10 +234,6 @@ class ModelStep:
             max_tools=self.settings.max_offered_tools,
             needs=needs_of(state.history, run.message.message_id, settings.tools.always_offered),
         )
-        if prompt.dropped:
-            logger.warning(
-                "tools left out of the prompt", extra={"run_id": run.run_id, "tools": prompt.dropped}
-            )
         request = ModelRequest(
             settings.model,
             prompt.text,
@@ -242,7 +245,21 @@ class ModelStep:
         # Without tools a reply is text, also one that shows how a call is written (R82, R86).
         callable_tools = tools or self.catalog.returning(state.tenant, settings.tools)
         protocol = protocol_for(settings.tool_protocol if callable_tools else "native")
-        return _Prepared(protocol, protocol.prepare(request), prompt.tools, frozenset(prompt.dropped))
+        # The offer changes hardly during a run, so one notice suffices.
+        is_first = run.iteration == 1 and not run.malformed
+        notices = (self._left_out(prompt),) if prompt.dropped and is_first else ()
+        dropped = frozenset(prompt.dropped)
+        return _Prepared(protocol, protocol.prepare(request), prompt.tools, dropped, notices)
+
+    def _left_out(self, prompt: EnhancedPrompt) -> ModelNotice:
+        names = shorten(", ".join(prompt.dropped), MAX_NAMES_CHARS, placeholder=" …")
+        offered, most = len(prompt.tools), self.settings.max_offered_tools
+        text = (
+            f"The model is offered {offered} of {offered + len(prompt.dropped)} tools, because a request has "
+            f"room for {most}, with descriptions of {self.settings.prompt_budget_tokens} tokens. "
+            f"A tool that a message names is offered. Left out: {names}"
+        )
+        return ModelNotice(kind="tool_left_out", text=text)
 
     async def _base_prompt(self, tenant: str, run: Run) -> str:
         prompt_id = run.settings.system_prompt_id
