@@ -70,8 +70,8 @@ def model_server() -> Generator[Model]:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({name: script.model_dump(mode="json") for name, script in scripts().items()}, file)
         file.flush()
-        options = ("--port", str(port), "--scripts", file.name, "--chunk-delay-s", "0")
-        command = [sys.executable, "-m", "banksman.model_server", *options]
+        options = ("--port", str(port), "--scripts", file.name)
+        command = [sys.executable, "-m", "banksman.cli", "model-server", *options]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             url = f"http://127.0.0.1:{port}"

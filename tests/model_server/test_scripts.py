@@ -133,14 +133,6 @@ async def test_invalid_script_is_refused_with_the_reason(server: ModelServer):
     assert query.status_code == 400
 
 
-async def test_admin_routes_exist_only_while_recording():
-    async with ModelServer.running(recording=False) as server, httpx.AsyncClient() as client:
-        assert (await client.get(server.url + "/requests")).status_code == 404
-        assert (await client.put(server.url + "/scripts/a", json={})).status_code == 404
-        with pytest.raises(RuntimeError, match="recording=False"):
-            server.requests()
-
-
 def test_scripts_load_from_json_with_their_faults():
     script = Script.model_validate_json(
         '{"replies": [{"tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]},'

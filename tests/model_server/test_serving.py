@@ -26,7 +26,8 @@ async def model_server(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Pro
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "banksman.model_server",
+        "banksman.cli",
+        "model-server",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -50,7 +51,7 @@ async def ready_url(process: asyncio.subprocess.Process) -> str:
 async def test_command_serves_its_scripts_until_sigterm(tmp_path: Path):
     scripts = tmp_path / "scripts.json"
     scripts.write_text(json.dumps({"greeting": {"replies": [{"text": "from a file"}]}}), encoding="utf-8")
-    async with model_server("--port", "0", "--scripts", str(scripts), "--chunk-delay-s", "0") as process:
+    async with model_server("--port", "0", "--scripts", str(scripts)) as process:
         url = await ready_url(process)
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S) as client:
             body = {"model": "scripted/greeting", "messages": HELLO}

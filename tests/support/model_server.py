@@ -12,13 +12,13 @@ from typing import Literal, Self
 
 from aiohttp import web
 
-from banksman.model_server.app import ModelRoutes, model_of, serving
+from banksman.model_server.app import ModelRoutes, serving
 from banksman.model_server.chat import ChatRequest, Dialect, Json, RequestRefused, loads_object
-from banksman.model_server.delivery import VendorFormat
+from banksman.model_server.delivery import ReplySender, VendorFormat
 from banksman.model_server.models import ChosenReply, Models, ResolvedReply
-from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder
 from banksman.model_server.script import RawReply, Script, ScriptedReply
 from banksman.runtime import event_loop
+from tests.support.model_recorder import AdminRoutes, Outcome, RecordedRequest, Recorder
 from tests.support.strict_requests.anthropic import ThinkingChecks, check_message
 from tests.support.strict_requests.openai import check_chat_completion
 from tests.support.strict_requests.responses import check_response
@@ -26,6 +26,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 _CHECKS = {"openai": check_chat_completion, "anthropic": check_message, "responses": check_response}
 _MAX_VIOLATIONS = 1_000
+_RECORDED = web.RequestKey("recorded", RecordedRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,37 @@ class Violation:
 
 
 class StrictRoutes(ModelRoutes):
-    """The routes of the model server, which refuse requests as the vendors do.
+    """The routes of the model server, which refuse requests as the vendors do, and record them.
 
     `GET /violations` returns the last 1,000 refused requests; `DELETE` removes the records.
     """
 
-    def __init__(self, models: Models, *, recording: bool = True) -> None:
-        super().__init__(models, recording=recording)
+    def __init__(self, models: Models) -> None:
+        super().__init__(models)
+        self.recorder = Recorder()
         self.violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
         self._thinking = ThinkingChecks()
 
-    def add_test_routes(self, app: web.Application) -> None:
-        """Add the routes of the model server for tests, and those for violations."""
-        super().add_test_routes(app)
+    def add_routes(self, app: web.Application) -> None:
+        """Add the routes of the model server and those for tests."""
+        super().add_routes(app)
+        AdminRoutes(self.models, self.recorder, self.gates).add_to(app)
         app.router.add_get("/violations", self._get_violations)
         app.router.add_delete("/violations", self._delete_violations)
+
+    async def respond(self, wire: VendorFormat, request: web.Request) -> web.StreamResponse:
+        """Record the request and its outcome."""
+        recorded = self.recorder.begin(wire.dialect, request.path, request.headers)
+        request[_RECORDED] = recorded
+        try:
+            recorded.raw = await request.read()
+            recorded.model = _model_of(recorded.raw)
+            self.recorder.changed()
+            return await super().respond(wire, request)
+        finally:
+            if recorded.outcome == "open":
+                recorded.outcome = "disconnected"
+            self.recorder.changed()
 
     def read(self, wire: VendorFormat, body: Json) -> ChatRequest:
         """Refuse a request that breaks a rule of the vendor."""
@@ -61,6 +78,15 @@ class StrictRoutes(ModelRoutes):
         if wire.dialect == "anthropic":
             self._thinking.check(body)
         return super().read(wire, body)
+
+    async def deliver(
+        self, chosen: ChosenReply, chat: ChatRequest, sender: ReplySender
+    ) -> web.StreamResponse:
+        """Record that the reply was sent, or its fault applied."""
+        response = await super().deliver(chosen, chat, sender)
+        faulted = isinstance(chosen.reply, ScriptedReply) and chosen.reply.fault is not None
+        sender.request[_RECORDED].outcome = "faulted" if faulted else "completed"
+        return response
 
     def resolve(self, chosen: ChosenReply, reply: ScriptedReply, chat: ChatRequest) -> ResolvedReply:
         """Store the thinking that accompanies calls."""
@@ -70,13 +96,16 @@ class StrictRoutes(ModelRoutes):
         return resolved
 
     def refuse(
-        self, refused: RequestRefused, wire: VendorFormat, request_id: str, raw: bytes
+        self, refused: RequestRefused, wire: VendorFormat, request: web.Request, request_id: str
     ) -> web.Response:
         """Record the violation, unless only the model or the path does not exist."""
-        if refused.status == 400:
-            model = model_of(loads_object(raw))
-            self.violations.append(Violation(wire.dialect, model, refused.message, refused.param))
-        return super().refuse(refused, wire, request_id, raw)
+        recorded = request.get(_RECORDED)
+        if recorded is not None:
+            recorded.outcome = "refused"
+            if refused.status == 400:
+                violation = Violation(wire.dialect, recorded.model, refused.message, refused.param)
+                self.violations.append(violation)
+        return super().refuse(refused, wire, request, request_id)
 
     async def _get_violations(self, _request: web.Request) -> web.Response:
         return web.json_response([asdict(violation) for violation in self.violations])
@@ -103,12 +132,11 @@ class ModelServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        recording: bool = True,
         chunk_delay_s: float = 0.0,
         scripts: Mapping[str, Script] | None = None,
     ) -> AsyncGenerator[Self]:
         """Serve until the context ends; see `serving`."""
-        routes = StrictRoutes(Models(chunk_delay_s, scripts or {}), recording=recording)
+        routes = StrictRoutes(Models(chunk_delay_s, scripts or {}))
         async with serving(routes, host, port) as url:
             yield cls(url, routes)
 
@@ -136,7 +164,7 @@ class ModelServer:
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
         """Return the recorded requests, oldest first, optionally of one script only."""
-        return self._recorder.requests(script)
+        return self._routes.recorder.requests(script)
 
     @property
     def violations(self) -> list[Violation]:
@@ -162,18 +190,17 @@ class ModelServer:
         """
 
         def matching() -> list[RecordedRequest]:
-            requests = self._recorder.requests(script)
+            requests = self._routes.recorder.requests(script)
             return [request for request in requests if outcome is None or request.outcome == outcome]
 
         async with asyncio.timeout(timeout_s):
-            await self._recorder.wait_until(lambda: len(matching()) >= count)
+            await self._routes.recorder.wait_until(lambda: len(matching()) >= count)
         return matching()
 
-    @property
-    def _recorder(self) -> Recorder:
-        if not self._routes.recording:
-            raise RuntimeError("The model server was started with recording=False.")
-        return self._routes.recorder
+
+def _model_of(raw: bytes) -> str | None:
+    model = (loads_object(raw) or {}).get("model")
+    return model if isinstance(model, str) else None
 
 
 async def _serve(port: int) -> None:

@@ -10,14 +10,10 @@ Routes:
     `GET /v1/models`, `GET /v1/models/{id}`: in Anthropic's format if `anthropic-version` is sent.
     `GET /healthz`, `GET /readyz`: always 200.
 
-Routes for tests, only while requests are recorded:
-    `PUT /scripts/{name}`: the JSON of a `Script`; returns the name of its model. `DELETE` removes it.
-    `GET /requests?script=&at_least=&wait_s=`: recorded requests, after waiting for that many.
-    `DELETE /requests`: removes the records.
-    `PUT /gates/{name}`: opens the `Gate` at which replies wait.
+Scripts contain faults and gates too, for tests of this project: their server, in `tests/support`, also checks
+and records requests, and loads scripts and opens gates while it runs.
 """
 
-from banksman.model_server.recorder import Outcome, RecordedRequest
 from banksman.model_server.script import (
     ConnectionCut,
     EarlyEnd,
@@ -41,9 +37,7 @@ __all__ = [
     "Gate",
     "HalfJson",
     "HttpError",
-    "Outcome",
     "RawReply",
-    "RecordedRequest",
     "Script",
     "ScriptedCall",
     "ScriptedReply",

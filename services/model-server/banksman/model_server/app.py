@@ -32,7 +32,6 @@ from banksman.model_server.delivery import (
     VendorFormat,
 )
 from banksman.model_server.models import ChosenReply, Models, ResolvedReply, resolve_reply
-from banksman.model_server.recorder import AdminRoutes, Outcome, RecordedRequest, Recorder
 from banksman.model_server.script import RawReply, Script, ScriptedReply, ScriptName
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings
 from banksman.runtime import event_loop
@@ -41,13 +40,7 @@ from banksman.runtime.settings import load
 _SCRIPTS: TypeAdapter[dict[str, Script]] = TypeAdapter(dict[ScriptName, Script])
 
 
-def run(
-    host: str | None = None,
-    port: int | None = None,
-    *,
-    recording: bool = False,
-    scripts: Path | None = None,
-) -> int:
+def run(host: str | None = None, port: int | None = None, *, scripts: Path | None = None) -> int:
     """Serve until SIGINT or SIGTERM and return the exit code. Arguments override settings.
 
     Raises:
@@ -57,19 +50,15 @@ def run(
     given = {"host": host, "port": port}
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = load(ModelServerSettings).model_server.model_copy(update=chosen)
-    serve(settings, scripts, recording=recording)
+    event_loop.run(_serve(settings, _read(scripts) if scripts else {}))
     return 0
 
 
-def serve(settings: ModelServerSection, scripts: Path | None, *, recording: bool) -> None:
-    event_loop.run(_serve(settings, _read(scripts) if scripts else {}, recording=recording))
-
-
-async def _serve(settings: ModelServerSection, scripts: Mapping[str, Script], *, recording: bool) -> None:
+async def _serve(settings: ModelServerSection, scripts: Mapping[str, Script]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    routes = ModelRoutes(Models(settings.chunk_delay_s, scripts), recording=recording)
+    routes = ModelRoutes(Models(settings.chunk_delay_s, scripts))
     async with serving(routes, settings.host, settings.port) as url:
         sys.stdout.write(f"model server ready at {url}\n")
         sys.stdout.flush()
@@ -105,91 +94,70 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class ModelRoutes:
-    """The routes of the server; those for tests exist only with `recording`."""
+    """The routes of the server. A server for tests extends the methods without an underscore."""
 
-    def __init__(self, models: Models, *, recording: bool = False) -> None:
+    def __init__(self, models: Models) -> None:
         self.models = models
-        self.recording = recording
-        self.recorder = Recorder(stores=recording)
         self.gates = Gates()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        app.router.add_post("/v1/chat/completions", partial(self._respond, CHAT_COMPLETIONS))
-        app.router.add_post("/v1/responses", partial(self._respond, RESPONSES))
-        app.router.add_post("/v1/messages", partial(self._respond, MESSAGES))
+        self.add_routes(app)
+        app.router.add_route("*", "/{path:.*}", _unknown_url)
+        return app
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/chat/completions", partial(self.respond, CHAT_COMPLETIONS))
+        app.router.add_post("/v1/responses", partial(self.respond, RESPONSES))
+        app.router.add_post("/v1/messages", partial(self.respond, MESSAGES))
         app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._read_model)
         for path in ("/", "/healthz", "/readyz"):
             app.router.add_get(path, _ok)
-        if self.recording:
-            self.add_test_routes(app)
-        app.router.add_route("*", "/{path:.*}", _unknown_url)
-        return app
 
-    def add_test_routes(self, app: web.Application) -> None:
-        AdminRoutes(self.models, self.recorder, self.gates).add_to(app)
+    async def respond(self, wire: VendorFormat, request: web.Request) -> web.StreamResponse:
+        request_id = _new_request_id()
+        try:
+            body = await _body(request)
+            if wire.required_header and wire.required_header not in request.headers:
+                raise RequestRefused(f"{wire.required_header}: header is required")
+            chat = self.read(wire, body)
+            sender = ReplySender(request, wire, request_id, self.gates)
+            return await self.deliver(self.models.reply(chat), chat, sender)
+        except RequestRefused as refused:
+            return self.refuse(refused, wire, request, request_id)
+        except ConnectionResetError:
+            # The client closed the connection between two writes.
+            return web.Response()
 
     def read(self, wire: VendorFormat, body: Json) -> ChatRequest:
         """Return the request of a body; raise `RequestRefused` if the server cannot reply to it."""
         return wire.read(body)
 
+    async def deliver(
+        self, chosen: ChosenReply, chat: ChatRequest, sender: ReplySender
+    ) -> web.StreamResponse:
+        if isinstance(chosen.reply, RawReply):
+            return await sender.send_raw(chosen.reply)
+        return await sender.send(chosen.reply, self.resolve(chosen, chosen.reply, chat), chat)
+
     def resolve(self, chosen: ChosenReply, reply: ScriptedReply, chat: ChatRequest) -> ResolvedReply:
         return resolve_reply(reply, chat, derived_ids_of=chosen.derived_ids_of)
 
     def refuse(
-        self, refused: RequestRefused, wire: VendorFormat, request_id: str, _raw: bytes
+        self, refused: RequestRefused, wire: VendorFormat, request: web.Request, request_id: str
     ) -> web.Response:
-        return _json_bytes(
-            wire.refusal(refused, request_id), refused.status, {wire.request_id_header: request_id}
-        )
-
-    async def _respond(self, wire: VendorFormat, request: web.Request) -> web.StreamResponse:
-        request_id = _new_request_id()
-        recorded = self.recorder.begin(wire.dialect, request.path, request.headers)
-        outcome: Outcome = "disconnected"
-        try:
-            body = await self._body(request, recorded)
-            if wire.required_header and wire.required_header not in request.headers:
-                raise RequestRefused(f"{wire.required_header}: header is required")
-            chat = self.read(wire, body)
-            response, outcome = await self._deliver(chat, ReplySender(request, wire, request_id, self.gates))
-            return response
-        except RequestRefused as refused:
-            outcome = "refused"
-            return self.refuse(refused, wire, request_id, await request.read())
-        except ConnectionResetError:
-            # The client closed the connection between two writes.
-            return web.Response()
-        finally:
-            recorded.outcome = outcome
-            self.recorder.changed()
-
-    async def _deliver(self, chat: ChatRequest, delivery: ReplySender) -> tuple[web.StreamResponse, Outcome]:
-        chosen = self.models.reply(chat)
-        if isinstance(chosen.reply, RawReply):
-            return await delivery.send_raw(chosen.reply), "completed"
-        resolved = self.resolve(chosen, chosen.reply, chat)
-        response = await delivery.send(chosen.reply, resolved, chat)
-        return response, "completed" if chosen.reply.fault is None else "faulted"
-
-    async def _body(self, request: web.Request, recorded: RecordedRequest | None = None) -> Json:
-        raw = await request.read()
-        body = loads_object(raw)
-        if recorded is not None:
-            recorded.raw, recorded.model = raw, model_of(body)
-            self.recorder.changed()
-        if body is None:
-            raise RequestRefused("We could not parse the JSON body of your request: expected a JSON object.")
-        return body
+        """Return the response to a request that the server cannot reply to, in the vendor's format."""
+        body = wire.refusal(refused, request_id)
+        return _json_bytes(body, refused.status, {wire.request_id_header: request_id})
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
         wire, request_id = MESSAGES, _new_request_id()
         try:
-            chat = wire.read(await self._body(request))
+            chat = wire.read(await _body(request))
         except RequestRefused as refused:
-            return self.refuse(refused, wire, request_id, await request.read())
+            return self.refuse(refused, wire, request, request_id)
         return web.json_response({"input_tokens": chat.input_tokens}, headers={"request-id": request_id})
 
     async def _list_models(self, request: web.Request) -> web.Response:
@@ -200,7 +168,7 @@ class ModelRoutes:
         name = request.match_info["model"]
         wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
         if name not in self.models.names():
-            return self.refuse(model_not_found(name), wire, _new_request_id(), b"")
+            return self.refuse(model_not_found(name), wire, request, _new_request_id())
         reply = anthropic_reply if _is_anthropic(request) else openai_reply
         return web.json_response(reply.model_object(name))
 
@@ -209,9 +177,11 @@ def _new_request_id() -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
-def model_of(body: Json | None) -> str | None:
-    model = body.get("model") if body is not None else None
-    return model if isinstance(model, str) else None
+async def _body(request: web.Request) -> Json:
+    body = loads_object(await request.read())
+    if body is None:
+        raise RequestRefused("We could not parse the JSON body of your request: expected a JSON object.")
+    return body
 
 
 def _is_anthropic(request: web.Request) -> bool:

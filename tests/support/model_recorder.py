@@ -1,3 +1,5 @@
+"""The recorded requests of a model server for tests, and its routes for tests in other processes."""
+
 from __future__ import annotations
 
 import asyncio
@@ -33,6 +35,8 @@ _MAX_REQUESTS = 5_000
 
 @dataclass(slots=True)
 class RecordedRequest:
+    """One request and what became of it."""
+
     number: int
     dialect: Dialect
     path: str
@@ -44,22 +48,25 @@ class RecordedRequest:
 
     @property
     def body(self) -> Json:
+        """The JSON of the request; empty if it has none."""
         return loads_object(self.raw) or {}
 
     @property
     def script(self) -> str | None:
+        """The name of the script that it asked for; None for another model."""
         return script_name(self.model) if self.model is not None else None
 
 
 class Recorder:
-    """Stores the last 5,000 requests; none without `stores`."""
+    """Stores the last 5,000 requests."""
 
-    def __init__(self, *, stores: bool) -> None:
-        self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS if stores else 0)
+    def __init__(self) -> None:
+        self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._count = 0
         self._changed = asyncio.Event()
 
     def begin(self, dialect: Dialect, path: str, headers: Mapping[str, str]) -> RecordedRequest:
+        """Add a request, whose secrets are masked, and return its record."""
         self._count += 1
         masked = {name.lower(): _masked(name.lower(), value) for name, value in headers.items()}
         request = RecordedRequest(self._count, dialect, path, masked)
@@ -67,13 +74,16 @@ class Recorder:
         return request
 
     def changed(self) -> None:
+        """Wake those who wait, after a change of a record."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
+        """Return the recorded requests, oldest first, optionally of one script only."""
         return [request for request in self._requests if script is None or request.script == script]
 
     def clear(self) -> None:
+        """Remove all records."""
         self._requests.clear()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -103,18 +113,26 @@ class _RequestsQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AdminRoutes:
+    """Loads scripts, returns recorded requests and opens gates, over HTTP.
+
+    `PUT /scripts/{name}` takes the JSON of a `Script` and returns the name of its model; `DELETE` removes it.
+    `GET /requests?script=&at_least=&wait_s=` returns requests, after waiting for that many. `DELETE` removes
+    the records. `PUT /gates/{name}` opens a gate.
+    """
+
     models: Models
     recorder: Recorder
     gates: Gates
 
     def add_to(self, app: web.Application) -> None:
-        app.router.add_put("/scripts/{name}", self.put_script)
-        app.router.add_delete("/scripts/{name}", self.delete_script)
-        app.router.add_get("/requests", self.get_requests)
-        app.router.add_delete("/requests", self.delete_requests)
-        app.router.add_put("/gates/{name}", self.open_gate)
+        """Add the routes to an application."""
+        app.router.add_put("/scripts/{name}", self._put_script)
+        app.router.add_delete("/scripts/{name}", self._delete_script)
+        app.router.add_get("/requests", self._get_requests)
+        app.router.add_delete("/requests", self._delete_requests)
+        app.router.add_put("/gates/{name}", self._open_gate)
 
-    async def put_script(self, request: web.Request) -> web.Response:
+    async def _put_script(self, request: web.Request) -> web.Response:
         try:
             name = _NAME.validate_python(request.match_info["name"])
             script = Script.model_validate_json(await request.read())
@@ -122,11 +140,11 @@ class AdminRoutes:
             return _invalid(invalid)
         return web.json_response({"model": self.models.load(name, script)})
 
-    async def delete_script(self, request: web.Request) -> web.Response:
+    async def _delete_script(self, request: web.Request) -> web.Response:
         self.models.unload(request.match_info["name"])
         return web.Response(status=204)
 
-    async def get_requests(self, request: web.Request) -> web.Response:
+    async def _get_requests(self, request: web.Request) -> web.Response:
         try:
             query = _RequestsQuery.model_validate(dict(request.query))
         except ValidationError as invalid:
@@ -137,11 +155,11 @@ class AdminRoutes:
                 await self.recorder.wait_until(lambda: len(matching()) >= query.at_least)
         return web.json_response([_view(recorded) for recorded in matching()])
 
-    async def delete_requests(self, _request: web.Request) -> web.Response:
+    async def _delete_requests(self, _request: web.Request) -> web.Response:
         self.recorder.clear()
         return web.Response(status=204)
 
-    async def open_gate(self, request: web.Request) -> web.Response:
+    async def _open_gate(self, request: web.Request) -> web.Response:
         self.gates.open(request.match_info["name"])
         return web.Response(status=204)
 
