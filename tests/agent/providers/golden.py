@@ -25,7 +25,9 @@ def golden(name: str, found: Any) -> Any:
 
 
 def plain(reply: ModelReply) -> dict[str, Any]:
-    """Return a reply as JSON, without its notices."""
+    """Return a reply as JSON, without its notices and without what depends on the server's address."""
     fields = asdict(replace(reply, notices=())) | {"usage": reply.usage.model_dump()}
     del fields["notices"]
+    if reply.provider_state:
+        fields["provider_state"] = {k: v for k, v in reply.provider_state.items() if k != "origin"}
     return json.loads(json.dumps(fields))

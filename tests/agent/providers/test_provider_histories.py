@@ -14,7 +14,7 @@ from tests.support.strict_requests.openai import check_chat_completion
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers import anthropic_request, openai_request
-from banksman.agent.providers.profiles import Profile, profile_of
+from banksman.agent.providers.profiles import profile_of
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -29,7 +29,8 @@ from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server.anthropic_reply import signature_of
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
-OPENAI = profile_of("openai", "https://api.openai.com/v1", "m")
+OPENAI = profile_of("https://api.openai.com/v1", "m")
+ANTHROPIC = profile_of("https://api.anthropic.com", "m")
 THINKING = {"thinking": [{"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}]}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["", " \n", "{}"])
@@ -80,14 +81,14 @@ def test_every_history_is_valid_for_both_vendors(
     tools = (BASH,) if with_tools else ()
     request = protocol_for(protocol).prepare(ModelRequest("m", "Be brief.", history, tools))
 
-    check_message(body_of(anthropic_request.body(request, "anthropic", Profile())))
+    check_message(body_of(anthropic_request.body(request, "anthropic", ANTHROPIC)))
     if history:
         check_chat_completion(body_of(openai_request.body(request, "openai", OPENAI)))
 
 
 @given(histories)
 def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...]) -> None:
-    sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai")
+    sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai", OPENAI)
 
     open_calls: list[str] = []
     for message in sent:
@@ -103,7 +104,7 @@ def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...
 def test_every_tool_use_has_one_result_in_the_next_message(history: tuple[Message, ...]) -> None:
     """A22: in Anthropic's format, which has all results of a reply in one message."""
     request = ModelRequest("m", "", history, (BASH,))
-    sent: list[Any] = body_of(anthropic_request.body(request, "anthropic", Profile()))["messages"]
+    sent: list[Any] = body_of(anthropic_request.body(request, "anthropic", ANTHROPIC))["messages"]
 
     open_calls: list[str] = []
     for message in sent:

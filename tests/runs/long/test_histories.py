@@ -183,7 +183,7 @@ def check_history(log: Log) -> None:
         assert log.state.run.message in history, "the history lacks the message of the run"
     for protocol in ("native", "json_text"):
         prepared = protocol_for(protocol).prepare(request(history))
-        check_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
+        check_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic", Profile()))))
         if history:
             sent = openai_request.body(prepared, "openai", Profile())
             check_chat_completion(json.loads(json.dumps(sent)))

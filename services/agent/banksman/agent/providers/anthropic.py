@@ -26,7 +26,6 @@ from banksman.agent.providers.collect import (
     as_tokens,
     well_formed,
 )
-from banksman.agent.providers.profiles import profile_of
 from banksman.agent.providers.streams import (
     IDENTITY,
     beginning,
@@ -56,8 +55,6 @@ _TRANSIENT_TYPES: Mapping[str, WaitReason] = {
     "api_error": "failed",
     "timeout_error": "failed",
 }
-
-_INVALID_THINKING = "`signature` in `thinking` block"
 
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +95,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         from anthropic import APIConnectionError, APIStatusError
 
         try:
-            return await self._with_thinking_if_accepted(request, deltas)
+            return await self._stream(body(request, self.name, self.profile(request.model)), deltas)
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
@@ -115,24 +112,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             raise self.silent(request.model) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
-
-    async def _with_thinking_if_accepted(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """Send the thinking of earlier replies back; if the API refuses it, repeat the request without it.
-
-        A thinking block is valid only after the exact prefix that preceded it. Another prompt, other tools or
-        a compaction make it invalid, and the conversation continues without it.
-        https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
-        """
-        from anthropic import BadRequestError
-
-        profile = profile_of(self.name, self.settings.anthropic_base_url, request.model)
-        try:
-            return await self._stream(body(request, self.name, profile), deltas)
-        except BadRequestError as error:
-            if _INVALID_THINKING not in (error.api_message or error.message):
-                raise
-            _log.warning("thinking refused, repeating the request without it", error=error.api_message)
-        return await self._stream(body(request, self.name, profile, thinking=False), deltas)
 
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         from anthropic import AsyncStream
@@ -213,6 +192,8 @@ class AnthropicReplyReader:
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
         self._thinking: dict[int, _Thinking] = {}
+        self._order: dict[int, JsonObject] = {}
+        """The texts, by their number of characters, and the calls between which thinking may stand."""
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
         self._complete = False
@@ -252,8 +233,9 @@ class AnthropicReplyReader:
     async def _begin(self, index: int, block: dict[str, Any]) -> None:
         match block.get("type"):
             case "text":
-                await self._builder.add_text(as_text(block.get("text")))
+                await self._add_text(index, as_text(block.get("text")))
             case "tool_use":
+                self._order[index] = {"type": "call"}
                 # Anthropic sends the input in later fragments, some compatible servers here.
                 self._builder.add_call(
                     index,
@@ -273,7 +255,7 @@ class AnthropicReplyReader:
     async def _continue(self, index: int, delta: dict[str, Any]) -> None:
         match delta.get("type"):
             case "text_delta":
-                await self._builder.add_text(as_text(delta.get("text")))
+                await self._add_text(index, as_text(delta.get("text")))
             case "input_json_delta" if self._builder.has_call(index):
                 self._builder.add_call(index, arguments=as_text(delta.get("partial_json")))
             case "thinking_delta":
@@ -285,6 +267,11 @@ class AnthropicReplyReader:
                 self._thinking.setdefault(index, _Thinking()).signature.append(signature)
             case _:
                 pass
+
+    async def _add_text(self, index: int, text: str) -> None:
+        before = as_count(self._order.get(index, {}).get("chars"))
+        self._order[index] = {"type": "text", "chars": before + len(text)}
+        await self._builder.add_text(text)
 
     def _count(self, usage: dict[str, Any]) -> None:
         """Store the latest value of each count. The last event repeats only some."""
@@ -306,5 +293,9 @@ class AnthropicReplyReader:
         )
 
     def _state(self) -> JsonObject | None:
-        blocks: list[JsonValue] = [block.param() for _, block in sorted(self._thinking.items())]
-        return {THINKING_FIELD: blocks} if blocks else None
+        if not self._thinking:
+            return None
+        thinking = {index: block.param() for index, block in self._thinking.items()}
+        before = {index: mark for index, mark in self._order.items() if index < max(thinking)}
+        blocks: list[JsonValue] = [block for _, block in sorted((thinking | before).items())]
+        return {THINKING_FIELD: blocks}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed, is_closed
+from banksman.agent.providers.collect import as_count, as_list, as_object
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -51,20 +53,19 @@ _EMPTY_TEXT = "(an empty message)"
 _CACHE: dict[str, str] = {"type": "ephemeral"}
 
 
-def body(request: ModelRequest, provider: str, profile: Profile, *, thinking: bool = True) -> dict[str, Any]:
+def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, Any]:
     """Return the body of a request to the Messages API without `stream`.
 
     The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
     a run reads from the cache what the previous one wrote. The thinking of earlier replies is sent back if
-    `thinking` is True and `provider` wrote them.
+    `provider` wrote them.
     """
-    own = provider if thinking else None
     schema = request.options.response_schema
     request = with_profile(request, profile) if schema is None or is_closed(schema) else instructed(request)
     arguments: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
-        "messages": _messages(request, own),
+        "messages": _messages(request, provider, profile),
     }
     if request.system.strip():
         arguments["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
@@ -73,7 +74,7 @@ def body(request: ModelRequest, provider: str, profile: Profile, *, thinking: bo
         arguments["tools"] = [*others, {**last, "cache_control": _CACHE}]
         if request.options.parallel_tool_calls is False:
             arguments["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
-    if thinking and _may_think(request.messages, provider):
+    if _may_think(request.messages, provider):
         arguments |= _thinking(request.options, profile, arguments["max_tokens"])
     if request.options.temperature is not None and "thinking" not in arguments:
         # The API accepts it for older models, from 0 to 1, and without thinking.
@@ -134,9 +135,9 @@ def _tool(tool: ToolDefinition) -> ToolParam:
     return {"name": tool.name, "description": tool.description, "input_schema": cast("Any", schema)}
 
 
-def _messages(request: ModelRequest, provider: str | None) -> list[MessageParam]:
+def _messages(request: ModelRequest, provider: str, profile: Profile) -> list[MessageParam]:
     turns: list[tuple[str, list[Block]]] = []
-    for role, blocks in _turns(request, provider):
+    for role, blocks in _turns(request, provider, profile):
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -150,27 +151,43 @@ def _messages(request: ModelRequest, provider: str | None) -> list[MessageParam]
     return cast("list[MessageParam]", [{"role": role, "content": blocks} for role, blocks in turns])
 
 
-def _turns(request: ModelRequest, provider: str | None) -> Iterator[tuple[str, list[Block]]]:
-    for item in exchanges(request.messages):
+def _turns(request: ModelRequest, provider: str, profile: Profile) -> Iterator[tuple[str, list[Block]]]:
+    for item in exchanges(request.messages, profile.call_id):
         match item:
             case UserMessage():
                 yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
             case ModelExchange():
                 if item.calls or (item.reply.content or "").strip():
-                    yield "assistant", _reply(item.reply, provider) + [_call(call) for call in item.calls]
+                    yield "assistant", list(_reply(item, provider))
                 yield "user", [_result(call) for call in item.calls]
             case _:
                 assert_never(item)
 
 
-def _reply(reply: AssistantMessage, provider: str | None) -> list[Block]:
-    blocks: list[Block] = []
-    if reply.provider == provider and reply.provider_state:
-        # Thinking is signed, so it must be returned unchanged or not at all.
-        blocks += cast("list[Block]", reply.provider_state.get(THINKING_FIELD) or [])
-    if reply.content and reply.content.strip():
-        blocks.append(_text(reply.content))
-    return blocks
+def _reply(exchange: ModelExchange, provider: str) -> Iterator[Block]:
+    """Yield the blocks of a reply in the order in which the model wrote them, as far as its state tells it.
+
+    Thinking is signed, so it must be returned unchanged, and before the same call, or not at all.
+    """
+    reply = exchange.reply
+    text, calls = reply.content or "", iter(exchange.calls)
+    state = reply.provider_state if reply.provider == provider else None
+    for block in map(as_object, as_list((state or {}).get(THINKING_FIELD))):
+        match block.get("type"):
+            case "text":
+                piece, text = text[: as_count(block.get("chars"))], text[as_count(block.get("chars")) :]
+                yield from _texts(piece)
+            case "call":
+                yield from map(_call, islice(calls, 1))
+            case _:
+                yield cast("Block", block)
+    yield from _texts(text)
+    yield from map(_call, calls)
+
+
+def _texts(text: str) -> Iterator[Block]:
+    if text.strip():
+        yield _text(text)
 
 
 def _call(call: CallWithResult) -> ToolUseBlockParam:

@@ -19,13 +19,15 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
-from banksman.agent.providers.profiles import profile_of
+from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
+from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
 from banksman.contracts.model_options import ModelOptions
@@ -108,6 +110,8 @@ class ProviderSettings(ModelServers):
     default: str | None = None
     """`provider:model` of conversations that name none. The command line derives `agent.default_model` and
     `gateway.default_model` from it."""
+    profiles_file: Path | None = None
+    """A TOML file with differences of vendors and models, which takes precedence over the built-in ones."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; a slower attempt fails."""
     request_timeout_s: float = Field(default=600.0, gt=0)
@@ -127,6 +131,13 @@ class ProviderSettings(ModelServers):
     fallback models gets at most 10. 0 fails at once."""
     first_delay_s: float = Field(default=0.5, ge=0)
     """Seconds before the second attempt if the vendor names no time. Later pauses double, up to 15 s."""
+
+    @field_validator("profiles_file")
+    @classmethod
+    def _readable(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            read_profiles(file)
+        return file
 
     def silence_s(self, model: str) -> float:
         """Return the seconds for which `provider:model` may send nothing."""
@@ -209,22 +220,31 @@ class RetryingProvider(ABC, Generic[C]):
     async def complete(
         self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float, wait_s: float | None = None
     ) -> ModelReply:
-        """A request that is refused for one of its options is repeated without it, as are later ones."""
+        """A request that is refused for one of its options is repeated without it, as are later ones.
+
+        One that is refused for the opaque state of earlier replies is repeated without that state.
+        """
         until = time.monotonic() + deadline_s
+        request = replace(request, messages=opened(request.messages, self.name, self.origin))
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
             request = _without(request, self._refused.get(request.model, frozenset()))
             try:
-                return await self._with_retries(request, deltas, deadline_s, wait_until)
+                reply = await self._with_retries(request, deltas, deadline_s, wait_until)
+                return replace(reply, provider_state=sealed(reply.provider_state, self.origin))
             except ProviderFailed as refusal:
-                option = _refused_option(refusal, request.options)
-                if option is None:
+                facts = {"model": request.model}
+                if refuses_state(refusal, request.messages):
+                    # Reasoning is valid only after the exact prefix that preceded it, which another prompt,
+                    # other tools or a compaction change.
+                    request = replace(request, messages=opened(request.messages, self.name, None))
+                    logger.warning("the model refused earlier reasoning: %s", refusal, extra=facts)
+                elif option := _refused_option(refusal, request.options):
+                    logger.warning("the model refused the option %s: %s", option, refusal, extra=facts)
+                    self._remember_refused(request.model, option)
+                else:
                     raise
-                logger.warning(
-                    "the model refused the option %s: %s", option, refusal, extra={"model": request.model}
-                )
-            self._remember_refused(request.model, option)
             await deltas.restart()
             deadline_s = max(0.1, until - time.monotonic())
 
@@ -269,7 +289,7 @@ class RetryingProvider(ABC, Generic[C]):
         try:
             return await attempt()
         except (TransientFault, ProviderFailed) as fault:
-            profile = profile_of(self.name, self.entry.base_url, model)
+            profile = self.profile(model)
             if profile.is_overflow(fault.status, fault.message):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
             if isinstance(fault, TransientFault) and fault.retry_after_s is None:
@@ -285,6 +305,14 @@ class RetryingProvider(ABC, Generic[C]):
         facts = {"provider": self.name, "attempt": pause.attempt, "status": status}
         extra = {**facts, "delay_s": round(pause.left_s, 3)}
         logger.warning("repeating the model request: %s", pause.error, extra=extra)
+
+    @cached_property
+    def origin(self) -> str:
+        """The name of this provider at its address, for the states of replies."""
+        return origin_of(self.name, self.entry.base_url)
+
+    def profile(self, model: str) -> Profile:
+        return profile_of(self.entry.base_url, model, self.entry.vendor, self.settings.profiles_file)
 
     def silence_s(self, model: str) -> float:
         return self.settings.silence_s(f"{self.name}:{model}")

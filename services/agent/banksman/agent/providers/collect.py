@@ -9,9 +9,11 @@ from typing import Any, cast
 
 from banksman.agent.protocols.base import MAX_NAME_CHARS, MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
+from banksman.agent.providers.exchanges import state_key
+from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import MAX_TOKENS, Usage
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runtime.redaction import content_without_secrets, without_secrets
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,8 @@ _CHARS_PER_TOKEN = 4
 MAX_REASONING_CHARS = 1024 * 1024
 """Maximum characters of reasoning. A reply with more is cut."""
 
-MAX_STATE_CHARS = 128 * 1024
-"""Maximum characters of reasoning to store as provider state. Longer reasoning is not sent back at all."""
+STATE_FIELDS = ("extra_content",)
+"""Objects of a message or a call that servers expect back, such as Gemini's `thought_signature`."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class _Call:
     written: list[str] = field(default_factory=list[str])
     parsed: JsonObject | None = None
     checks: int = 0
+    state: JsonObject = field(default_factory=dict[str, JsonValue])
+    """Fields that the vendor expects back with the call."""
 
     def add(self, name: str, arguments: str | JsonObject | None) -> None:
         if len(self.name) < MAX_NAME_CHARS:
@@ -147,6 +151,8 @@ class ReplyBuilder:
         if number is None:
             number = self._number_of(call.get("index"), id, name, arguments)
         self.add_call(number, id=id, name=name, arguments=arguments or None)
+        if number in self._calls:
+            merge_state(self._calls[number].state, call)
 
     def _number_of(self, index: object, id: str, name: str, arguments: object) -> int:
         """Return the number of the call that a fragment belongs to.
@@ -180,6 +186,12 @@ class ReplyBuilder:
             call.is_complete() or not call.written for call in self._calls.values()
         )
 
+    @property
+    def call_states(self) -> JsonObject:
+        """The fields that the vendor expects back with single calls, by `state_key`."""
+        calls = enumerate(call for _, call in sorted(self._calls.items()))
+        return {state_key(call.raw().provider_call_id, at): call.state for at, call in calls if call.state}
+
     def has_call(self, index: int) -> bool:
         return index in self._calls
 
@@ -204,10 +216,24 @@ class ReplyBuilder:
             finish_reason=finish_reason,
             raw_finish_reason=raw_finish_reason,
             usage=usage,
-            provider_state=(
-                content_without_secrets(provider_state) if self._reasoning_chars <= MAX_STATE_CHARS else None
-            ),
+            provider_state=_clean(provider_state) if self._reasoning_chars <= MAX_STATE_CHARS else None,
         )
+
+
+def merge_state(state: JsonObject, piece: dict[str, Any]) -> None:
+    """Add the opaque fields of a piece of a message or a call to those of its earlier pieces."""
+    for name in STATE_FIELDS:
+        for vendor, value in as_object(piece.get(name)).items():
+            fields = as_object(state.setdefault(name, {}))
+            fields[vendor] = {**as_object(fields.get(vendor)), **value} if isinstance(value, dict) else value
+
+
+def _clean(state: JsonObject | None) -> JsonObject | None:
+    if not state:
+        return None
+    written = json.dumps(state, ensure_ascii=False)
+    clean = well_formed(written)
+    return content_without_secrets(state if clean == written else json.loads(clean))
 
 
 def well_formed(text: str) -> str:

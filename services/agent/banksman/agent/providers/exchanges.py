@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import assert_never
 
 from banksman.contracts.messages import (
@@ -22,7 +24,7 @@ from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.addresses import public_url
 
-_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+CALL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME_CHARS = 64
 
@@ -38,6 +40,8 @@ class CallWithResult:
     arguments: JsonObject
     message: ToolMessage
     """The message with the result."""
+    key: str
+    """The name of the call in the state of its reply; see `state_key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,47 +52,68 @@ class ModelExchange:
     calls: tuple[CallWithResult, ...]
 
 
-def exchanges(messages: Iterable[Message]) -> list[UserMessage | ModelExchange]:
+def exchanges(
+    messages: Iterable[Message], call_id: re.Pattern[str] = CALL_ID
+) -> list[UserMessage | ModelExchange]:
     """Pair calls with their results.
 
     A result without a call is omitted, the first of two results counts, and a call without a result gets
     `unknown_outcome`. Complete logs contain none of these cases, for which a vendor would refuse the request.
+    `call_id` is the pattern of the ids that the vendor accepts.
     """
     listed = list(messages)
     results: dict[str, ToolMessage] = {}
     for message in listed:
         if isinstance(message, ToolMessage):
             results.setdefault(message.result.tool_call_id, message)
-    used: set[str] = set()
+    ids = _Ids(call_id)
     paired: list[UserMessage | ModelExchange] = []
     for message in listed:
         match message:
             case UserMessage():
                 paired.append(message)
             case AssistantMessage():
-                calls = tuple(_with_result(call, results, used) for call in message.calls)
+                calls = tuple(_with_result(at, call, results, ids) for at, call in enumerate(message.calls))
                 paired.append(ModelExchange(message, calls))
             case ToolMessage():
                 pass
     return paired
 
 
-def _with_result(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> CallWithResult:
+def _with_result(at: int, call: ToolCall, results: dict[str, ToolMessage], ids: _Ids) -> CallWithResult:
     unknown = failed(call.id, "unknown_outcome", "The result of this call is not known.")
     message = results.get(call.id) or ToolMessage(name=call.name, result=unknown)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
-    return CallWithResult(_wire_id(call, used), name, call.arguments, message)
+    return CallWithResult(ids.of(call), name, call.arguments, message, state_key(call.provider_call_id, at))
 
 
-def _wire_id(call: ToolCall, used: set[str]) -> str:
-    vendor_id = call.provider_call_id or ""
-    wire_id = vendor_id if _ID.fullmatch(vendor_id) and vendor_id not in used else call.id
-    number = 1
-    while wire_id in used:
-        number += 1
-        wire_id = f"{call.id[:56]}-{number}"
-    used.add(wire_id)
-    return wire_id
+def state_key(provider_call_id: str | None, at: int) -> str:
+    """Return the name of the call with the index `at` in the state of its reply."""
+    return provider_call_id or f"#{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """Gives the calls of one request their ids."""
+
+    accepted: re.Pattern[str]
+    used: set[str] = field(default_factory=set[str])
+
+    def of(self, call: ToolCall) -> str:
+        """Return the vendor's id if it is accepted and unique in this request; otherwise ours or a short one.
+
+        The same call has the same id in later requests, so that the vendor's cache remains valid.
+        """
+        given = (id for id in (call.provider_call_id or "", call.id) if self.accepted.fullmatch(id))
+        short = (_short_id(call.id, number) for number in count())
+        id = next(id for id in chain(given, short) if id not in self.used)
+        self.used.add(id)
+        return id
+
+
+def _short_id(id: str, number: int) -> str:
+    """Return nine letters and digits, the only form of ids that Mistral accepts."""
+    return hashlib.sha256(f"{number}:{id}".encode()).hexdigest()[:9]
 
 
 _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]*)")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
-from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens
-from banksman.agent.providers.openai_request import body
-from banksman.agent.providers.profiles import profile_of
+from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens, merge_state
+from banksman.agent.providers.openai_request import CALLS_FIELD, body
+from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.streams import END_FIELD
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
@@ -27,8 +27,10 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 
-# vLLM, DeepSeek and others stream reasoning in the first of these fields, OpenRouter in the second.
+# vLLM, DeepSeek and others stream reasoning in the first of these fields, Ollama in the second.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
+_DETAIL_BLOCK = ("type", "index", "format")
+_DETAIL_TEXTS = ("text", "summary")
 
 
 class OpenAI(RetryingProvider["OpenAIApi"]):
@@ -43,7 +45,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        sent = body(request, self.name, profile_of(self.name, self.entry.base_url, request.model))
+        sent = body(request, self.name, self.profile(request.model))
         silence_s = self.silence_s(request.model)
         reader = OpenAIReplyReader(deltas)
         try:
@@ -67,6 +69,10 @@ class OpenAIReplyReader:
         """True after the event that ends a stream."""
         self._usage: dict[str, Any] = {}
         self._reasoning_field = ""
+        self._details: list[JsonObject] = []
+        """OpenRouter's `reasoning_details`."""
+        self._details_chars = 0
+        self._extra: JsonObject = {}
 
     @property
     def full(self) -> bool:
@@ -88,9 +94,20 @@ class OpenAIReplyReader:
             reason = "tool_calls"
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
-        field, finish_reason = self._reasoning_field, _FINISH_REASONS.get(reason, "unknown")
-        state: JsonObject | None = {field: self._builder.reasoning} if field else None
-        return self._builder.reply(finish_reason, reason, _usage(self._usage), state)
+        return self._builder.reply(
+            _FINISH_REASONS.get(reason, "unknown"), reason, _usage(self._usage), self._state()
+        )
+
+    def _state(self) -> JsonObject:
+        """Return the fields to send back with the message, and those of its calls under `CALLS_FIELD`."""
+        state: JsonObject = dict(self._extra)
+        if self._reasoning_field and not self._details:
+            state[self._reasoning_field] = self._builder.reasoning
+        if self._details:
+            state["reasoning_details"] = [*self._details]
+        if calls := self._builder.call_states:
+            state[CALLS_FIELD] = calls
+        return state
 
     async def _take_delta(self, delta: dict[str, Any]) -> None:
         content = delta.get("content")
@@ -102,12 +119,35 @@ class OpenAIReplyReader:
                 await self._builder.add_reasoning(as_text(thought.get("text")))
         for call in map(as_object, as_list(delta.get("tool_calls"))):
             self._builder.add_function_call(call)
+        merge_state(self._extra, delta)
+        for detail in map(as_object, as_list(delta.get("reasoning_details"))):
+            self._add_detail(detail)
         for field in _REASONING_FIELDS:
             piece = as_text(delta.get(field))
             if piece:
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return
+
+    def _add_detail(self, detail: JsonObject) -> None:
+        """Add a piece of `reasoning_details`: a text of the same block continues that of the last piece.
+
+        https://openrouter.ai/docs/use-cases/reasoning-tokens
+        """
+        self._details_chars += len(str(detail))
+        if self._details_chars > MAX_STATE_CHARS:
+            self._details.clear()
+            return
+        last = self._details[-1] if self._details else {}
+        if not last or any(last.get(name) != detail.get(name) for name in _DETAIL_BLOCK):
+            self._details.append({**detail})
+            return
+        for name, value in detail.items():
+            before = last.get(name)
+            if name in _DETAIL_TEXTS and isinstance(before, str) and isinstance(value, str):
+                last[name] = before + value
+            elif value is not None:
+                last[name] = value
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

@@ -121,7 +121,12 @@ class OpenAIApi:
             message = f"{message}: {text}"
         if as_text(error.get("code")) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message), status=response.status)
-        return status_fault(self._provider, response.status, message, {**_delay(error), **response.headers})
+        return status_fault(
+            self._provider,
+            response.status,
+            message,
+            {**_delay(error), **{name.lower(): value for name, value in response.headers.items()}},
+        )
 
     def _stream_fault(self, error: object) -> Exception:
         fields = {**as_object(error), "message": _message_in(error)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import is_closed
+from banksman.agent.providers.collect import as_object
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -25,13 +26,17 @@ from banksman.runs.outcome import message_json
 
 if TYPE_CHECKING:
     from openai.types.chat import (
-        ChatCompletionAssistantMessageParam,
         ChatCompletionContentPartParam,
         ChatCompletionMessageFunctionToolCallParam,
         ChatCompletionMessageParam,
         ChatCompletionToolParam,
     )
 
+CALLS_FIELD = "calls"
+"""The field of a state with the fields of single calls; all others are fields of the message."""
+
+_BETWEEN = "Done."
+"""The reply between a result and a user message for servers that require one."""
 EMPTY_MESSAGE = "(an empty message)"
 
 
@@ -44,10 +49,11 @@ def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, An
     options = request.options
     arguments: dict[str, Any] = {
         "model": request.model,
-        "messages": messages(request, provider),
+        "messages": messages(request, provider, profile),
         "stream": True,
-        "stream_options": {"include_usage": True},
     }
+    if profile.stream_usage:
+        arguments["stream_options"] = {"include_usage": True}
     if request.tools:
         arguments["tools"] = [tool_param(tool) for tool in request.tools]
         if options.parallel_tool_calls is not None:
@@ -69,20 +75,22 @@ def reply_format(schema: JsonObject) -> dict[str, Any]:
     return {"name": "reply", "schema": schema, "strict": is_closed(schema)}
 
 
-def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:
+def messages(request: ModelRequest, provider: str, profile: Profile) -> list[ChatCompletionMessageParam]:
     """Return the system prompt and the history as messages (R79, R92, R95)."""
-    sent: list[ChatCompletionMessageParam] = []
+    sent: list[dict[str, Any]] = []
     if request.system:
-        sent.append({"role": "system", "content": request.system})
-    for item in exchanges(request.messages):
+        sent.append({"role": profile.system_role, "content": request.system})
+    for item in exchanges(request.messages, profile.call_id):
         match item:
             case UserMessage():
+                if sent and sent[-1]["role"] == "tool" and not profile.user_after_tool:
+                    sent.append({"role": "assistant", "content": _BETWEEN})
                 sent.append({"role": "user", "content": _content(item)})
             case ModelExchange():
-                sent.extend(_exchange(item, provider))
+                sent.extend(_exchange(item, provider, profile))
             case _:
                 assert_never(item)
-    return sent
+    return cast("list[ChatCompletionMessageParam]", sent)
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
@@ -110,22 +118,26 @@ def _part(part: SentPart) -> ChatCompletionContentPartParam:
             assert_never(part)
 
 
-def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
+def _exchange(exchange: ModelExchange, provider: str, profile: Profile) -> Iterator[dict[str, Any]]:
     source = exchange.reply
     if not exchange.calls and not (source.content or "").strip():
         return
-    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": source.content}
+    state = dict(source.provider_state or {}) if source.provider == provider else {}
+    call_states = as_object(state.pop(CALLS_FIELD, None))
+    if profile.reasoning_returned == "never" or (
+        profile.reasoning_returned == "with_calls" and not exchange.calls
+    ):
+        state = {name: value for name, value in state.items() if not name.startswith("reasoning")}
+    reply: dict[str, Any] = {"role": "assistant", "content": source.content}
     if exchange.calls:
-        reply["tool_calls"] = [_call(call) for call in exchange.calls]
-    if source.provider == provider and source.provider_state:
-        # Fields outside the SDK's types, such as the reasoning that DeepSeek expects back.
-        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
-    yield reply
+        calls = [{**_call(call), **as_object(call_states.get(call.key))} for call in exchange.calls]
+        if profile.first_call_state and not call_states:
+            calls[0] |= profile.first_call_state
+        reply["tool_calls"] = calls
+    yield {**reply, **state}
     for call in exchange.calls:
-        content = message_json(call.message)
-        result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
-        # The SDK's type lacks `name`, which OpenAI ignores and some compatible servers need.
-        yield cast("ChatCompletionMessageParam", result)
+        result = {"role": "tool", "tool_call_id": call.id, "content": message_json(call.message)}
+        yield {**result, "name": call.name} if profile.tool_message_name else result
 
 
 def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:

@@ -1,25 +1,37 @@
 """How vendors, servers and models differ from OpenAI's Chat Completions API, as data.
 
 Every difference is a field of `Profile`, whose default is right for compatible servers in general.
-`profiles.toml` states the differences.
+`profiles.toml` states the differences; an operator's file (`models.profiles_file`) adds to it.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib.resources import files
+from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_validator
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
+from banksman.agent.providers.exchanges import CALL_ID
+from banksman.contracts.validation_errors import expected
 
-Pattern = Annotated[re.Pattern[str], BeforeValidator(lambda text: re.compile(text, re.IGNORECASE))]
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"must be a regular expression ({error})") from error
+
+
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
 """A regular expression that ignores case."""
 
 
@@ -37,6 +49,20 @@ class Profile(BaseModel):
     spent_quota_texts: tuple[Pattern, ...] = ()
     """Patterns in the error of an account without money or quota. It fails at once, unless the vendor names
     a time to wait."""
+    system_role: Literal["system", "developer", "user"] = "system"
+    """The role of the system prompt. `user` is for chat templates without another role for it."""
+    user_after_tool: bool = True
+    """Whether a user message may follow a tool's result; otherwise a reply is put between them."""
+    stream_usage: bool = True
+    """Whether a request may ask for the usage at the end of the stream (`stream_options`)."""
+    tool_message_name: bool = True
+    """Whether a message with a tool's result has the tool's name, which some chat templates need."""
+    call_id: Pattern = CALL_ID
+    """Pattern of call ids. Others are replaced by nine letters and digits, which every vendor accepts."""
+    reasoning_returned: Literal["always", "with_calls", "never"] = "always"
+    """Which replies are sent back with the reasoning that the model wrote into a field of its own."""
+    first_call_state: dict[str, Any] = {}
+    """Fields of the first call of a reply that another model wrote."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
@@ -73,7 +99,8 @@ class ProfileEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: str = "*"
+    vendors: tuple[str, ...] = ("*",)
+    """Patterns of the vendor, which the provider's entry names or `vendors` finds; it is empty if unknown."""
     hosts: tuple[str, ...] = ("*",)
     """Patterns of `host` or `host:port` of the base URL."""
     models: tuple[str, ...] = ("*",)
@@ -81,29 +108,55 @@ class ProfileEntry(BaseModel):
     profile: dict[str, Any]
     """Fields of `Profile`."""
 
-    def matches(self, provider: str, address: tuple[str, str], model: str) -> bool:
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        Profile.model_validate(fields)
+        return fields
+
+    def matches(self, vendor: str, address: tuple[str, str], model: str) -> bool:
         return (
-            fnmatchcase(provider, self.provider)
-            and any(fnmatchcase(host, pattern) for pattern in self.hosts for host in address)
-            and any(fnmatchcase(model, pattern) for pattern in self.models)
+            _any_matches(self.vendors, vendor)
+            and any(_any_matches(self.hosts, host) for host in address)
+            and _any_matches(self.models, model)
         )
 
 
-class _File(BaseModel):
+class ProfileFile(BaseModel):
+    """A file of profiles, such as `profiles.toml`."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    vendors: dict[str, tuple[str, ...]] = {}
+    """Patterns of `host` or `host:port` by vendor, for providers that name no vendor."""
     entries: tuple[ProfileEntry, ...] = ()
+
+
+def read_profiles(file: Path) -> ProfileFile:
+    """Read an operator's file; `ValueError` states what is wrong in it."""
+    try:
+        return ProfileFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, mistake['loc']))} {expected(mistake)}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"a TOML file of profiles ({error})") from error
 
 
 # Bounded, because tenants choose the names of models.
 @lru_cache(maxsize=512)
-def profile_of(provider: str, base_url: str, model: str) -> Profile:
-    """Return the profile of a model; of two entries that match, the later one applies, field by field."""
+def profile_of(base_url: str, model: str, vendor: str | None = None, file: Path | None = None) -> Profile:
+    """Return the profile of a model; of two entries that match, the later one applies, field by field.
+
+    The entries of the operator's `file` follow the built-in ones.
+    """
     parts = urlsplit(base_url)
     address = (parts.hostname or "", f"{parts.hostname}:{parts.port}")
+    files = (_built_in(), _of_operator(file)) if file else (_built_in(),)
+    named = vendor or next((name for one in reversed(files) for name in _vendors_at(one, address)), "")
     fields: dict[str, Any] = {}
-    for entry in _entries():
-        if entry.matches(provider, address, model.lower()):
+    for entry in (entry for one in files for entry in one.entries):
+        if entry.matches(named, address, model.lower()):
             fields |= entry.profile
     return Profile.model_validate(fields)
 
@@ -115,7 +168,20 @@ def with_profile(request: ModelRequest, profile: Profile) -> ModelRequest:
     return instructed(request)
 
 
+def _vendors_at(file: ProfileFile, address: tuple[str, str]) -> Iterator[str]:
+    for vendor, hosts in file.vendors.items():
+        if any(_any_matches(hosts, host) for host in address):
+            yield vendor
+
+
+def _any_matches(patterns: tuple[str, ...], text: str) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
 @cache
-def _entries() -> tuple[ProfileEntry, ...]:
-    text = files("banksman.agent.providers").joinpath("profiles.toml").read_text()
-    return _File.model_validate(tomllib.loads(text)).entries
+def _built_in() -> ProfileFile:
+    text = resources.files("banksman.agent.providers").joinpath("profiles.toml").read_text()
+    return ProfileFile.model_validate(tomllib.loads(text))
+
+
+_of_operator = cache(read_profiles)
