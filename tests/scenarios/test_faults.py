@@ -17,7 +17,7 @@ from banksman.model_server import (
     ScriptedReply,
     StreamError,
 )
-from banksman.model_server.script import Fault
+from banksman.model_server.script import Fault, ScriptedUsage
 from tests.scenarios.conftest import Play, logged, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -175,16 +175,44 @@ async def test_a_reply_in_an_unknown_format_ends_the_run(client: Client, play: P
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_an_empty_reply_is_a_final_reply(client: Client, play: Play, vendor: str) -> None:
-    """R39, A27: an empty reply ends its run, and its vendor accepts the next request."""
-    conversation = await client.create(
-        play(ScriptedReply(text=""), ScriptedReply(text="Something."), vendor=vendor, by="count")
+async def test_an_empty_reply_is_requested_once_more(
+    system: System, client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R39, A27: the run states it, counts both replies, and the nudge is not part of later requests."""
+    empty, blank = ScriptedReply(text=""), ScriptedReply(text="  \n", reasoning="Hmm.")
+    name = play(
+        empty, ScriptedReply(text="Here."), blank, ScriptedReply(text="It."), vendor=vendor, by="count"
     )
+    conversation = await client.create(name)
+
+    run_id = await client.chat(conversation, "go")
+    outcome = await client.finished(run_id)
+    after = await client.run(conversation, "again")
+
+    assert (outcome["status"], outcome["content"], after["content"]) == ("completed", "Here.", "It.")
+    requests = model_requests(model, name)
+    assert [str(request).count("Your last reply was empty") for request in requests] == [0, 1, 0, 1]
+    notices = [event["data"] for event in client.events(conversation, "model.notice")]
+    assert [notice["kind"] for notice in notices] == ["nudged", "nudged"]
+    assert outcome["usage"]["output_tokens"] >= 1
+    await logged(system, "agent", "the model's reply is empty", run_id=run_id, level="warning")
+
+
+@pytest.mark.parametrize("protocol", ["native", "json_text"])
+async def test_two_empty_replies_fail_the_run_with_their_reason(
+    client: Client, play: Play, protocol: str
+) -> None:
+    """R39: an empty reply never counts as an answer, and the conversation continues."""
+    empty = ScriptedReply(text="", usage=ScriptedUsage(input_tokens=7, output_tokens=2))
+    name = play(empty, empty, ScriptedReply(text="Something."), by="count")
+    conversation = await client.create(name, settings={"tool_protocol": protocol})
 
     outcome = await client.run(conversation, "go")
     after = await client.run(conversation, "again")
 
-    assert (outcome["status"], outcome["content"]) == ("completed", "")
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "empty_reply")
+    assert "without text and without a call" in outcome["error"]["message"]
+    assert outcome["usage"]["input_tokens"] == 14
     assert after["content"] == "Something."
 
 

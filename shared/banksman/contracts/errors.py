@@ -15,6 +15,7 @@ BanksmanError
 └── Fault                         this platform or a peer failed
     ├── Poison                    a stored message cannot be decoded: it is dead-lettered
     └── ProviderFailed            a model's API failed after all retries: provider, status, unavailable
+        ├── EmptyReply            the model wrote neither text nor calls, also when requested once more
         ├── ContextOverflow       the request has more tokens than the model accepts
         └── ProviderTimedOut      the reply was not complete within the time that the run has left
 
@@ -59,6 +60,7 @@ class ErrorCode(StrEnum):
     CRASH_LOOP = "crash_loop"
     PROVIDER_ERROR = "provider_error"
     CONTEXT_OVERFLOW = "context_overflow"
+    EMPTY_REPLY = "empty_reply"
     WORKFLOW_ERROR = "workflow_error"
     CONVERSATION_DELETED = "conversation_deleted"
 
@@ -224,6 +226,12 @@ class ProviderFailed(Fault):
         super().__init__(
             f"{provider}: {message}" if status is None else f"{provider} returned {status}: {message}"
         )
+
+
+class EmptyReply(ProviderFailed):
+    """A model wrote neither text nor calls, also when it was requested once more."""
+
+    code = ErrorCode.EMPTY_REPLY
 
 
 class ContextOverflow(ProviderFailed):

@@ -106,6 +106,10 @@ TERMINATE_SCHEMA: JsonObject = {
 """The optional parameter of native calls in addition to the parameters of their tool."""
 
 
+NUDGE = "Your last reply was empty. Write the answer for the user now, or call a tool if one is offered."
+"""The message that requests an empty reply once more; it does not stay in the history."""
+
+
 def correction(rule: str, attempt: int) -> str:
     """Return the correction to send to a model; `attempt` is 1 for the first malformed reply in a row."""
     problem = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."

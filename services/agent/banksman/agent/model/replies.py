@@ -55,6 +55,8 @@ class PartialReply:
     paid: PaidReply
     """The model that was requested first, and an estimate of the usage: vendors report it at the end of a
     reply."""
+    charged: bool = False
+    """True if the vendor reported the usage, which is then recorded also without text."""
 
 
 class UnusableReply(ValueError):
@@ -224,11 +226,13 @@ def paid_events(
 
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
-    """Return the streamed text as a message, once; nothing if no text was streamed."""
+    """Return the streamed text as a message, once; nothing if no text was streamed or charged."""
     # The broker may have stored a commit although it reported an error. The commit of this message leaves the
     # model request open, so the loop may build it again.
     stored = any(getattr(message, "message_id", None) == reply.paid.message_id for message in state.history)
-    return () if stored or not reply.text else paid_events(state, reply.paid, reply.text, is_partial=True)
+    if stored or not (reply.text or reply.charged):
+        return ()
+    return paid_events(state, reply.paid, reply.text or None, is_partial=bool(reply.text))
 
 
 def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:

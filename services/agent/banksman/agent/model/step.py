@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from textwrap import shorten
@@ -16,7 +16,7 @@ from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_probl
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
-from banksman.agent.model.request import Deltas, complete_with_fallback, unless_cancelled
+from banksman.agent.model.request import Completion, Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
@@ -34,14 +34,14 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import PROMPTS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.calls import Delta
-from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused
+from banksman.contracts.errors import BanksmanError, EmptyReply, NotFound, ProviderFailed, Refused
 from banksman.contracts.events import ModelNotice
 from banksman.contracts.ids import approval_id_for
-from banksman.contracts.messages import Usage, text_of
+from banksman.contracts.messages import Usage, UserMessage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
-from banksman.prompting.templates import DEFAULT_PROMPT, render, run_variables
+from banksman.prompting.templates import DEFAULT_PROMPT, NUDGE, render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.runners.placement import Placements
@@ -56,6 +56,9 @@ MAX_NAMES_CHARS = 250
 """Maximum characters of the names of tools in a notice."""
 
 
+NUDGED = ModelNotice(kind="nudged", text="The model's reply was empty, so it was requested once more.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     protocol: Protocol
@@ -66,6 +69,12 @@ class _Prepared:
     """Names of the tools that exceed the budget of the prompt."""
     notices: tuple[ModelNotice, ...] = ()
     """What the user should know about the request; empty after the first reply of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    reply: ModelReply
+    paid: PaidReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +148,72 @@ class ModelStep:
         paid = PaidReply(deltas.message_id, model, "", self.settings.priced(model, usage))
         return PartialReply(truncated_text(text), paid)
 
-    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
-        """Request and check the reply; return None if the run was cancelled meanwhile."""
+    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Build | None:
+        """Request and check the reply, an empty one once more; return None if the run was cancelled."""
+        completion = await self._request(owned, prepared, prepared.request, deltas)
+        if completion is None:
+            return None
+        written = _Written(completion.reply, self._paid(deltas, completion))
+        if written.reply.is_empty:
+            second = await self._nudged(owned, prepared, deltas, written.paid)
+            if not isinstance(second, _Written):
+                return second
+            written = second
+        try:
+            return await self._checked(owned, prepared, deltas, written.reply, written.paid)
+        except ValueError as error:
+            raise UnusableReply(partial(replies.paid_events, reply=written.paid)) from error
+
+    async def _nudged(
+        self, owned: Ownership, prepared: _Prepared, deltas: Deltas, paid: PaidReply
+    ) -> _Written | Build:
+        """Request an empty reply once more; return a `Build` if the run was cancelled or fails."""
+        logger.warning("the model's reply is empty", extra={"run_id": owned.run.run_id, "model": paid.model})
+        nudge = UserMessage(message_id=deltas.message_id, content=NUDGE)
+        request = replace(prepared.request, messages=(*prepared.request.messages, nudge))
+        try:
+            await deltas.restart()
+            completion = await self._request(owned, prepared, request, deltas)
+        except ProviderFailed as error:
+            streamed = PartialReply(truncated_text(deltas.streamed), paid, charged=True)
+            return partial(replies.failure, owned, error, streamed)
+        if completion is None:
+            return partial(replies.paid_events, reply=paid)
+        second = self._paid(deltas, completion)
+        second = replace(second, usage=paid.usage + second.usage)
+        reply = completion.reply
+        if reply.is_empty:
+            error = EmptyReply(completion.model, "the model replied twice without text and without a call")
+            return partial(replies.failure, owned, error, PartialReply("", second, charged=True))
+        return _Written(replace(reply, notices=(NUDGED, *reply.notices)), second)
+
+    def _paid(self, deltas: Deltas, completion: Completion) -> PaidReply:
+        usage = self.settings.priced(completion.model, completion.reply.usage)
+        return PaidReply(deltas.message_id, completion.model, completion.provider, usage)
+
+    async def _request(
+        self, owned: Ownership, prepared: _Prepared, request: ModelRequest, deltas: Deltas
+    ) -> Completion | None:
+        """Send a request; return None if the run was cancelled meanwhile."""
         run, now = owned.run, owned.ports.clock.now()
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
-        request = complete_with_fallback(
+        sending = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
-            prepared.request,
+            request,
             deltas=deltas,
             deadline_s=(deadline_of(run) - now).total_seconds(),
             waited_s=(now - (run.asked_at or now)).total_seconds(),
         )
         await owned.confirm()
         try:
-            completion = await unless_cancelled(owned, request)
+            completion = await unless_cancelled(owned, sending)
         except ValueError as error:
             streamed = await self._partial(owned, prepared, deltas)
             raise UnusableReply(partial(replies.partial_events, reply=streamed)) from error
-        if completion is None:
-            return None
-        await reach("agent.reply_received")
-        usage = self.settings.priced(completion.model, completion.reply.usage)
-        paid = PaidReply(deltas.message_id, completion.model, completion.provider, usage)
-        try:
-            return await self._checked(owned, prepared, deltas, completion.reply, paid)
-        except ValueError as error:
-            raise UnusableReply(partial(replies.paid_events, reply=paid)) from error
+        if completion is not None:
+            await reach("agent.reply_received")
+        return completion
 
     async def _checked(
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply

@@ -71,6 +71,11 @@ class ModelReply:
     notices: tuple[ModelNotice, ...] = ()
     """What the adapter changed in the request or the reply, for the user."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True for a reply that ended normally with neither text nor calls; reasoning is no text."""
+        return self.finish_reason == "stop" and not self.calls and not (self.text or "").strip()
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:

@@ -217,7 +217,7 @@ export type Draining = {
 };
 
 /** The error codes in `error` frames, HTTP bodies and `run.finished.error`. */
-export type ErrorCode = "bad_request" | "unknown_type" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "not_ready" | "busy" | "rate_limited" | "unavailable" | "too_large" | "storage_full" | "internal" | "max_iterations" | "run_timeout" | "malformed_calls" | "rejected" | "approval_expired" | "cancelled" | "call_limit" | "token_limit" | "cost_limit" | "tenant_token_limit" | "tenant_cost_limit" | "crash_loop" | "provider_error" | "context_overflow" | "workflow_error" | "conversation_deleted";
+export type ErrorCode = "bad_request" | "unknown_type" | "unauthorized" | "forbidden" | "not_found" | "conflict" | "not_ready" | "busy" | "rate_limited" | "unavailable" | "too_large" | "storage_full" | "internal" | "max_iterations" | "run_timeout" | "malformed_calls" | "rejected" | "approval_expired" | "cancelled" | "call_limit" | "token_limit" | "cost_limit" | "tenant_token_limit" | "tenant_cost_limit" | "crash_loop" | "provider_error" | "context_overflow" | "empty_reply" | "workflow_error" | "conversation_deleted";
 
 /** A request failed; the connection stays open. */
 export type ErrorFrame = {

@@ -53,6 +53,7 @@ export default {
   'reason.tenant_token_limit': 'Ihr Team hat alle seine Tokens verbraucht',
   'reason.tenant_cost_limit': 'Ihr Team hat sein ganzes Budget ausgegeben',
   'reason.crash_loop': 'Der Lauf hat mehrere Agentenprozesse zum Absturz gebracht und wurde beendet',
+  'reason.empty_reply': 'Das Modell hat keine Antwort geschrieben, auch nicht auf Nachfrage',
   'reason.context_overflow': 'Die Unterhaltung ist zu lang für das Modell und lässt sich nicht weiter kürzen',
   'reason.provider_error': 'Die API des Modells ist fehlgeschlagen',
   'reason.workflow_error': 'Der Workflow ist fehlgeschlagen',
