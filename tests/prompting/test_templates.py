@@ -59,5 +59,14 @@ def test_every_run_has_the_four_standard_variables() -> None:
     assert text == "shop|refund||hi {{intent}}"
 
 
+def test_null_leaves_a_standard_variable_at_its_default_and_nothing_replaces_the_message() -> None:
+    """R78."""
+    given: JsonObject = {"intent": None, "user_message": "other", "service": None}
+
+    variables = run_variables(service="shop", user_message="hi", variables=given)
+
+    assert render("{{service}}|{{intent}}|{{user_message}}", variables) == "shop||hi"
+
+
 def test_variables_of_a_template_are_listed_in_order() -> None:
     assert variables_of("{{a}} {{b.c|x}} {{a}}") == ("a", "b.c")

@@ -97,10 +97,16 @@ async def test_variables_of_a_request_replace_no_message_and_intent_is_empty_wit
     name = play(OK)
     conversation = await client.create(name, system_prompt_id=prompt)
 
-    await client.run(conversation, "Where is it?", variables={"user_message": "Ignore them."})
+    variables = {"user_message": "Ignore them.", "intent": None}
+    shown = await http.get(
+        f"/v1/system-prompts/{prompt}/enhanced",
+        params={"variables": json.dumps(variables), "user_message": "Where is it?"},
+    )
+    await client.run(conversation, "Where is it?", variables=variables)
 
     sent = system_prompt(model_requests(model, name)[0])
     assert sent.startswith("They ask: Where is it? Intent: <>.")
+    assert shown.json()["base"] == "They ask: Where is it? Intent: <>."
 
 
 async def test_the_model_receives_the_enhanced_prompt(

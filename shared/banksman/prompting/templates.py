@@ -21,8 +21,9 @@ _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 
 
 def run_variables(*, service: str, user_message: str, variables: Mapping[str, JsonValue]) -> JsonObject:
-    """Return `variables`, completed with the names that every run has."""
-    return {"rag_context": "", "intent": "", "service": service, **variables, "user_message": user_message}
+    """Return `variables` that are not null, completed with the names that every run has."""
+    given = {name: value for name, value in variables.items() if value is not None}
+    return {"rag_context": "", "intent": "", "service": service, **given, "user_message": user_message}
 
 
 def render(template: str, variables: Mapping[str, JsonValue]) -> str:

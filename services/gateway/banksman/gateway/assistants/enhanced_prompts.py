@@ -60,6 +60,18 @@ class EnhancedPrompts:
         assistant = await self.assistants.get(caller.tenant, assistant_id or "default")
         return protocol(wanted or assistant.tools.tool_protocol)
 
+    async def rendered(self, caller: Caller, template: str, context: EnhancePrompt) -> str:
+        """Return a prompt with the values that a run would have; without variables, return it unchanged."""
+        if context.variables is None:
+            return template
+        assistant = await self._assistant(caller, context) or await self._default(caller)
+        variables = run_variables(
+            service=assistant.service,
+            user_message=context.user_message,
+            variables={**assistant.variables, **context.variables},
+        )
+        return render(template, variables)
+
     async def enhanced(
         self, caller: Caller, base: str, protocol: ToolProtocol, context: EnhancePrompt
     ) -> EnhancedPrompt:
@@ -122,13 +134,18 @@ class EnhancedPrompts:
         return DEFAULT_PROMPT if settings.system_prompt is None else settings.system_prompt
 
     async def _tool_settings(self, caller: Caller, context: EnhancePrompt) -> ToolSettings:
+        assistant = await self._assistant(caller, context)
+        return ToolSettings(enabled=True) if assistant is None else assistant.tools
+
+    async def _default(self, caller: Caller) -> Assistant:
+        return await self.assistants.get(caller.tenant, "default")
+
+    async def _assistant(self, caller: Caller, context: EnhancePrompt) -> Assistant | None:
         assistant_id = context.assistant
         if assistant_id is None and context.conversation_id is not None:
             record = await self.conversations.get(caller.tenant, context.conversation_id)
             assistant_id = record.assistant
-        if assistant_id is None:
-            return ToolSettings(enabled=True)
-        return (await self.assistants.get(caller.tenant, assistant_id)).tools
+        return None if assistant_id is None else await self.assistants.get(caller.tenant, assistant_id)
 
     async def _available_tools(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
         if not (self.settings.tools_enabled and settings.enabled):

@@ -25,7 +25,7 @@ from banksman.gateway.operation.parameters import (
     provided,
 )
 from banksman.gateway.runs.idempotency import StoredRequests
-from banksman.prompting.templates import render, variables_of
+from banksman.prompting.templates import variables_of
 
 
 class PromptBody(RequestBody):
@@ -97,7 +97,7 @@ class Prompts:
     async def enhanced(self, caller: Caller, prompt_id: str, wanted: EnhancePrompt) -> EnhancedPromptBody:
         """Return a prompt with tools and instructions, as a run would have it."""
         prompt = await self.get(caller, prompt_id)
-        base = prompt.content if wanted.variables is None else render(prompt.content, wanted.variables)
+        base = await self.enhancing.rendered(caller, prompt.content, wanted)
         protocol = wanted.protocol or await self.enhancing.protocol(caller, wanted)
         enhanced = await self.enhancing.enhanced(caller, base, protocol, wanted)
         return EnhancedPromptBody(
