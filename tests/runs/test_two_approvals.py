@@ -9,7 +9,7 @@ import pytest
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.approvals.decisions import SubmittedDecision
-from banksman.gateway.conversations.sent_approvals import sent_items
+from banksman.gateway.conversations.views import sent_items
 from banksman.runs.approval.requests import problem, sign
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario

@@ -34,7 +34,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, SubmittedDecision, decide
-from banksman.gateway.conversations.sent_approvals import sent_items
+from banksman.gateway.conversations.views import sent_items
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.quotas.places import Shares
 from banksman.runs import handlers

@@ -18,7 +18,7 @@ from banksman.contracts.calls import CallFinished, CallReply
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.tools import ToolResult
 from banksman.deployment.users import AGENT, OPERATOR
-from banksman.gateway.identity.tenant_secrets import SecretStore
+from banksman.gateway.identity.operations import SecretStore
 from banksman.gateway.operation.caller import Caller
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.sdk.test_tool_accounts import PLATFORM

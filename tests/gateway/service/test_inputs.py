@@ -16,7 +16,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.approvals.decisions import Decisions
-from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.approvals.operations import Inputs
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.runs.outcome import RESULT_BYTES

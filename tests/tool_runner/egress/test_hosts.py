@@ -12,8 +12,7 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 
 from banksman.contracts.tools import NetworkPolicy, ToolCall
 from banksman.contracts.urls import UrlRefused
-from banksman.tool_runner.egress.client import Egress, HostRules
-from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.egress.client import Egress, HostRules, rules_of
 from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.settings import EgressSettings, FetchLimits
 

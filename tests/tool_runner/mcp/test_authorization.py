@@ -10,8 +10,7 @@ import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.contracts.mcp import DiscoverSignIn, OAuthClient, RequestToken
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 from banksman.tool_runner.settings import FetchLimits
 

@@ -21,8 +21,7 @@ from tests.tool_runner.conftest import TLS, replying, serving
 
 from banksman.contracts.mcp import HttpServer, McpTarget, ServedTool
 from banksman.runtime.health import listening
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop

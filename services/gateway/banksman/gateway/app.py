@@ -23,7 +23,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import VERSION, Front, listening_front
 from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.identity.auth import Tickets
-from banksman.gateway.interfaces.http.connections import raise_file_limit
+from banksman.gateway.interfaces.http.perimeter import raise_file_limit
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import ApiEndpoints, api_body
 from banksman.gateway.interfaces.nats.replays import Replays

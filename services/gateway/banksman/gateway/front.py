@@ -20,8 +20,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.gateway.composition import FEATURES, body_limits, operations_of, routes_of
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.http.connections import connection_limits
-from banksman.gateway.interfaces.http.perimeter import Perimeter, with_cors
+from banksman.gateway.interfaces.http.perimeter import Perimeter, connection_limits, with_cors
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES, Connections
 from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT

@@ -38,7 +38,7 @@ from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
-from banksman.tool_runner.workspaces.volume import WorkspaceVolume
+from banksman.tool_runner.workspaces.workspace import WorkspaceVolume
 
 THREADS = 32
 """Threads for file operations; the default of the interpreter is the number of cores plus 4."""

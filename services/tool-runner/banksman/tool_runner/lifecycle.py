@@ -16,8 +16,7 @@ from banksman.contracts.errors import BanksmanError
 from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.execution import CallWorker
 from banksman.tool_runner.identity import (

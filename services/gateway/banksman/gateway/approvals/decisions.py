@@ -27,7 +27,7 @@ from banksman.gateway.approvals.links import digest_of_calls, use_link
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.conversations.sent_approvals import approved_first, sent_items
+from banksman.gateway.conversations.views import approved_first, sent_items
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.ports import Clock

@@ -21,7 +21,7 @@ from banksman.contracts.work import ApprovalRequest, EscalateApproval, FirstAppr
 from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.stored_replies import readable
 from banksman.gateway.conversations.conversations import Conversations, read_all
-from banksman.gateway.conversations.sent_approvals import approved_first, sent_items
+from banksman.gateway.conversations.views import approved_first, sent_items
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.ports import Clock

@@ -1,20 +1,91 @@
-"""Reads conversations: the fold of each log is cached, and updated with every read."""
+"""Reads conversations: the fold of each log is cached, and updated with every read.
+
+After the first of two approvals, an approver is sent the request with what the first one changed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.log import EventLog, StoredCommit
+from banksman.contracts.approvals import (
+    ApprovalItem,
+    ApprovalRequested,
+    ApprovedFirst,
+    ItemDecision,
+    Remember,
+    sent_digest,
+)
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Event
-from banksman.gateway.conversations.sent_approvals import as_sent
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import FirstApproval
 from banksman.gateway.conversations.view import ConversationView
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.approval.policy import approval_item, coverage
 from banksman.runs.fold import apply_commit
 from banksman.runs.state import Conversation
+
+
+def sent_items(items: Iterable[ApprovalItem], first: FirstApproval | None) -> tuple[ApprovalItem, ...]:
+    """Return the calls as they run if the approver agrees; their digests cover the first approval too."""
+    decided = {one.tool_call_id: one for one in first.decisions} if first else {}
+    remember = first and first.remember
+    return tuple(_sent(item, decided.get(item.tool_call_id), remember) for item in items)
+
+
+def approved_first(first: FirstApproval) -> ApprovedFirst:
+    return ApprovedFirst(**{name: getattr(first, name) for name in ApprovedFirst.model_fields})
+
+
+async def as_sent(bus: Bus, tenant: str, view: ConversationView) -> ConversationView:
+    """Return a view with its open approval requests as they are sent now."""
+    if not any(one.requested.terms for one in view.approvals.values()):
+        return view
+    slots = ApprovalSlots(bus)
+    sent = {
+        key: replace(one, requested=await _requested(slots, tenant, one.requested))
+        for key, one in tuple(view.approvals.items())
+    }
+    return replace(view, approvals=sent)
+
+
+async def _requested(slots: ApprovalSlots, tenant: str, requested: ApprovalRequested) -> ApprovalRequested:
+    if requested.terms is None or requested.terms.approvers == 1:
+        return requested
+    try:
+        first = await slots.first(tenant, requested.approval_id)
+    except Poison:
+        # A decision reports it.
+        first = None
+    if first is None:
+        return requested
+    changes = {"items": sent_items(requested.items, first), "first": approved_first(first)}
+    return requested.model_copy(update=changes)
+
+
+def _sent(item: ApprovalItem, decided: ItemDecision | None, remember: Remember | None) -> ApprovalItem:
+    if item.covers is None:
+        item = item.model_copy(update={"covers": coverage(item.name, item.arguments)})
+    if decided is None:
+        return item
+    sent = item if decided.arguments is None else _edited(item, decided.arguments)
+    return sent.model_copy(update={"digest": sent_digest(sent.digest, decided.decision, remember)})
+
+
+def _edited(item: ApprovalItem, arguments: JsonObject) -> ApprovalItem:
+    call = ToolCall(id=item.tool_call_id, name=item.name, arguments=arguments, network=item.network)
+    same_file = arguments.get("path") == item.arguments.get("path")
+    edited = approval_item(call, old_content=item.preview.old if same_file else None)
+    return edited.model_copy(update={"requested": item.arguments, "editable": item.editable})
+
 
 CACHED_VIEWS = 2_000
 """Cached views, some kilobytes each. The least recently used ones are dropped, and folded again on demand."""

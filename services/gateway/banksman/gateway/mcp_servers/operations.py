@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import digest
-from banksman.gateway.audit.trail import Trail
+from banksman.gateway.audit.operations import Trail
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import (
     Approval,

@@ -2,19 +2,186 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, TypeVar
 
+from banksman.bus.storage.kv import Entry
+from banksman.contracts.errors import BadInput, NotFound
+from banksman.contracts.frames import WorkflowStart
+from banksman.contracts.ids import digest, new_id
 from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules import models
-from banksman.gateway.schedules.due import DueSchedules, ScheduleStore
-from banksman.gateway.schedules.service import Schedules
+from banksman.gateway.schedules import models, times
+from banksman.gateway.schedules.due import DueSchedules, ScheduleStore, start_run
+from banksman.gateway.schedules.models import (
+    ComingStarts,
+    ListedSchedule,
+    PromptStart,
+    ReadSchedule,
+    Schedule,
+    ScheduleBody,
+    ScheduledRun,
+    WorkflowRunStart,
+)
+from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.workflows.workflows import Workflows
+from banksman.runs.ports import Clock
+
+Shown = TypeVar("Shown", ListedSchedule, ReadSchedule)
+
+MAX_START_BYTES = 64 * 1024
+"""Maximum bytes of a schedule's `start`, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    store: ScheduleStore
+    clock: Clock
+    settings: GatewaySettings
+    dispatcher: Dispatcher
+    requests: StoredRequests
+    runs: Runs
+    conversations: Conversations
+    assistants: AssistantStore
+    workflows: Workflows
+
+    async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
+        stored = await self.store.list(caller.tenant)
+        return tuple(_shown(schedule, ListedSchedule) for schedule in stored)
+
+    async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
+        return await times.coming_starts(await self.store.list(caller.tenant), self.clock.now())
+
+    async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
+        schedule = (await self.store.get(caller.tenant, schedule_id)).value
+        runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
+        return _shown(schedule.model_copy(update={"runs": runs}), ReadSchedule)
+
+    async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
+        """Store a new schedule. A repeated request returns the schedule that the first one created."""
+        await self._check(caller, body)
+        key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
+        ids = await self.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
+        now = self.clock.now()
+        schedule = Schedule(
+            id=ids["id"],
+            **body.model_dump(),
+            created_at=now,
+            updated_at=now,
+            user=caller.user,
+            rights=tuple(sorted(caller.rights)),
+            next_at=self._next_at(body, now),
+        )
+        most = self.settings.max_schedules_per_tenant
+        return _shown(await self.store.create(caller.tenant, schedule, most), ReadSchedule)
+
+    async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
+        """Replace a schedule; from now on it acts as the caller. Its last runs stay."""
+        await self._check(caller, body)
+        while True:
+            entry = await self.store.get(caller.tenant, schedule_id)
+            now = self.clock.now()
+            changed = Schedule(
+                id=schedule_id,
+                **body.model_dump(),
+                created_at=entry.value.created_at,
+                updated_at=now,
+                user=caller.user,
+                rights=tuple(sorted(caller.rights)),
+                next_at=_unchanged_due_time(entry.value, body) or self._next_at(body, now),
+                runs=entry.value.runs,
+            )
+            if await self.store.replace(caller.tenant, entry, changed):
+                return _shown(changed, ReadSchedule)
+
+    async def delete(self, caller: Caller, schedule_id: str) -> None:
+        await self.store.get(caller.tenant, schedule_id)
+        await self.store.delete(caller.tenant, schedule_id, self.clock.now())
+
+    async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
+        """Start the run of a schedule now, as the caller; a repeated request starts no second run."""
+        entry = await self.store.get(caller.tenant, schedule_id)
+        source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
+        ack = await start_run(self.dispatcher, caller, entry.value, source=source)
+        run = ScheduledRun(
+            due_at=None,
+            at=self.clock.now(),
+            result="started",
+            user=caller.user,
+            conversation_id=ack.conversation_id,
+            run_id=ack.run_id,
+        )
+        await self._note(caller.tenant, entry, run)
+        return run
+
+    async def _note(self, tenant: str, entry: Entry[Schedule] | None, run: ScheduledRun) -> None:
+        while entry is not None and all(known.run_id != run.run_id for known in entry.value.runs):
+            if await self.store.replace(tenant, entry, entry.value.with_run(run)):
+                return
+            entry = await self.store.find(tenant, entry.value.id)
+
+    async def _check(self, caller: Caller, body: ScheduleBody) -> None:
+        if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
+            raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
+        await self._check_start(caller, body.start)
+
+    async def _check_start(self, caller: Caller, start: PromptStart | WorkflowRunStart) -> None:
+        tenant = caller.tenant
+        if start.conversation_id is not None:
+            await self.conversations.get(tenant, start.conversation_id)
+        if isinstance(start, PromptStart):
+            if start.conversation_id is None:
+                await self.assistants.get(tenant, start.assistant)
+            return
+        frame = WorkflowStart(
+            type="workflow.start", id="check", workflow=start.workflow, parameters=start.parameters
+        )
+        try:
+            checked = await self.workflows.check(tenant, frame)
+        except BadInput as error:
+            raise BadInput(f"start.{error.field}", error.value, error.expected) from error
+        properties = checked.workflow.parameters_schema.get("properties")
+        for name in start.parameters:
+            form = properties.get(name) if isinstance(properties, dict) else None
+            if isinstance(form, dict) and form.get("x-hint") == "secret":
+                # All users of the tenant can read schedules.
+                raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
+
+    def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
+        """Return when a schedule is due; None if it is paused. Its cron is checked even then."""
+        if body.paused and body.at is not None and body.cron is None:
+            return None
+        first = times.first_time(body, now, timedelta(seconds=self.settings.min_schedule_interval_s))
+        return None if body.paused else first
+
+    async def _with_status(self, tenant: str, run: ScheduledRun) -> ScheduledRun:
+        if run.run_id is None:
+            return run
+        try:
+            found = await self.runs.get(tenant, run.run_id)
+        except NotFound:
+            return run
+        return run.model_copy(update={"status": found.view.status})
+
+
+def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:
+    """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
+    before = (schedule.at, schedule.cron, schedule.timezone)
+    return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
+
+
+def _shown(schedule: Schedule, model: type[Shown]) -> Shown:
+    fields = schedule.model_dump(include=set(model.model_fields))
+    return model(**fields, last_run=next(iter(schedule.runs), None))
+
 
 Service = Annotated[Schedules, provided(Schedules)]
 DETAILS = ("name", "enabled")

@@ -1,8 +1,9 @@
-"""The only HTTP client of the runner. It connects to checked addresses only."""
+"""The only HTTP client of the runner, and the rules for hosts. It connects to checked addresses only."""
 
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import ssl
 import zlib
 from collections.abc import Iterable
@@ -12,16 +13,52 @@ from typing import Protocol
 
 import httpcore
 
+from banksman.contracts.tools import NetworkPolicy, split_pattern
 from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime import pinned_network
-from banksman.runtime.addresses import is_public
-from banksman.tool_runner.egress.network import (
-    ANY_HOST,
-    PORTS,
-    HostRules,
-    check_url,
-)
+from banksman.runtime.addresses import is_local_name, is_public
 from banksman.tool_runner.settings import FetchLimits
+
+PORTS = frozenset({80, 443, 8080, 8443})
+
+
+def check_url(url: Url, ports: frozenset[int] = PORTS) -> None:
+    """Check a URL without a DNS look-up; raise `UrlRefused` if it is not allowed."""
+    if url.port not in ports:
+        allowed = ", ".join(map(str, sorted(ports)))
+        raise UrlRefused(f"port {url.port} is not allowed; allowed are {allowed}")
+    if is_local_name(url.host):
+        raise UrlRefused(f"host {url.host!r} is a local name")
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """Allowed and denied hosts as patterns of `contracts.network`; checked for every redirect too."""
+
+    allowed: tuple[str, ...] = ("*",)
+    denied: tuple[str, ...] = ()
+
+    def admit(self, host: str, port: int) -> bool:
+        """Return whether a pattern allows the host and no pattern denies it.
+
+        `host` is an ASCII name in lower case without a trailing dot, or an address without brackets.
+        """
+        return _match(host, port, self.allowed) and not _match(host, port, self.denied)
+
+
+ANY_HOST = HostRules()
+
+
+def rules_of(policy: NetworkPolicy | None) -> HostRules:
+    return ANY_HOST if policy is None else HostRules(policy.allow_hosts, policy.deny_hosts)
+
+
+def _match(host: str, port: int, patterns: Iterable[str]) -> bool:
+    return any(
+        only_port in (None, port) and fnmatch.fnmatchcase(host, glob)
+        for glob, only_port in map(split_pattern, patterns)
+    )
+
 
 _STEP_BYTES = 64 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS

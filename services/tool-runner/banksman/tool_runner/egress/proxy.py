@@ -20,8 +20,7 @@ import httpcore
 
 from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime.backoff import Backoff
-from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
 from banksman.tool_runner.settings import ProxyLimits
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from pydantic import AnyUrl, ValidationError
 
 from banksman.contracts.mcp import AccessToken, Authorization, DiscoverSignIn, OAuthClient, RequestToken
 from banksman.contracts.urls import UrlRefused, parse_url
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import ANY_HOST
+from banksman.tool_runner.egress.client import ANY_HOST, Egress
 from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
 from banksman.tool_runner.mcp.transports import CheckedTransport
 

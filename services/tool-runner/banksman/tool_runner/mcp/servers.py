@@ -15,8 +15,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.egress.client import Egress, rules_of
 from banksman.tool_runner.mcp.connection import MAX_REASON_CHARS, ConnectionState, ServerFailed
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop, run_until
 from banksman.tool_runner.settings import RunnerLimits

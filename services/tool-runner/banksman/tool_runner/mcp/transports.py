@@ -29,8 +29,7 @@ from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime.pinned_network import HttpErrors, connected_url
 from banksman.runtime.redaction import Redaction
 from banksman.runtime.tracing import outgoing
-from banksman.tool_runner.egress.client import Egress, FetchFailed, header
-from banksman.tool_runner.egress.network import HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules, header
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,

@@ -10,7 +10,7 @@ from typing import assert_never
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.egress.client import rules_of
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     KilledReason,

@@ -21,8 +21,7 @@ import webencodings
 from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
-from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed
-from banksman.tool_runner.egress.network import rules_of
+from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, rules_of
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxUnavailable, run_until
 from banksman.tool_runner.sandbox.seccomp import converter_filter

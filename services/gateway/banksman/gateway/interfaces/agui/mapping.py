@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from banksman.gateway.interfaces.agui.interrupts import approval_interrupts, input_interrupt
-from banksman.gateway.interfaces.agui.messages import AguiMessage
+from banksman.gateway.interfaces.agui.messages import AguiMessage, approval_interrupts, input_interrupt
 from banksman.gateway.live.followed_runs import GrowingText, OpenRequests
 
 PROTOCOL_VERSION = "1.0"

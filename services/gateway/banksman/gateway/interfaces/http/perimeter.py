@@ -1,10 +1,13 @@
 """Checks every request, HTTP or websocket, and adds headers to responses.
 
-The checks concern host, origin, rate and size; the headers include those of CORS.
+The checks concern host, origin, rate, size and the number of connections; the headers include those of CORS.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import resource
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from urllib.parse import urlsplit
@@ -17,14 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.interfaces.http.connections import KEYLESS, know_client
 from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.declaration import BodyLimit
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import CHECKED
 from banksman.gateway.settings import GatewaySettings
-from banksman.quotas.rates import Rates
+from banksman.library_internals.uvicorn_connections import ADMITTED, AdmittedConnection, ListenerLimits
+from banksman.quotas.rates import Rates, TooManyRequests
 from banksman.runtime.tracing import HEADER, traced
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -235,3 +238,44 @@ def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
         expose_headers=READABLE_HEADERS,
         max_age=PREFLIGHT_CACHE_S,
     )
+
+
+KEYLESS = ""
+"""Owner of the connections to a gateway without keys, where all clients are one user."""
+_MOST_CONNECTIONS = 20_000
+_MOST_FILES = 65_536
+_RETRY_AFTER_S = 1.0
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    # macOS limits it by a sysctl too.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, _soft_limit()), hard))
+
+
+def connection_limits(settings: GatewaySettings) -> ListenerLimits:
+    """Return the limits of the gateway's port. A quarter of all files is left for everything else."""
+    total = settings.max_connections or min(_soft_limit() * 3 // 4, _MOST_CONNECTIONS)
+    return ListenerLimits(
+        total=total,
+        unknown=min(settings.max_unknown_connections or total // 4, total),
+        unknown_per_address=settings.max_unknown_connections_per_address,
+        header_s=settings.header_timeout_s,
+        body_s=settings.body_timeout_s,
+        proxies=tuple(map(ipaddress.ip_network, settings.trusted_proxies)),
+    )
+
+
+def know_client(scope: Scope, owner: str) -> None:
+    """Note that the client of a request sent an accepted key; raise `TooManyRequests` above its share."""
+    admitted: AdmittedConnection | None = scope.get("state", {}).get(ADMITTED)
+    if admitted is not None and not admitted.know(owner):
+        raise TooManyRequests(_RETRY_AFTER_S)
+
+
+def _soft_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft

@@ -18,7 +18,7 @@ from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.identity.auth import Keys, Tickets
-from banksman.gateway.interfaces.http.connections import know_client
+from banksman.gateway.interfaces.http.perimeter import know_client
 from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.interfaces.websocket.session import CallerSession, CallerSockets
 from banksman.gateway.interfaces.websocket.subscriptions import SocketSubscriptions

@@ -1,8 +1,12 @@
+"""The options of bwrap for one command, and the generic `/etc` in which programs find users and settings."""
+
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
+import shutil
 from pathlib import Path
 
 from banksman.tool_runner.sandbox.base import (
@@ -10,12 +14,52 @@ from banksman.tool_runner.sandbox.base import (
     ENVIRONMENT,
     HOME,
     HOME_APART,
+    USER,
     WORKSPACE,
     SandboxCommand,
 )
-from banksman.tool_runner.sandbox.bwrap.etc import etc_options
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
 from banksman.tool_runner.settings import KIB, SandboxLimits
+
+DIRECTORY = "/etc/banksman"
+"""Where the files are in the sandbox; the usual names in `/etc` are links to them."""
+
+_USERS = {HOME: "passwd", HOME_APART: "passwd-apart"}
+"""The files with the users, by the home directory that they state."""
+_FILES = {
+    "group": f"root:x:0:\n{USER}:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "resolv.conf": "# There is no name server: a proxy, if there is one, looks names up.\n",
+    "gitconfig": f"[init]\n\tdefaultBranch = main\n[core]\n\texcludesFile = {DIRECTORY}/gitignore\n",
+    "gitignore": ".banksman/\n.banksman-*\n",
+}
+_COPIED = ("mime.types",)
+
+
+def write_etc(directory: Path) -> None:
+    """Write the files, which every command can read; `directory` may exist."""
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)
+    root = "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    users = {name: f"{root}{USER}:x:1000:1000:{USER}:{home}:/bin/bash\n" for home, name in _USERS.items()}
+    for name, text in (_FILES | users).items():
+        (directory / name).write_text(text)
+    for name in _COPIED:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(f"/etc/{name}", directory / name)
+    for file in directory.iterdir():
+        file.chmod(0o644)
+
+
+def etc_options(directory: Path, home: str) -> tuple[str, ...]:
+    """Return options of bwrap that show the files in `/etc`; `home` is one of the keys of `_USERS`."""
+    links = ((f"{DIRECTORY}/{name}", f"/etc/{name}") for name in (*_FILES, *_COPIED))
+    users = (f"{DIRECTORY}/{_USERS[home]}", "/etc/passwd")
+    zone = ("/usr/share/zoneinfo/UTC", "/etc/localtime")
+    linked = (word for target, path in (*links, users, zone) for word in ("--symlink", target, path))
+    return ("--ro-bind", os.fspath(directory), DIRECTORY, *linked)
+
 
 _PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 # curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT

@@ -24,11 +24,10 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroup, CallCgroups
-from banksman.tool_runner.sandbox.bwrap.etc import write_etc
-from banksman.tool_runner.sandbox.bwrap.recipe import bwrap_options, inner_command
+from banksman.tool_runner.sandbox.bwrap.processes import HiddenFilesWatch, memory_bytes
+from banksman.tool_runner.sandbox.bwrap.recipe import bwrap_options, inner_command, write_etc
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.bwrap.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
-from banksman.tool_runner.sandbox.bwrap.watchdog import HiddenFilesWatch, memory_bytes
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import SandboxLimits
 
