@@ -58,6 +58,31 @@ async def test_a_file_is_edited_and_a_change_of_the_agent_is_not_overwritten_una
     assert stored == b"mass = 41\n"
 
 
+async def test_an_edited_file_keeps_its_line_ends_and_its_byte_order_mark(stage: Stage) -> None:
+    start(stage)
+    _files(stage, notes_txt=b"\xef\xbb\xbfone\r\ntwo\r\n")
+    async with opened(stage.url) as page:
+        await _panel(page, stage)
+        await page.get_by_role("button", name="notes.txt").first.click()
+        await page.get_by_role("button", name="Edit").click()
+        editor = page.get_by_role("textbox", name="Content of notes.txt")
+        await editor.press("Control+End")
+        await editor.press_sequentially("three\n")
+        await page.get_by_role("button", name="Save").click()
+        stored = await eventually(lambda: stage.uploads.get(f"{FILES}/notes.txt"), WAIT_TIMEOUT_S)
+    assert stored == b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n"
+
+
+async def test_output_has_its_colours(stage: Stage) -> None:
+    start(stage)
+    call(stage, "k1", "bash", {"command": "ls"}, content={"stdout": "\x1b[31mred\x1b[0m plain"}, exit_code=0)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await page.get_by_role("button", name="Details").click()
+        await page.locator(".tool-head").first.click()
+        await expect(page.locator(".ansi-red")).to_have_text("red")
+
+
 async def test_changes_and_running_commands_are_shown_and_a_run_is_stopped(stage: Stage) -> None:
     def cancelled() -> dict[str, Any] | None:
         return next((frame for frame in stage.received if frame["type"] == "run.cancel"), None)

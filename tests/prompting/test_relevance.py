@@ -107,14 +107,14 @@ def test_the_four_workspace_tools_are_never_displaced() -> None:
         ((user_message("Please refund the payment, then find a hotel."),), {"refund_payment", "find_hotel"}),
         ((user_message("Something about billing"),), {"create_invoice", "refund_payment"}),
         ((user_message("I need a bed and a seat on a plane"),), {"book_flight", "find_hotel"}),
-        ((user_message("hm"),), {"search_tickets", "search_code"}),
+        ((user_message("hm"),), {"search_tickets", "edit_file"}),
         (
             (user_message("Book it.", "m0"), *called("book_flight"), user_message("Thanks. And now?")),
             {"book_flight", "find_hotel"},
         ),
         (
             (UserMessage(message_id=MESSAGE_ID, content=(TextPart(text="Look"), FilePart(path="a.csv"))),),
-            {"search_code", "search_tickets"},
+            {"edit_file", "search_code"},
         ),
     ],
     ids=["named", "category", "words", "priority", "category of an earlier run", "files"],

@@ -171,3 +171,29 @@ async def test_results_reach_the_model_in_the_vendors_format(
         assert request["tool_calls"][0]["id"] == response["tool_call_id"] == call.id
         assert response["name"] == call.name
         assert json.loads(response["content"])["success"] is False
+
+
+async def test_an_approver_sees_the_edits_that_run(client: Client, play: Play) -> None:
+    """R12: what is replaced, and what replaces it; a remembered approval covers the path."""
+    edits = [{"old_text": "one", "new_text": "1"}, {"old_text": "two", "new_text": "2"}]
+    conversation = await client.create(
+        play(
+            use("write_file", path="a.txt", content="one\ntwo\n"),
+            use("edit_file", path="a.txt", edits=edits),
+            use("read_file", path="a.txt"),
+            ScriptedReply(text="ok"),
+        )
+    )
+    run_id = await client.chat(conversation, "go")
+    first = await client.approval_request(run_id)
+    await client.request("approval.reply", approval_id=first["approval_id"], all="approve")
+    await client.resolved(first["approval_id"])
+    approval_request = await client.approval_request(run_id)
+    await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
+    outcome = await client.finished(run_id)
+
+    [item] = approval_request["items"]
+    preview = {"kind": "diff", "path": "a.txt", "old": "one\n[…]\ntwo", "new": "1\n[…]\n2"}
+    assert item["preview"].items() >= preview.items()
+    assert item["covers"]["words"] == "every call of edit_file with the path a.txt, any content"
+    assert outcome["tool_calls"][-1]["result"]["content"] == "1\n2\n"

@@ -31,7 +31,7 @@ WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = tuple(
 )
 """The tools that every runner serves in its workspaces."""
 
-BASH, READ_FILE, WRITE_FILE, WEB_FETCH, SEARCH_CODE = WORKSPACE_TOOLS
+BASH, READ_FILE, EDIT_FILE, WRITE_FILE, WEB_FETCH, SEARCH_CODE = WORKSPACE_TOOLS
 
 MAX_COMMAND_TIMEOUT_S = BASH.timeout_s
 """Maximum timeout of a command in seconds."""

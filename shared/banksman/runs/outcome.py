@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,6 +44,8 @@ TEXT_CHARS = (2_000, 200, 20)
 """Maximum characters of each text of a call, the largest first: the first that fits is used."""
 _CUT = "… (cut here: it is too long for the outcome)"
 
+_COLOURS = re.compile(r"(?<!\\)\\u001b\[[\d;:]*+m")
+"""Sequences of colours in JSON text; a backslash before one is text that a program wrote."""
 ANSWER_FIELDS = {"bash": "stdout", "read_file": "content", "web_fetch": "body"}
 """The field with the text of a result, for tools whose result is a text."""
 MORE_FIELD = "more"
@@ -103,8 +106,12 @@ EDITED_NOTE = "A person changed the arguments of this call before it ran. It ran
 
 
 def result_json(result: ToolResult) -> str:
-    """Return the result's object as JSON text, the form that models of the OpenAI format receive."""
-    return json.dumps(result.content, ensure_ascii=False)
+    """Return the result's object as JSON text, the form that models of the OpenAI format receive.
+
+    Without the colours of a terminal, which only people see.
+    """
+    text = json.dumps(result.content, ensure_ascii=False)
+    return _COLOURS.sub("", text) if "\\u001b[" in text else text
 
 
 def message_json(message: ToolMessage) -> str:
@@ -115,7 +122,8 @@ def message_json(message: ToolMessage) -> str:
     if message.executed is None:
         return result_json(message.result)
     changed = {"note": EDITED_NOTE, "arguments": message.executed}
-    return json.dumps({"changed_by_approver": changed, **message.result.content}, ensure_ascii=False)
+    content = {"changed_by_approver": changed, **message.result.content}
+    return result_json(message.result.model_copy(update={"content": content}))
 
 
 def answer_text(name: str, result: ToolResult) -> str:

@@ -69,7 +69,7 @@ def test_pages_of_any_bytes_join_to_all_of_them(data: bytes, max_chars: int) -> 
     position = 0
     while position < len(data):
         shown = page(data[position:], max_chars)
-        assert 0 < len(shown.text) <= max_chars
+        assert 0 < len(shown.text) <= max(max_chars, 4)
         assert shown.text.encode("utf-8")
         position += shown.consumed_bytes
     assert position == len(data)

@@ -19,10 +19,10 @@ async def test_megabyte_of_output_is_paged_and_stored_completely(
 
     pages, offset = "", 0
     while offset is not None:
-        part = await owner.call("read_file", path=result.content["full_output_path"], offset=offset)
+        part = await owner.call("read_file", path=result.content["full_output_path"], byte_offset=offset)
         assert len(str(part.content["content"])) <= 10_000
         pages += str(part.content["content"])
-        offset = part.content.get("next_offset")
+        offset = part.content.get("next_byte_offset")
 
     assert len(expected) > 1_000_000
     assert pages == expected
@@ -38,11 +38,11 @@ async def test_call_pages_through_a_file_of_five_megabytes(owner: Owner) -> None
 
     seen, offset, last = 0, 0, ""
     while offset is not None:
-        part = await owner.call("read_file", path="numbers.txt", offset=offset)
-        assert part.content["offset"] == seen
+        part = await owner.call("read_file", path="numbers.txt", byte_offset=offset)
+        assert part.content["byte_offset"] == seen
         seen += len(str(part.content["content"]))
         last = str(part.content["content"])
-        offset = part.content.get("next_offset")
+        offset = part.content.get("next_byte_offset")
 
     assert seen == total > 5_000_000
     assert last.endswith("749999\n750000\n")

@@ -166,9 +166,9 @@ async def test_the_model_can_page_through_a_cut_output(runner: Runner) -> None:
     outcome = await runner.bash("seq 5000")
     path, pages, offset = str(outcome.value["full_output_path"]), "", 0
     while offset is not None:
-        part = (await runner.call("read_file", path=path, offset=offset)).value
+        part = (await runner.call("read_file", path=path, byte_offset=offset)).value
         pages += str(part["content"])
-        offset = part.get("next_offset")
+        offset = part.get("next_byte_offset")
     assert pages.split() == [str(number) for number in range(1, 5001)]
 
 

@@ -28,6 +28,7 @@ def test_the_tools_are_described_for_a_model(runner: Runner) -> None:
     assert facts == {
         "bash": (True, False, "workspace", 600),
         "read_file": (False, True, "workspace", 30),
+        "edit_file": (True, False, "workspace", 30),
         "write_file": (True, False, "workspace", 30),
         "web_fetch": (False, False, "web", 30),
         "search_code": (False, True, "workspace", 30),
@@ -55,6 +56,9 @@ def test_the_tools_are_described_for_a_model(runner: Runner) -> None:
         ("read_file", {"path": None}, "path"),
         ("read_file", {"path": "a", "offset": -1}, "offset"),
         ("read_file", {"path": "a", "offset": 1.5}, "offset"),
+        ("read_file", {"path": "a", "limit": 0}, "limit"),
+        ("edit_file", {"path": "a", "edits": []}, "edits"),
+        ("edit_file", {"path": "a", "edits": [{"old_text": "", "new_text": "x"}]}, "old_text"),
         ("write_file", {"path": "a"}, "content"),
         ("write_file", {"path": "a", "content": {"b": 1}}, "content"),
         ("write_file", {"path": "a", "content": "\ud800"}, "content"),

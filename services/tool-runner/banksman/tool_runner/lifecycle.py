@@ -33,7 +33,9 @@ from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import RunnerLimits, ToolRunnerSettings
 from banksman.tool_runner.tools.bash import BashTool
-from banksman.tool_runner.tools.files import ReadFileTool, SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.edit_file import EditFileTool
+from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.read_file import ReadFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.workspaces.files_api import Uploads
@@ -167,6 +169,7 @@ def workspace_tools(
         (
             BashTool(sandbox, limits, proxy),
             ReadFileTool(limits),
+            EditFileTool(limits),
             WriteFileTool(limits),
             WebFetchTool(egress, limits),
             SearchCodeTool(sandbox, limits),

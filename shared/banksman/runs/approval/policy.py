@@ -30,7 +30,7 @@ WEB_FETCH = "web_fetch"
 MAX_PREVIEW_CHARS = 50_000
 """Maximum characters of each text of a preview; the arguments next to it are always complete."""
 
-_FILE_TOOLS = frozenset({"read_file", "write_file"})
+_FILE_TOOLS = frozenset({"read_file", "write_file", "edit_file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def coverage(tool: str, arguments: JsonObject) -> Coverage:
             return Coverage(by="command", words="every call of bash with exactly this command")
         case "bash":
             return Coverage(by="nothing", words="no further call: this command runs more than its text shows")
-        case "write_file":
-            return Coverage(by="path", words=f"every call of write_file with the path {subject}, any content")
+        case "write_file" | "edit_file":
+            return Coverage(by="path", words=f"every call of {tool} with the path {subject}, any content")
         case "read_file":
             return Coverage(by="path", words=f"every call of read_file with the path {subject}")
         case "web_fetch" if host_of(arguments):
@@ -222,8 +222,15 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
                 old=None if old_content is None else _shown(old_content),
                 new=_shown(arguments["content"]),
             )
+        case "edit_file" if isinstance(edits := arguments.get("edits"), list):
+            old, new = (_passages(edits, name) for name in ("old_text", "new_text"))
+            return Preview(kind="diff", path=_shown(arguments.get("path")), old=old, new=new)
         case _:
             return Preview(kind="text", text=_shown(json.dumps(arguments, indent=2, ensure_ascii=False)))
+
+
+def _passages(edits: list[JsonValue], name: str) -> str:
+    return _shown("\n[…]\n".join(str(edit.get(name)) for edit in edits if isinstance(edit, dict)))
 
 
 def _shown(value: JsonValue) -> str:

@@ -42,7 +42,7 @@ def _matches(
     match tool, name:
         case "bash", "command":
             return _command_matches(action, glob, text)
-        case (("read_file" | "write_file"), "path"):
+        case (("read_file" | "write_file" | "edit_file"), "path"):
             return _path_matches(action, glob, text)
         case "web_fetch", "url" if action == "auto":
             return host is not None and _url_matches(glob, text)

@@ -24,6 +24,7 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools import toolbox
+from banksman.tool_runner.tools.terminal import last_state
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
@@ -101,8 +102,8 @@ class BashTool:
         value: JsonObject = {
             "success": outcome.exit_code == 0,
             "exit_code": outcome.exit_code,
-            "stdout": shown.stdout,
-            "stderr": shown.stderr,
+            "stdout": last_state(shown.stdout),
+            "stderr": last_state(shown.stderr),
             "truncated": shown.truncated,
             "total_bytes": outcome.output.total_bytes,
             "timed_out": outcome.killed_reason == "timeout",

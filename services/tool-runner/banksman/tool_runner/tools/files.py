@@ -1,9 +1,9 @@
-"""The tools that read, write and search files of the workspace."""
+"""The tools that write and search files of the workspace."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
+import contextlib
 import posixpath
 import shlex
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from banksman.contracts.tools import PathChange
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workspace_tools import MAX_MATCHES, READ_FILE, SEARCH_CODE, WRITE_FILE
+from banksman.contracts.workspace_tools import MAX_MATCHES, SEARCH_CODE, WRITE_FILE
 from banksman.tool_runner.sandbox.base import (
-    MAX_UTF8_BYTES,
     Sandbox,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
 )
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.toolbox import UTF_8, ToolOutcome, ToolRun, continuation, failure, page
+from banksman.tool_runner.tools.texts import SAMPLE_BYTES, with_line_ends_of
+from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative, write_whole
 
 DEFAULT_MATCHES = 100
@@ -34,76 +34,59 @@ _SKIPPED = ("--exclude-dir=.git", "--exclude-dir=.banksman", "--exclude=.banksma
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFileTool:
-    limits: RunnerLimits
-    definition = READ_FILE
-
-    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        offset = arguments.get("offset", 0)
-        start = int(offset) if isinstance(offset, int | float) else 0
-        encoding = codecs.lookup(str(arguments.get("encoding") or UTF_8)).name
-        return await asyncio.to_thread(self._read, run, str(arguments["path"]), start, encoding)
-
-    def _read(self, run: ToolRun, path: str, offset: int, encoding: str) -> ToolOutcome:
-        max_chars = self.limits.max_output_chars
-        try:
-            part = read_part(
-                run.workspace.directory, path, offset=offset, max_bytes=max_chars * MAX_UTF8_BYTES
-            )
-        except PathRefused as refused:
-            return failure("tool_error", str(refused), path=path)
-        shown = page(part.data, max_chars, encoding)
-        end = offset + shown.consumed_bytes
-        value: JsonObject = {
-            "success": True,
-            "path": relative(path),
-            "content": shown.text,
-            "truncated": end < part.total_bytes,
-            "total_bytes": part.total_bytes,
-            "offset": offset,
-        }
-        if end < part.total_bytes:
-            value |= {"next_offset": end, "more": continuation(relative(path), end, encoding)}
-        # The file itself contains the rest, so there is no output to store.
-        return ToolOutcome(value=value, truncated=end < part.total_bytes)
-
-
-@dataclass(frozen=True, slots=True)
 class WriteFileTool:
     limits: RunnerLimits
     definition = WRITE_FILE
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        # The quota is a watchdog: a workspace that a command has filled refuses the next write.
-        meter = run.workspace.meter
-        await meter.before_write()
-        if excess := meter.excess():
-            return failure("tool_error", f"nothing was written: {excess}; delete files first")
+        """Create or replace a file; a replaced text keeps its CRLF line ends."""
+        if refused := await full_workspace(run):
+            return refused
         return await asyncio.to_thread(self._write, run, str(arguments["path"]), str(arguments["content"]))
 
     def _write(self, run: ToolRun, path: str, content: str) -> ToolOutcome:
+        existing = ""
+        with contextlib.suppress(PathRefused):
+            part = read_part(run.workspace.directory, path, offset=0, max_bytes=SAMPLE_BYTES)
+            existing = part.data.decode("utf-8", "replace")
         try:
-            data = content.encode("utf-8")
+            data = with_line_ends_of(existing, content).encode()
         except UnicodeEncodeError:
             return failure("invalid_arguments", "content: expected valid Unicode", path=path)
-        if len(data) > (most := self.limits.sandbox.file_size_bytes):
-            error = f"content: expected at most {most} bytes (got {len(data)})"
-            return failure("invalid_arguments", error, path=path)
-        try:
-            created = write_whole(run.workspace.directory, path, data, run.workspace.identity)
-        except PathRefused as refused:
-            return failure("tool_error", str(refused), path=path)
-        name = relative(path)
-        verb = "Created" if created else "Replaced"
-        value: JsonObject = {
-            "success": True,
-            "path": name,
-            "bytes": len(data),
-            "created": created,
-            "message": f"{verb} {name} ({len(data)} bytes).",
-        }
-        change = PathChange(path=name, change="created" if created else "modified")
-        return ToolOutcome(value=value, changed=(change,))
+        return store_file(run, path, data, self.limits)
+
+
+async def full_workspace(run: ToolRun) -> ToolOutcome | None:
+    """Return the failure of a call that would write to a workspace above its limits; None below them.
+
+    The quota is a watchdog: a workspace that a command has filled refuses the next write.
+    """
+    meter = run.workspace.meter
+    await meter.before_write()
+    excess = meter.excess()
+    return failure("tool_error", f"nothing was written: {excess}; delete files first") if excess else None
+
+
+def store_file(run: ToolRun, path: str, data: bytes, limits: RunnerLimits, **facts: JsonValue) -> ToolOutcome:
+    """Write a whole file, and return the outcome of the call; `facts` are further values of its result."""
+    if len(data) > (most := limits.sandbox.file_size_bytes):
+        error = f"content: expected at most {most} bytes (got {len(data)})"
+        return failure("invalid_arguments", error, path=path)
+    try:
+        created = write_whole(run.workspace.directory, path, data, run.workspace.identity)
+    except PathRefused as refused:
+        return failure("tool_error", str(refused), path=path)
+    name, verb = relative(path), "Created" if created else "Replaced"
+    value: JsonObject = {
+        "success": True,
+        "path": name,
+        "bytes": len(data),
+        "created": created,
+        **facts,
+        "message": f"{verb} {name} ({len(data)} bytes).",
+    }
+    change = PathChange(path=name, change="created" if created else "modified")
+    return ToolOutcome(value=value, changed=(change,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,12 @@ OnProgress = Callable[[Stream, str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
 _GIT_IDENTITY = "[user]\n\tname = {name}\n\temail = {at}@banksman.invalid\n"
 _OUTPUT_DIRECTORY = ".banksman/output"
-UTF_8 = "utf-8"
 FENCED = (
     "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
     "It started and may have had effects, wholly or in part. It was not repeated. "
     "Check before doing it again."
 )
-_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
-"""Python's names of the encodings in which each byte is one character."""
+_ESCAPED_CHARS = len("\\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,27 +178,24 @@ class TextPage:
     text: str
     consumed_bytes: int
     """Bytes of the source that `text` represents."""
+    escaped: bool
+    """True if bytes that are not UTF-8 are shown as `\\x` and two digits."""
 
 
-def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> TextPage:
-    """Return the first characters of a text; each invalid byte becomes one U+FFFD.
-
-    `encoding` is UTF-8, or one in which each byte is one character.
-    """
-    if encoding in _SINGLE_BYTE:
-        cut_bytes = data[:max_chars]
-        return TextPage(cut_bytes.decode(encoding, "replace"), len(cut_bytes))
+def page(data: bytes, max_chars: int) -> TextPage:
+    """Return the first characters of a text in UTF-8."""
     # surrogateescape maps each invalid byte to one character, so encoding the cut returns its exact bytes.
     cut = data.decode("utf-8", "surrogateescape")[:max_chars]
+    escaped = not cut.isascii() and any("\udc80" <= char <= "\udcff" for char in cut)
+    if escaped:
+        cut = cut[: max(1, max_chars // _ESCAPED_CHARS)]
     source = cut.encode("utf-8", "surrogateescape")
-    shown = "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in cut)
-    return TextPage(shown, len(source))
+    return TextPage(source.decode("utf-8", "backslashreplace"), len(source), escaped)
 
 
-def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
-    same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
+def continuation(path: str, byte_offset: int = 0) -> str:
     named = json.dumps(path, ensure_ascii=False)
-    return f"Call read_file with path {named} and offset {offset}{same} to read on."
+    return f"Call read_file with path {named} and byte_offset {byte_offset} to read on."
 
 
 def prepare_home(run: ToolRun) -> None:

@@ -29,6 +29,7 @@ from banksman.tool_runner.settings import MarkdownLimits, RunnerLimits
 from banksman.tool_runner.tools import page_converter_process as converter_process
 from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.tools.page_converter_process import Order
+from banksman.tool_runner.tools.texts import UTF_8
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -53,7 +54,7 @@ _META_CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?+\s*+([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
 )
 _META_BYTES = 2048
-_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", toolbox.UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
+_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class WebFetchTool:
 
     async def _decoded(self, fetched: Fetched, workspace: Workspace) -> _Shown:
         name, note = charset(fetched.content_type, fetched.body), None
-        if name != toolbox.UTF_8:
+        if name != UTF_8:
             try:
                 return _Shown(await self._pages.decode(fetched.body, name, identity=workspace.identity))
             except ConversionFailed as failed:
@@ -201,7 +202,7 @@ class PageConverter:
 
     async def convert(self, page: str, *, base_url: str, identity: SandboxIdentity) -> Markdown:
         """Convert a page; raise `ConversionFailed` if it exceeds the limits or the library crashed."""
-        order = self._order(identity, charset=toolbox.UTF_8, markdown=True, base_url=base_url)
+        order = self._order(identity, charset=UTF_8, markdown=True, base_url=base_url)
         return await self._run(order, page.encode("utf-8", "replace"))
 
     async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
@@ -309,4 +310,4 @@ def charset(content_type: str, body: bytes) -> str:
     if not label and (found := _META_CHARSET.search(body[:_META_BYTES])):
         label = found[1].decode("ascii")
     known = webencodings.lookup(label) if len(label) <= _MAX_LABEL_CHARS else None
-    return toolbox.UTF_8 if known is None else known.name
+    return UTF_8 if known is None else known.name

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import math
 import os
 import posixpath
 import secrets
 import stat
 import time
+import unicodedata
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +28,7 @@ from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
 
+_SCANNED_BYTES = 1024 * 1024
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 """Opening a FIFO without O_NONBLOCK waits for a writer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -98,12 +101,34 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
     Symbolic links are followed if they stay inside the workspace; otherwise `PathRefused` is raised.
     """
     with _refusals(path), opened_directory(workspace) as root:
-        fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
+        fd = open_beneath(root, _as_stored(root, relative(path)), os.O_RDONLY | _NEVER_BLOCK, links=True)
         with os.fdopen(fd, "rb", buffering=0) as file:
             status = os.fstat(fd)
             _require_regular(path, status)
             data = os.pread(file.fileno(), max_bytes, offset)
             return FilePiece(data, offset, status.st_size)
+
+
+def find_line(workspace: Path, path: str, line: int, max_bytes: int) -> int | None:
+    """Return the byte at which a line begins, by its number from 1; the size if the file has fewer lines.
+
+    None if the line does not begin within the first `max_bytes`. Raises `PathRefused` as `read_part`.
+    """
+    position, missing = 0, line - 1
+    while missing > 0:
+        if position >= max_bytes:
+            return None
+        data = read_part(workspace, path, offset=position, max_bytes=_SCANNED_BYTES).data
+        if not data:
+            break
+        if (found := data.count(b"\n")) < missing:
+            position, missing = position + len(data), missing - found
+            continue
+        index = -1
+        for _ in range(missing):
+            index = data.index(b"\n", index + 1)
+        return position + index + 1
+    return position
 
 
 def write_whole(
@@ -127,6 +152,7 @@ def write_whole(
         for parent in parents:
             directory = _descend(directory, parent, identity)
             owner.callback(os.close, directory)
+        name = _stored_name(directory, name)
         existing = _existing_mode(path, directory, name)
         new = _NEW_PROGRAM_MODE if executable else _NEW_FILE_MODE
         _replace(directory, name, content, new if existing is None else existing, identity)
@@ -136,9 +162,10 @@ def write_whole(
 def delete(workspace: Path, path: str) -> None:
     with _refusals(path), opened_directory(workspace) as root:
         *parents, name = _components(path)
-        directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
+        above = _as_stored(root, posixpath.join(".", *parents))
+        directory = open_beneath(root, above, _DIRECTORY, links=False)
         try:
-            os.unlink(name, dir_fd=directory)
+            os.unlink(_stored_name(directory, name), dir_fd=directory)
         finally:
             os.close(directory)
 
@@ -194,7 +221,45 @@ def _components(path: str) -> list[str]:
     return parts
 
 
+def _as_stored(root: int, path: str) -> str:
+    """Return a path whose names are spelled as the existing ones; see `_stored_name`."""
+    if path.isascii():
+        return path
+    stored = ""
+    for name in path.split("/"):
+        with contextlib.suppress(OSError):
+            directory = open_beneath(root, stored or ".", _DIRECTORY, links=True)
+            try:
+                name = _stored_name(directory, name)
+            finally:
+                os.close(directory)
+        stored = f"{stored}/{name}" if stored else name
+    return stored
+
+
+def _stored_name(directory: int, name: str) -> str:
+    """Return the existing name that is the same text in Unicode, otherwise the given one.
+
+    A letter with a mark is one character or two: macOS and browsers on it write two, keyboards one.
+    """
+    if name.isascii() or _exists(directory, name):
+        return name
+    wanted = unicodedata.normalize("NFC", name)
+    with os.scandir(directory) as entries:
+        visited = itertools.islice(entries, MAX_VISITED)
+        return next((one.name for one in visited if unicodedata.normalize("NFC", one.name) == wanted), name)
+
+
+def _exists(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
+    name = _stored_name(directory, name)
     try:
         return open_beneath(directory, name, _DIRECTORY, links=False)
     except FileNotFoundError:

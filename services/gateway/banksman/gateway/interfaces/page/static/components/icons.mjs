@@ -53,7 +53,7 @@ export function icon(name) {
   return PATHS[name] ?? PATHS.tool;
 }
 
-const TOOL_ICONS = { bash: 'terminal', read_file: 'file', write_file: 'pencil', web_fetch: 'globe' };
+const TOOL_ICONS = { bash: 'terminal', read_file: 'file', write_file: 'pencil', edit_file: 'pencil', web_fetch: 'globe' };
 
 /** The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one. */
 export function categoryIcon({ icon: name }) {

@@ -3,6 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { explain, known, t } from '../strings.mjs';
+import { coloured, lastState } from '../terminal.mjs';
 import { formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
 import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.mjs';
@@ -37,7 +38,7 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
 });
 
 function lastLines(output) {
-  return output.trimEnd().split('\n').slice(-6).join('\n');
+  return coloured(lastState(output).trimEnd().split('\n').slice(-6).join('\n')).map(({ text }) => text).join('');
 }
 
 function Timing({ call }) {
@@ -55,7 +56,7 @@ function Arguments({ call }) {
 }
 
 function Output({ call, runId }) {
-  if (!call.result) return call.output ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${call.output} />` : null;
+  if (!call.result) return call.output ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${lastState(call.output)} />` : null;
   const { exit_code: exitCode, truncated, error_kind: errorKind } = call.result;
   return html`
     ${sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
@@ -81,7 +82,7 @@ export function sections(content) {
 function OutputText({ label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
-    <pre tabindex="0"><${Exact} text=${text} /></pre>
+    <pre tabindex="0">${coloured(text).map((piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`)}</pre>
   </div>`;
 }
 

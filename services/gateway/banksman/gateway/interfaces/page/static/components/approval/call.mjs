@@ -72,6 +72,7 @@ function ExactArguments({ item }) {
 
 function Preview({ item, shown }) {
   const preview = item.preview ?? {};
+  if (Array.isArray(shown.edits)) return shown.edits.map((edit) => html`<${Diff} path=${String(shown.path)} before=${String(edit?.old_text)} after=${String(edit?.new_text)} />`);
   switch (preview.kind) {
     case 'command':
       return html`<pre class="preview command" tabindex="0"><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;

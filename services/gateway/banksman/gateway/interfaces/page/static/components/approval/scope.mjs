@@ -7,7 +7,7 @@ import { Exact, html } from '../ui.mjs';
 /** The calls that a decision covers if it is remembered, in words. @param {object} call the call, with its arguments as they run */
 export function coverageWords({ name, covers, arguments: given, edited }) {
   const by = covers?.by ?? 'arguments';
-  const kind = by === 'path' && name === 'write_file' ? 'write' : edited && name === 'bash' ? 'edited' : by;
+  const kind = by === 'path' && name !== 'read_file' ? 'write' : edited && name === 'bash' ? 'edited' : by;
   const key = `approval.covers.${kind}`;
   return known(key, null) === null ? covers.words : t(key, { tool: name, value: by === 'host' ? hostOf(given.url) : given.path });
 }

@@ -57,10 +57,15 @@ async function preview(api, id, file) {
 
 async function textOf(blob) {
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(await blob.arrayBuffer());
+    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(await blob.arrayBuffer());
   } catch {
     return null;
   }
+}
+
+/** A text area gives LF. A file keeps its CRLF if all its lines have it. */
+function withLineEndsOf(before, text) {
+  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? text.replace(/\r?\n/g, '\r\n') : text;
 }
 
 /** A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation. */
@@ -80,7 +85,7 @@ function Editor({ id, file, before, onClose }) {
       if (stored !== before && !anyway) {
         setChanged(true);
       } else {
-        await store.api.upload(id, file.path, new Blob([text]));
+        await store.api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
         store.filesVersion.value += 1;
         onClose();
       }
