@@ -221,6 +221,8 @@ class RunSettings(Stored):
     """The W3C trace context of the request that started it; None without one."""
     user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who started the run, set by the agent that records it; empty if unknown."""
+    compact: bool = Field(default=False, exclude_if=lambda compact: not compact)
+    """Whether the run only replaces older messages by a summary. Its own message is not in the history."""
 
     @property
     def workflow_name(self) -> str | None:

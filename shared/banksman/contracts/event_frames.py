@@ -84,6 +84,8 @@ class RunStartedData(Stored):
     limits: RunLimits
     branch: Branch | None = None
     """The message after which the run continues the conversation; omitted for the newest message."""
+    compact: bool = False
+    """Whether the run only replaces older messages by a summary; omitted for other runs."""
     traceparent: str | None = None
     """The W3C trace context of the request that started it; omitted without one."""
 
@@ -229,5 +231,6 @@ def _run_data(body: RunStarted | RunQueued) -> JsonObject:
             "run_timeout_s": settings.limits.run_timeout_s,
         },
         **({} if settings.branch is None else {"branch": settings.branch.model_dump(mode="json")}),
+        **({"compact": True} if settings.compact else {}),
         **({} if settings.traceparent is None else {"traceparent": settings.traceparent}),
     }

@@ -205,7 +205,7 @@ def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
         run=run,
         queue=tuple(queued for queued in state.queue if queued.run_id != run_id),
         cancelled_early=without_id(state.cancelled_early, run_id),
-        history=(*state.history, message),
+        history=state.history if data.settings.compact else (*state.history, message),
     )
 
 

@@ -187,8 +187,8 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
     """Add a message to the open run, or queue a run for it if none can take it. Idempotent by `message_id`.
 
     The log decides once which of the two happens: a repeat finds the message, or its run, and adds nothing. A
-    run in its last iteration has no further model request, so the message gets a run of its own; an approval
-    request that the open run waits for is superseded in both cases.
+    run in its last iteration has no further model request, so the message gets a run of its own, as it does
+    during a compaction; an approval request that the open run waits for is superseded in both cases.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
@@ -200,7 +200,8 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
         if _has_message(state, signal.message_id):
             await _resume_if_parked(ports, state, signal.message_id)
             return
-        if run is None or ending_of(state, run, ports.clock.now()) is not None:
+        compacts = run is not None and run.settings.compact
+        if run is None or compacts or ending_of(state, run, ports.clock.now()) is not None:
             await append_parts(ports, state, (queued(ports, signal.start),))
             continue
         bodies: tuple[EventBody, ...] = ()

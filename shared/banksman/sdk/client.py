@@ -53,6 +53,11 @@ class StartedRun:
         return conversation_of(self.run_id)
 
 
+class _Accepted(BaseModel):
+    run_id: str
+    message_id: str
+
+
 class Client(Resources):
     """Requests of a tenant to the platform, over NATS or over the websocket and HTTP.
 
@@ -128,6 +133,16 @@ class Client(Resources):
         )
         ack = await self._transport.send(frame, conversation_id)
         return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
+
+    async def compact(self, conversation_id: str, *, request_id: str | None = None) -> StartedRun:
+        """Replace the older messages of a conversation by a summary for the model, in a run of its own.
+
+        Its outcome states the size before and after, or that there is nothing to compact.
+        """
+        ack = await self._transport.call(
+            "conversation.compact", _Accepted, conversation_id, request_id=request_id or new_id("q")
+        )
+        return StartedRun(ack.run_id, ack.message_id)
 
     async def cancel(
         self, run: StartedRun | str, *, reason: str | None = None, request_id: str | None = None

@@ -170,6 +170,15 @@ test('a compaction of the history is shown with details only', () => {
   assert.match(notice.text, /is replaced by a summary.*90,000 → 9,000 tokens/);
 });
 
+test('a run that compacts shows the name of the command in place of the message, and its result', () => {
+  const log = recorder();
+  const asked = log.stored('run.started', { message_id: 'm1', message: 'Compact the conversation.', compact: true });
+  const conversation = foldAll([asked, finished(log, { content: 'There is nothing to compact: …' })]);
+  assert.equal(conversation.runs[0].prompt.text, 'Compact now');
+  assert.equal(conversation.runs[0].compact, true);
+  assert.deepEqual(texts(conversation), ['There is nothing to compact: …']);
+});
+
 test('a notice about the model is one line that is always shown', () => {
   const log = recorder();
   const [run] = Object.values(foldAll([started(log), log.stored('model.notice', { kind: 'repaired', text: 'A fence was removed.' })]).runs);

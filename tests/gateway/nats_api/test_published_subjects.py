@@ -220,6 +220,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     step = await documented.request("step read", {"step_id": request.approval_id}, run_id=sent["run_id"])
     hits = await documented.request("conversation search", {"q": "done"})
     titled = await documented.request("conversation title", conversation_id=conversation)
+    compacting = await documented.request("conversation compact", conversation_id=conversation)
     imported = await documented.request("conversation import", IMPORT)
     await documented.request("conversation rename", {"title": "Lifts"}, conversation_id=conversation)
     found = await documented.request("conversation list", {"q": "lift"})
@@ -230,6 +231,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert [one["approval_id"] for one in pending["items"]] == [request.approval_id]
     assert (parked["status"], decided["outcome"]) == ("awaiting_approval", "approved")
     assert [run["run_id"] for run in runs["items"]] == [sent["run_id"]]
+    assert (compacting["status"], compacting["conversation_id"]) == ("queued", conversation)
     assert (titled["title"], imported["title"]) == ("Cranes", "Hi")
     assert (ended["status"], ended["content"], calls["total"]) == ("completed", "Done.", 0)
     assert (len(steps["items"]), steps["next"]) == (2, 2)

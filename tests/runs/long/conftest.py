@@ -59,8 +59,8 @@ class Agent:
     conversation: str
     sent: dict[str, WorkMessage] = field(default_factory=dict[str, WorkMessage])
 
-    def start(self, content: str, model: str, **limits: Any) -> WorkMessage:
-        """Return the work message of a new run."""
+    def start(self, content: str, model: str, *, compact: bool = False, **limits: Any) -> WorkMessage:
+        """Return the work message of a new run; one that compacts has no other effect."""
         run_id = f"{self.conversation}-{new_id('r')}"
         start = StartRun(
             tenant=self.tenant,
@@ -71,6 +71,7 @@ class Agent:
             settings=RunSettings(
                 assistant_id="default",
                 model=model,
+                compact=compact,
                 system_prompt="Be brief.",
                 options=ModelOptions(),
                 tools=ToolSettings(enabled=True, max_iterations=50),
@@ -84,6 +85,10 @@ class Agent:
     async def run(self, content: str, model: str, **limits: Any) -> RunFinished:
         """Drive a run to its end."""
         return await self.drive(self.start(content, model, **limits))
+
+    async def compact(self, model: str) -> RunFinished:
+        """Drive a run that compacts the history."""
+        return await self.drive(self.start("Compact the conversation.", model, compact=True))
 
     async def drive(self, message: WorkMessage) -> RunFinished:
         """Handle a work message."""

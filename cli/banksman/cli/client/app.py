@@ -91,6 +91,15 @@ def run(
 
 
 @app.command()
+def compact(conversation: Conversation, url: Url = None, json: Json = False) -> None:
+    """Summarise the older messages of a conversation."""
+    from banksman.cli.client import conversations
+
+    with gateway(url) as api:
+        exit_with(conversations.compact(api, conversation, as_json=json))
+
+
+@app.command()
 def demo(url: Url = None, json: Json = False) -> None:
     """Run a sample conversation and approve all its calls."""
     from banksman.cli.client import conversations

@@ -64,6 +64,14 @@ def run(
         return follow(session, str(sent["run_id"]), view, always(verdict) if verdict else ask_user)
 
 
+def compact(gateway: GatewayClient, conversation_id: str, *, as_json: bool = False) -> Exit:
+    view = _view(as_json)
+    with gateway.session() as session:
+        opened = _opened(session, conversation_id, view, model=None, assistant=None)
+        started = gateway.call("conversation.compact", opened)
+        return follow(session, str(started["run_id"]), view, ask_user)
+
+
 def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
     view = _view(as_json, history=True)
     with gateway.session() as session:

@@ -13,12 +13,13 @@ from banksman.agent.protocols.base import ModelRequest, flatten, prose_call, res
 from banksman.agent.providers.base import DeltaKind, Pause
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.contracts.errors import BanksmanError, ContextOverflow
+from banksman.contracts.errors import BanksmanError, ContextOverflow, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
 from banksman.runs.history import compacted
+from banksman.runs.outcome import finished
 from banksman.runs.owner import Build, Ownership, nothing
-from banksman.runs.state import NO_USAGE, Conversation, Run
+from banksman.runs.state import NO_USAGE, Conversation, Run, replace
 from banksman.runs.steps import deadline_of
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,11 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """Compacts histories. It never fails a run: without a summary the oldest messages are left out."""
+    """Compacts histories.
+
+    It fails only a run that a user started to compact. Any other run continues without a summary, and the
+    oldest messages are left out.
+    """
 
     providers: Providers
     settings: AgentSettings
@@ -80,6 +85,17 @@ class Compactor:
         size = size_of(request, owned.state.history, owned.state.measured)
         return await self._compaction(owned, request, size, size.total // 2)
 
+    async def now(self, owned: Ownership, request: ModelRequest) -> Build:
+        """Return the compaction that a user requested, with the end of its run.
+
+        Raises:
+            ProviderFailed: No model wrote a summary.
+        """
+        size = size_of(request, owned.state.history, owned.state.measured)
+        limit = size.fixed + sum(size.messages) // 2
+        build = await self._compaction(owned, request, size, limit, requires_summary=True)
+        return partial(_ended, build, size)
+
     def _limit(self, run: Run) -> int:
         settings = run.settings
         window = context_tokens(settings.model, self.settings.context_tokens, settings.limits.context_tokens)
@@ -87,7 +103,13 @@ class Compactor:
         return round(min(share, max(window / 4, window - (settings.options.max_tokens or 0))))
 
     async def _compaction(
-        self, owned: Ownership, request: ModelRequest, size: Size, limit: int
+        self,
+        owned: Ownership,
+        request: ModelRequest,
+        size: Size,
+        limit: int,
+        *,
+        requires_summary: bool = False,
     ) -> Build | None:
         history, message = owned.state.history, owned.run.message
         kept = self.settings.kept_iterations
@@ -95,9 +117,18 @@ class Compactor:
         rest = cut(history, size, limit=limit, message=message, iterations=None)
         if wanted is None:
             return None
-        written = await unless_cancelled(owned, self._summary(owned, wanted, size))
+        try:
+            written = await unless_cancelled(owned, self._summary(owned, wanted, size))
+        except BanksmanError as error:
+            if requires_summary:
+                raise
+            extra = {"run_id": owned.run.run_id}
+            logger.warning("the conversation was not summarised: %s", error, extra=extra)
+            written = _Written()
         if written is None:
             return nothing
+        if requires_summary and not written.text:
+            raise ProviderFailed(written.model, "the model wrote no summary")
         event = _event(owned, wanted if written.text else rest or wanted, written)
         after = compacted(history, event, keep=message)
         tokens_after = round(size_of(request, after, None).total * size.ratio)
@@ -114,13 +145,9 @@ class Compactor:
         older = owned.state.history[: wanted.kept_from]
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
         request = ModelRequest("", INSTRUCTIONS, (self._request(models[0], older, wanted, size),))
-        try:
-            completion = await complete_with_fallback(
-                self.providers, models, request, deltas=_NoDeltas(), deadline_s=min(SUMMARY_S, left_s / 2)
-            )
-        except BanksmanError as error:
-            logger.warning("the conversation was not summarised: %s", error, extra={"run_id": run.run_id})
-            return _Written()
+        completion = await complete_with_fallback(
+            self.providers, models, request, deltas=_NoDeltas(), deadline_s=min(SUMMARY_S, left_s / 2)
+        )
         text = shortened((completion.reply.text or "").strip(), _summary_chars(wanted, size))
         usage = self.settings.priced(completion.model, completion.reply.usage)
         return _Written(text, completion.model, usage)
@@ -175,6 +202,24 @@ def _recorded(
     # The event names messages by index, so it is recorded only if the history is unchanged since the summary.
     ended = state.run is None or state.run.cancel is not None
     return () if ended or state.history != history else (event,)
+
+
+def _ended(build: Build | None, size: Size, state: Conversation) -> tuple[EventBody, ...]:
+    """Return the events of a requested compaction, and the end of its run with the result as its content."""
+    run = state.run
+    if run is None or run.cancel is not None:
+        return ()
+    if build is None:
+        text = f"There is nothing to compact: the conversation takes about {sum(size.messages):,} tokens."
+        return (finished(run, "completed", text, None),)
+    events = tuple(build(state))
+    for event in events:
+        if isinstance(event, HistoryCompacted):
+            run = replace(run, usage=run.usage + event.usage)
+            sizes = f"{event.tokens_before:,} → {event.tokens_after:,} tokens"
+            text = f"A summary replaces the older messages: {sizes}."
+            return (*events, finished(run, "completed", text, None))
+    return events
 
 
 def transcript(messages: tuple[Message, ...], max_chars: int) -> str:

@@ -104,6 +104,8 @@ class ModelStep:
             return partial(replies.end_events, ending=ending)
         try:
             prepared = await self._prepare(owned.state, owned.run)
+            if owned.run.settings.compact:
+                return await self.compactor.now(owned, prepared.request)
             compaction = await self.compactor.before(owned, prepared.request)
             return compaction or await self._complete(owned, prepared)
         except Refused:

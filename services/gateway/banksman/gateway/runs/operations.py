@@ -157,6 +157,26 @@ async def context_chat(
     return await starts.start(caller, request, response, frame, wait_s, detail, or_parked=True)
 
 
+@operations.add(
+    "conversation.compact",
+    "POST /context/conversations/{conversation_id}/compact",
+    status=202,
+    starts_work=True,
+)
+async def compact_conversation(
+    conversation_id: str,
+    starts: Annotated[RunStarts, provided(RunStarts)],
+    requests: Requests,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> bodies.AcceptedRun:
+    """Replace the older messages by a summary for the model, after the runs that were started before.
+
+    The outcome of the run states the size before and after, or that there is nothing to compact.
+    """
+    return bodies.AcceptedRun.of(await starts.compact(caller, request_id, conversation_id, requests))
+
+
 @operations.add("run.list", "GET /context/conversations/{conversation_id}/runs")
 async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> Listing[bodies.Run]:
     """List the runs of a conversation in the order of their requests, without their outcomes."""

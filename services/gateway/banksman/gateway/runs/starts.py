@@ -38,6 +38,9 @@ from banksman.runtime.tracing import current, valid
 
 logger = logging.getLogger(__name__)
 
+COMPACT_MESSAGE = "Compact the conversation."
+"""What the log shows as the user's message of a compaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunStarts:
@@ -55,7 +58,19 @@ class RunStarts:
         async with self.backlog.starts.place(caller.tenant):
             return await self._send(caller, request, requests)
 
-    async def _send(self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds) -> Ack:
+    async def compact(
+        self, caller: Caller, request_id: str, conversation_id: str, requests: idempotency.RequestIds
+    ) -> Ack:
+        """Store the start of a run that only compacts the history; raises as `Dispatcher.handle`."""
+        frame = ChatSend(
+            type="chat.send", id=request_id, conversation_id=conversation_id, content=COMPACT_MESSAGE
+        )
+        async with self.backlog.starts.place(caller.tenant):
+            return await self._send(caller, frame, requests, compact=True)
+
+    async def _send(
+        self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds, *, compact: bool = False
+    ) -> Ack:
         idempotency.check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
@@ -71,6 +86,7 @@ class RunStarts:
         provenance = await self._provenance(caller, request)
         own = {
             "branch": request.branch,
+            "compact": compact,
             "traceparent": valid(request.traceparent) or current(),
         }
         settings = settings.model_copy(update=own)

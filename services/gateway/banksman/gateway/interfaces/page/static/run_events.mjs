@@ -14,6 +14,8 @@ export function emptyRun(id) {
     position: null,
     prompt: null,
     branch: null,
+    /** Whether the run only compacts the conversation. */
+    compact: false,
     requestedAt: null,
     startedAt: null,
     model: null,
@@ -96,8 +98,8 @@ const RUN_EVENTS = {
 function withPrompt(run, data, frame) {
   const content = data.message ?? data.user_message;
   if (content === undefined) return run;
-  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content), content };
-  return { ...run, prompt, branch: data.branch ?? null, requestedAt: run.requestedAt ?? frame.ts ?? null };
+  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: data.compact ? t('conversation.compact') : contentText(content), content };
+  return { ...run, compact: data.compact ?? false, prompt, branch: data.branch ?? null, requestedAt: run.requestedAt ?? frame.ts ?? null };
 }
 
 function addEntry(run, entry) {

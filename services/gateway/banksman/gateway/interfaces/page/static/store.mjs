@@ -140,6 +140,14 @@ export class Store {
     });
   }
 
+  /** Start a run that compacts a conversation, and show the conversation with its result. @param {string} id */
+  async compact(id) {
+    await this.#attempt(async () => {
+      await this.api.compactConversation(id);
+      this.open(id);
+    });
+  }
+
   /** Create a conversation from an exported file, and show it. @param {File} file */
   async importFile(file) {
     try {

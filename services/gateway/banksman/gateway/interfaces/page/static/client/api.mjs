@@ -97,6 +97,11 @@ export class Api {
     return this.#json('conversation.title', { conversation_id: id });
   }
 
+  /** Replace the older messages by a summary for the model. @returns {Promise<{run_id: string}>} */
+  compactConversation(id) {
+    return this.#json('conversation.compact', { conversation_id: id });
+  }
+
   /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
   markConversation(id, marks) {
     return this.#json('conversation.rename', { conversation_id: id }, marks);

@@ -548,6 +548,8 @@ export type RunQueuedData = {
   limits: RunLimits;
   /** The message after which the run continues the conversation; omitted for the newest message. */
   branch?: Branch | null;
+  /** Whether the run only replaces older messages by a summary; omitted for other runs. */
+  compact?: boolean;
   /** The W3C trace context of the request that started it; omitted without one. */
   traceparent?: string | null;
   /** Number of runs before it. */
@@ -566,6 +568,8 @@ export type RunStartedData = {
   limits: RunLimits;
   /** The message after which the run continues the conversation; omitted for the newest message. */
   branch?: Branch | null;
+  /** Whether the run only replaces older messages by a summary; omitted for other runs. */
+  compact?: boolean;
   /** The W3C trace context of the request that started it; omitted without one. */
   traceparent?: string | null;
 };

@@ -25,6 +25,7 @@ export const ROUTES = Object.freeze({
   "chat.new": ["POST", "/v1/chat"],
   "chat.openai": ["POST", "/context/chat/completions"],
   "chat.send": ["POST", "/context/conversations/{conversation_id}/runs"],
+  "conversation.compact": ["POST", "/context/conversations/{conversation_id}/compact"],
   "conversation.create": ["POST", "/context/conversations"],
   "conversation.delete": ["DELETE", "/context/conversations/{conversation_id}"],
   "conversation.events": ["GET", "/context/conversations/{conversation_id}/events"],

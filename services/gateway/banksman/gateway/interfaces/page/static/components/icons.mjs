@@ -35,6 +35,7 @@ const PATHS = {
   warning: 'M12 4.5l8.5 15h-17zM12 10v4.5M12 17v.01',
   pin: 'M9 4h6l-1 6 3 3H7l3-3zM12 13v7',
   archive: 'M4 5h16v4H4zM5.5 9v10.5h13V9M10 13h4',
+  compact: 'M12 3.5v6M9 7l3 3 3-3M12 20.5v-6M9 17l3-3 3 3M4 12h16',
   up: 'M12 19V6M6 12l6-6 6 6',
   attach: 'M8 12.5l6-6a3 3 0 0 1 4.5 4.5l-8 8a5 5 0 0 1-7-7l8-8',
   branch: 'M7 4v16M7 4a1 1 0 1 0 0-.01M7 9c0 4 10 1 10 7v4',

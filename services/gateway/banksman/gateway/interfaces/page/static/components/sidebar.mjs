@@ -215,6 +215,7 @@ export function menuOf(store, item, setDialog) {
   return [
     { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
     { label: t(pinned ? 'conversation.unpin' : 'conversation.pin'), icon: 'pin', action: () => store.mark(id, { pinned: !pinned }) },
+    { label: t('conversation.compact'), icon: 'compact', action: () => store.compact(id) },
     { label: t('conversation.link'), icon: 'copy', action: () => copyLink(store, id) },
     { label: t('conversation.markdown'), icon: 'download', action: () => save(store, id, 'markdown') },
     { label: t('conversation.json'), icon: 'download', action: () => save(store, id, 'json') },

@@ -59,7 +59,7 @@ export function MessageTools({ run, place, onEdit }) {
     </span>`;
   }
   return html`<span class="message-tools">
-    ${run.finished && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
+    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
     <${VersionChoice} place=${place} />
   </span>`;
 }
@@ -67,7 +67,7 @@ export function MessageTools({ run, place, onEdit }) {
 /** The actions at the end of a run: request another reply, or continue here. */
 export function ReplyTools({ run, isLast }) {
   const store = useStore();
-  if (!run.finished || !run.prompt) return null;
+  if (!run.finished || !run.prompt || run.compact) return null;
   return html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)} />
     ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
 }

@@ -129,6 +129,7 @@ export default {
   'conversation.this': 'diese Unterhaltung',
   'conversation.rename': 'Umbenennen',
   'conversation.renameTitle': 'Unterhaltung umbenennen',
+  'conversation.compact': 'Jetzt zusammenfassen',
   'conversation.title': 'Titel',
   'conversation.delete': 'Löschen',
   'conversation.deleteTitle': 'Unterhaltung löschen',

@@ -129,6 +129,7 @@ export default {
   'conversation.this': 'this conversation',
   'conversation.rename': 'Rename',
   'conversation.renameTitle': 'Rename conversation',
+  'conversation.compact': 'Compact now',
   'conversation.title': 'Title',
   'conversation.delete': 'Delete',
   'conversation.deleteTitle': 'Delete conversation',
