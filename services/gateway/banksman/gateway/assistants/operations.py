@@ -29,7 +29,7 @@ from banksman.gateway.assistants.tools import operations as tool_operations
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.runners.placement import Placements
@@ -50,11 +50,7 @@ async def list_assistants(assistants: Service, caller: CallerDep) -> AssistantLi
 
 
 @operations.add(
-    "assistant.create",
-    "POST /context/assistants",
-    status=201,
-    errors=(MISSING, CONFLICT, EARLY),
-    audit=Audit("assistant.created", DETAILS),
+    "assistant.create", "POST /context/assistants", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
 )
 async def create_assistant(
     body: StrictBody[NewAssistant], assistants: Service, caller: CallerDep, request_id: RequestId
@@ -95,10 +91,7 @@ async def read_assistant(assistant_id: str, assistants: Service, caller: CallerD
 
 
 @operations.add(
-    "assistant.update",
-    "PUT /context/assistants/{assistant_id}",
-    errors=(MISSING, CONFLICT),
-    audit=Audit("assistant.changed", DETAILS),
+    "assistant.update", "PUT /context/assistants/{assistant_id}", errors=(MISSING, CONFLICT), audit=DETAILS
 )
 async def update_assistant(
     assistant_id: str, body: StrictBody[AssistantUpdate], assistants: Service, caller: CallerDep
@@ -139,9 +132,7 @@ async def compare_revisions(
 
 
 @operations.add(
-    "assistant.restore",
-    "POST /context/assistants/{assistant_id}/revisions/{revision}/restore",
-    audit=Audit("assistant.restored", DETAILS),
+    "assistant.restore", "POST /context/assistants/{assistant_id}/revisions/{revision}/restore", audit=DETAILS
 )
 async def restore_revision(
     assistant_id: str, revision: Revision, assistants: Service, caller: CallerDep
@@ -150,9 +141,7 @@ async def restore_revision(
     return await assistants.restore(caller, assistant_id, revision)
 
 
-@operations.add(
-    "assistant.delete", "DELETE /context/assistants/{assistant_id}", audit=Audit("assistant.deleted")
-)
+@operations.add("assistant.delete", "DELETE /context/assistants/{assistant_id}", audit=())
 async def delete_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> None:
     """Delete an assistant."""
     await assistants.delete(caller, assistant_id)

@@ -17,7 +17,7 @@ from banksman.contracts.assistants import (
 )
 from banksman.gateway.assistants.tenant_store import PolicyStore, TenantStore
 from banksman.gateway.operation.caller import ADMIN
-from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestBody, StrictBody, provided
 
 POLICY = ApprovalPolicy().id
@@ -57,13 +57,7 @@ async def read_policy(policies: Service, caller: CallerDep) -> ApprovalPolicy:
     return await policies.get(caller.tenant, POLICY)
 
 
-@operations.add(
-    "policy.update",
-    "PUT /context/policy",
-    right=ADMIN,
-    errors=(CONFLICT,),
-    audit=Audit("policy.changed", ("revision",)),
-)
+@operations.add("policy.update", "PUT /context/policy", right=ADMIN, errors=(CONFLICT,), audit=("revision",))
 async def replace_policy(
     body: StrictBody[PolicyBody], policies: Service, caller: CallerDep
 ) -> ApprovalPolicy:

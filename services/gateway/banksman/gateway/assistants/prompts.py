@@ -15,7 +15,7 @@ from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, EnhancePrompt
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, Operations
 from banksman.gateway.operation.parameters import (
     CallerDep,
     Listing,
@@ -153,13 +153,7 @@ async def list_prompt_page(request: ListPrompts, prompts: Service, caller: Calle
     return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
 
 
-@operations.add(
-    "prompt.create",
-    "POST /v1/system-prompts",
-    status=201,
-    errors=(CONFLICT, EARLY),
-    audit=Audit("prompt.created"),
-)
+@operations.add("prompt.create", "POST /v1/system-prompts", errors=(CONFLICT, EARLY), audit=())
 async def create_prompt(
     body: StrictBody[NewPrompt], prompts: Service, caller: CallerDep, request_id: RequestId
 ) -> SystemPrompt:
@@ -173,7 +167,7 @@ async def read_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> Sy
     return await prompts.get(caller, prompt_id)
 
 
-@operations.add("prompt.update", "PUT /v1/system-prompts/{prompt_id}", audit=Audit("prompt.changed"))
+@operations.add("prompt.update", "PUT /v1/system-prompts/{prompt_id}", audit=())
 async def update_prompt(
     prompt_id: str, body: StrictBody[PromptBody], prompts: Service, caller: CallerDep
 ) -> SystemPrompt:
@@ -181,7 +175,7 @@ async def update_prompt(
     return await prompts.replace(caller, prompt_id, body)
 
 
-@operations.add("prompt.delete", "DELETE /v1/system-prompts/{prompt_id}", audit=Audit("prompt.deleted"))
+@operations.add("prompt.delete", "DELETE /v1/system-prompts/{prompt_id}", audit=())
 async def delete_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> None:
     """Delete a system prompt."""
     await prompts.delete(caller, prompt_id)

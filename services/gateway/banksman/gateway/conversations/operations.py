@@ -27,7 +27,7 @@ from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, BodyLimit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -60,7 +60,6 @@ async def create(
 @operations.add(
     "conversation.create",
     "POST /context/conversations",
-    status=201,
     not_over_nats="the frame `conversation.create` has the same fields",
 )
 async def create_conversation(
@@ -80,9 +79,8 @@ async def create_conversation(
     "conversation.import",
     "POST /context/conversations/import",
     body=BodyLimit.LARGE,
-    status=201,
     errors=(CONFLICT,),
-    audit=Audit("conversation.imported"),
+    audit=(),
 )
 async def import_conversation(
     body: StrictBody[bodies.ExportedConversation],
@@ -149,11 +147,7 @@ async def generate_title(
     return await titles.generate(caller, conversation_id)
 
 
-@operations.add(
-    "conversation.delete",
-    "DELETE /context/conversations/{conversation_id}",
-    audit=Audit("conversation.deleted"),
-)
+@operations.add("conversation.delete", "DELETE /context/conversations/{conversation_id}", audit=())
 async def delete_conversation(conversation_id: str, changes: Changes, caller: CallerDep) -> None:
     """Delete a conversation, and end its open runs."""
     await changes.delete(caller, conversation_id)

@@ -26,7 +26,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.identity.api_keys import ApiKeys, KeyDescription, NewKey
 from banksman.gateway.identity.auth import TICKET_S, Tickets
 from banksman.gateway.operation.caller import ADMIN, READ, Caller
-from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.runs.ports import Clock
 
@@ -142,9 +142,8 @@ async def list_keys(
 @key_operations.add(
     "key.create",
     "POST /context/keys",
-    status=201,
     errors=(FORBIDDEN, CONFLICT),
-    audit=Audit("key.created", ("user", "name", "rights", "expires_at")),
+    audit=("user", "name", "rights", "expires_at"),
 )
 async def create_key(
     body: StrictBody[NewKey], api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
@@ -163,10 +162,7 @@ async def read_key(
 
 
 @key_operations.add(
-    "key.revoke",
-    "DELETE /context/keys/{key_id}",
-    errors=(FORBIDDEN, MISSING, CONFLICT),
-    audit=Audit("key.revoked"),
+    "key.revoke", "DELETE /context/keys/{key_id}", errors=(FORBIDDEN, MISSING, CONFLICT), audit=()
 )
 async def revoke_key(
     key_id: str, api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
@@ -194,11 +190,7 @@ async def list_secrets(stored: Secrets, caller: CallerDep) -> Listing[SecretDesc
 
 
 @secret_operations.add(
-    "secret.set",
-    "PUT /context/secrets/{name}",
-    errors=(CONFLICT,),
-    audit=Audit("secret.set"),
-    confidential=True,
+    "secret.set", "PUT /context/secrets/{name}", errors=(CONFLICT,), audit=(), confidential=True
 )
 async def set_secret(
     name: str, body: StrictBody[SecretBody], stored: Secrets, caller: CallerDep
@@ -207,7 +199,7 @@ async def set_secret(
     return await stored.set(caller, name, body.value, body.servers)
 
 
-@secret_operations.add("secret.delete", "DELETE /context/secrets/{name}", audit=Audit("secret.deleted"))
+@secret_operations.add("secret.delete", "DELETE /context/secrets/{name}", audit=())
 async def delete_secret(name: str, stored: Secrets, caller: CallerDep) -> None:
     """Delete a secret. Calls of tools that declare it are refused from then on."""
     await stored.delete(caller, name)

@@ -66,7 +66,6 @@ async def list_mcp_servers(servers: Servers, caller: CallerDep) -> Listing[McpSe
 @operations.add(
     "mcp.create",
     "POST /context/mcp-servers",
-    status=201,
     errors=(CONFLICT,),
     audit=Audit("mcp_server.created", DETAILS),
     confidential=True,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -19,6 +19,11 @@ MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NO
 FORBIDDEN = ErrorCode.FORBIDDEN
 """The errors that operations declare besides those that every request may get."""
 
+_DONE = {
+    "create": "created", "update": "changed", "delete": "deleted", "restore": "restored",
+    "import": "imported", "set": "set", "revoke": "revoked", "discard": "discarded", "replay": "replayed",
+}  # fmt: skip
+"""What the audit trail calls the actions of operations."""
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 
@@ -43,6 +48,12 @@ class Audit:
     """`key.created`."""
     details: tuple[str, ...] = ()
     """Fields of the reply that describe the change. They must not contain secrets."""
+
+    @classmethod
+    def of(cls, name: str, details: tuple[str, ...]) -> Self:
+        """Return the entry of an operation by its name: `key.create` leaves `key.created`."""
+        noun, _, verb = name.partition(".")
+        return cls(f"{noun}.{_DONE[verb]}", details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +143,7 @@ class Operations:
         right: Rights | None = None,
         status: int | None = None,
         errors: tuple[ErrorCode, ...] | None = None,
-        audit: Audit | None = None,
+        audit: Audit | tuple[str, ...] | None = None,
         not_over_nats: str = "",
         confidential: bool = False,
         body: BodyLimit = BodyLimit.SMALL,
@@ -148,10 +159,12 @@ class Operations:
             name: `assistant.create`.
             http: Method and path.
             right: The right that the operation needs; None for the one of the feature.
-            status: The HTTP status of success; None for 204 if the handler returns None, else 200.
+            status: The HTTP status of success; None for 201 if the operation creates an object, 204 if the
+                handler returns None, else 200.
             errors: The error codes that are particular to the operation; None for `MISSING` if its path has a
                 parameter.
-            audit: The entry in the audit trail; None for an operation that is not recorded there.
+            audit: The entry in the audit trail, or only its details, where the name of the operation states
+                the action; None for an operation that is not recorded there.
             not_over_nats: Why NATS has no such operation; empty if it has.
             confidential: True if the request may contain a secret.
             body: How many bytes the body may have; the default suffices for all but texts and files.
@@ -159,6 +172,10 @@ class Operations:
             options: Further arguments of the FastAPI route.
         """
         method, _, path = http.partition(" ")
+        if isinstance(audit, tuple):
+            audit = Audit.of(name, audit)
+        if status is None and name.endswith((".create", ".import")):
+            status = 201
         default = self._right or (READ if method == "GET" else CHAT)
         return self._declare(
             name=name,

@@ -91,10 +91,7 @@ async def read_dead_letter(letter_id: Letter, letters: Letters) -> work.ShownDea
 
 
 @operations.add(
-    "dead_letter.discard",
-    "DELETE /operator/dead-letters/{letter_id}",
-    audit=Audit("dead_letter.discarded"),
-    not_over_nats=NO_OPERATORS,
+    "dead_letter.discard", "DELETE /operator/dead-letters/{letter_id}", audit=(), not_over_nats=NO_OPERATORS
 )
 async def discard_dead_letter(letter_id: Letter, letters: Letters) -> None:
     """Delete a dead letter permanently."""
@@ -142,7 +139,7 @@ async def cancel_open_run(
 @operations.add(
     "dead_letter.replay",
     "POST /operator/dead-letters/{letter_id}/replay",
-    audit=Audit("dead_letter.replayed"),
+    audit=(),
     not_over_nats=NO_OPERATORS,
 )
 async def replay_dead_letter(letter_id: Letter, letters: Letters) -> None:

@@ -14,7 +14,7 @@ from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -196,11 +196,7 @@ async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[model
 
 
 @operations.add(
-    "schedule.create",
-    "POST /context/schedules",
-    status=201,
-    errors=(MISSING, CONFLICT, EARLY),
-    audit=Audit("schedule.created", DETAILS),
+    "schedule.create", "POST /context/schedules", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
 )
 async def create_schedule(
     body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep, request_id: RequestId
@@ -221,9 +217,7 @@ async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep)
     return await schedules.get(caller, schedule_id)
 
 
-@operations.add(
-    "schedule.update", "PUT /context/schedules/{schedule_id}", audit=Audit("schedule.changed", DETAILS)
-)
+@operations.add("schedule.update", "PUT /context/schedules/{schedule_id}", audit=DETAILS)
 async def replace_schedule(
     schedule_id: str, body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep
 ) -> models.ReadSchedule:
@@ -231,7 +225,7 @@ async def replace_schedule(
     return await schedules.replace(caller, schedule_id, body)
 
 
-@operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=Audit("schedule.deleted"))
+@operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=())
 async def delete_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> None:
     """Delete a schedule. Runs that it started continue."""
     await schedules.delete(caller, schedule_id)

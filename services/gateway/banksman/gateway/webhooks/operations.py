@@ -10,7 +10,7 @@ from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN, Caller
-from banksman.gateway.operation.declaration import CONFLICT, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices
@@ -82,12 +82,7 @@ async def list_webhooks(webhooks: Service, caller: CallerDep) -> Listing[Webhook
 
 
 @operations.add(
-    "webhook.create",
-    "POST /context/webhooks",
-    status=201,
-    errors=(CONFLICT,),
-    audit=Audit("webhook.created", DETAILS),
-    confidential=True,
+    "webhook.create", "POST /context/webhooks", errors=(CONFLICT,), audit=DETAILS, confidential=True
 )
 async def create_webhook(
     body: StrictBody[WebhookBody], webhooks: Service, caller: CallerDep
@@ -103,12 +98,7 @@ async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) ->
     return await webhooks.store.get(caller.tenant, webhook_id)
 
 
-@operations.add(
-    "webhook.update",
-    "PUT /context/webhooks/{webhook_id}",
-    audit=Audit("webhook.changed", DETAILS),
-    confidential=True,
-)
+@operations.add("webhook.update", "PUT /context/webhooks/{webhook_id}", audit=DETAILS, confidential=True)
 async def replace_webhook(
     webhook_id: str, body: StrictBody[WebhookBody], webhooks: Service, caller: CallerDep
 ) -> WebhookDescription:
@@ -116,7 +106,7 @@ async def replace_webhook(
     return await webhooks.replace(caller, webhook_id, body)
 
 
-@operations.add("webhook.delete", "DELETE /context/webhooks/{webhook_id}", audit=Audit("webhook.deleted"))
+@operations.add("webhook.delete", "DELETE /context/webhooks/{webhook_id}", audit=())
 async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> None:
     """Delete a webhook; pending messages to it are dropped."""
     await webhooks.store.delete(caller.tenant, webhook_id)

@@ -18,7 +18,7 @@ from banksman.gateway.assistants.run_settings import model_names
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import (
     CallerDep,
     Listing,
@@ -88,13 +88,7 @@ async def read_workflow(name: str, workflows: Service, caller: CallerDep) -> Wor
     return await workflows.get(caller.tenant, check_token(name, "name"))
 
 
-@operations.add(
-    "workflow.create",
-    "POST /workflows",
-    status=201,
-    errors=(CONFLICT,),
-    audit=Audit("workflow.created", ("title",)),
-)
+@operations.add("workflow.create", "POST /workflows", errors=(CONFLICT,), audit=("title",))
 async def create_workflow(
     body: StrictBody[NewWorkflow], workflows: Service, caller: CallerDep
 ) -> WorkflowDefinition:
@@ -106,12 +100,7 @@ async def create_workflow(
     return await workflows.create(caller.tenant, body)
 
 
-@operations.add(
-    "workflow.update",
-    "PUT /workflows/{name}",
-    errors=(MISSING, CONFLICT),
-    audit=Audit("workflow.changed", ("title",)),
-)
+@operations.add("workflow.update", "PUT /workflows/{name}", errors=(MISSING, CONFLICT), audit=("title",))
 async def update_workflow(
     name: str, body: StrictBody[WorkflowUpdate], workflows: Service, caller: CallerDep
 ) -> WorkflowDefinition:
@@ -119,7 +108,7 @@ async def update_workflow(
     return await workflows.replace(caller.tenant, check_token(name, "name"), body)
 
 
-@operations.add("workflow.delete", "DELETE /workflows/{name}", audit=Audit("workflow.deleted"))
+@operations.add("workflow.delete", "DELETE /workflows/{name}", audit=())
 async def delete_workflow(name: str, workflows: Service, caller: CallerDep) -> None:
     """Delete a workflow without code. Its open runs continue."""
     await workflows.delete(caller.tenant, check_token(name, "name"))
