@@ -11,11 +11,13 @@ from banksman.runtime.settings import Section
 
 ModelApi = Literal[
     "chat",
+    "responses",
     "anthropic",
     "backboard",
 ]
 """
 chat       OpenAI's Chat Completions API, which most vendors and local servers offer
+responses  OpenAI's Responses API; `chat` changes to it for models that need it
 anthropic  Anthropic's Messages API
 backboard  Backboard's assistants and threads
 """

@@ -22,9 +22,11 @@ class PlayedServer:
     replies: list[list[dict[str, Any]] | tuple[int, dict[str, Any]]] = field(default_factory=list)
     """The next replies: the events of a stream, or the status and the body of a refusal."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
+        self.paths.append(request.path)
         reply = self.replies.pop(0)
         if isinstance(reply, tuple):
             return web.json_response(reply[1], status=reply[0])

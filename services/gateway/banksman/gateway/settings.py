@@ -145,6 +145,7 @@ _DIALECTS: Mapping[str, tuple[Dialect, ...]] = {
     "openai": ("openai", "responses"),
     "demo": ("openai", "anthropic", "responses"),
     "chat": ("openai",),
+    "responses": ("openai", "responses"),
     "anthropic": ("anthropic",),
 }
 """The dialects by the name of a provider, otherwise by its API."""

@@ -51,7 +51,7 @@ class Providers:
     def _create(self, provider: str) -> Provider:
         settings, entry = self._settings, self._settings.entries[provider]
         match entry.api:
-            case "chat":
+            case "chat" | "responses":
                 return OpenAI(provider, settings, entry)
             case "anthropic":
                 return Anthropic(provider, settings, entry)

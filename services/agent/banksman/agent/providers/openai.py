@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
+from banksman.agent.providers import responses
+from banksman.agent.providers.base import (
+    MAX_REMEMBERED_MODELS,
+    DeltaSink,
+    ProviderSettings,
+    RetryingProvider,
+    TransientFault,
+)
 from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens, merge_state
 from banksman.agent.providers.openai_request import CALLS_FIELD, body
+from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.streams import END_FIELD
+from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.model_servers import ProviderEntry
 
 if TYPE_CHECKING:
     from banksman.agent.providers.openai_api import OpenAIApi
 
+logger = logging.getLogger(__name__)
+
+CHAT_PATH = "chat/completions"
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
@@ -34,7 +48,12 @@ _DETAIL_TEXTS = ("text", "summary")
 
 
 class OpenAI(RetryingProvider["OpenAIApi"]):
-    """The `Provider` of one address that serves the OpenAI format."""
+    """The `Provider` of one address that serves the Chat Completions API, the Responses API or both."""
+
+    def __init__(self, name: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
+        super().__init__(name, settings, entry)
+        self._on_responses: dict[str, None] = {}
+        """Models that the Chat Completions API refused, the newest last."""
 
     def make_client(self) -> OpenAIApi:
         from banksman.agent.providers.openai_api import OpenAIApi
@@ -45,17 +64,46 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        sent = body(request, self.name, self.profile(request.model))
-        silence_s = self.silence_s(request.model)
-        reader = OpenAIReplyReader(deltas)
+        """Send the request to the API that serves the model.
+
+        A request that is refused because its model needs the Responses API is repeated there, as are later
+        ones. A history with replies of that API begins there, also after a restart of this process.
+        """
+        model, profile = request.model, self.profile(request.model)
+        chosen = "responses" in (self.entry.api, profile.api) or model in self._on_responses
+        if chosen or responses.wrote(request.messages):
+            return await self._respond(request, profile, deltas)
         try:
-            async with aclosing(self.client.chunks(sent, silence_s)) as chunks:
+            sent = body(request, self.name, profile)
+            return await self._stream(CHAT_PATH, sent, model, OpenAIReplyReader(deltas))
+        except ProviderFailed as refusal:
+            if refusal.status not in (400, 404) or "/responses" not in refusal.message:
+                raise
+            logger.warning("using the Responses API: %s", refusal, extra={"model": model})
+        self._on_responses[model] = None
+        if len(self._on_responses) > MAX_REMEMBERED_MODELS:
+            del self._on_responses[next(iter(self._on_responses))]
+        return await self._respond(request, profile, deltas)
+
+    async def _respond(self, request: ModelRequest, profile: Profile, deltas: DeltaSink) -> ModelReply:
+        sent = responses.body(request, profile)
+        return await self._stream(responses.PATH, sent, request.model, responses.ResponsesReader(deltas))
+
+    async def _stream(
+        self,
+        path: str,
+        sent: dict[str, Any],
+        model: str,
+        reader: OpenAIReplyReader | responses.ResponsesReader,
+    ) -> ModelReply:
+        try:
+            async with aclosing(self.client.chunks(path, sent, self.silence_s(model))) as chunks:
                 async for chunk in chunks:
                     await reader.take(chunk)
                     if reader.full:
                         break
         except TimeoutError as error:
-            raise self.silent(request.model) from error
+            raise self.silent(model) from error
         return reader.reply()
 
 

@@ -18,6 +18,7 @@ import aiohttp
 
 from banksman.agent.providers.base import ProviderSettings, TransientFault, shown_reason, status_fault
 from banksman.agent.providers.collect import as_list, as_object, as_text
+from banksman.agent.providers.responses import ENDS, FAILED
 from banksman.agent.providers.streams import (
     END_FIELD,
     IDENTITY,
@@ -41,12 +42,12 @@ _END = END_FIELD.encode()
 
 
 class OpenAIApi:
-    """The Chat Completions API of one address."""
+    """The APIs of one address."""
 
     def __init__(self, provider: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
         self._provider = provider
         self._connect_s = settings.connect_timeout_s
-        self._url = f"{entry.base_url.rstrip('/')}/chat/completions"
+        self._url = entry.base_url.rstrip("/")
         # The proxy is looked up once: aiohttp would do so in a thread for each request.
         self._proxy = _proxy(self._url)
         self._headers = {
@@ -58,7 +59,9 @@ class OpenAIApi:
         if entry.key:
             self._headers["Authorization"] = f"Bearer {entry.key}"
 
-    async def chunks(self, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[dict[str, Any]]:
+    async def chunks(
+        self, path: str, body: Mapping[str, Any], silence_s: float
+    ) -> AsyncGenerator[dict[str, Any]]:
         """Request a streamed reply and yield its chunks; a chunk that is not an object becomes `{}`.
 
         Raises:
@@ -70,7 +73,7 @@ class OpenAIApi:
         data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         try:
             async with self._session.post(
-                self._url,
+                f"{self._url}/{path}",
                 data=data,
                 headers=outgoing(),
                 timeout=timeout,
@@ -81,11 +84,12 @@ class OpenAIApi:
                 if response.status != 200:
                     raise await self._refusal(response)
                 async for data in events_in(self._provider, response.content.iter_any()):
-                    if data.startswith(_END):
-                        yield {END_FIELD: True}
+                    ends = data.startswith(_END)
+                    chunk = {END_FIELD: True} if ends else self._chunk(data)
+                    yield chunk
+                    if ends or chunk.get("type") in ENDS:
                         await _read_to_end(response.content)
                         return
-                    yield self._chunk(data)
         except aiohttp.SocketTimeoutError as error:
             raise TimeoutError from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -110,7 +114,9 @@ class OpenAIApi:
 
     def _chunk(self, data: bytes) -> dict[str, Any]:
         chunk = json_event(data)
-        if error := chunk.get("error") or (chunk if chunk.get("object") == "error" else None):
+        failed = as_object(chunk.get("response")).get("error") if chunk.get("type") == FAILED else None
+        is_error = "error" in (chunk.get("object"), chunk.get("type"))
+        if error := chunk.get("error") or failed or (chunk if is_error else None):
             raise self._stream_fault(error)
         return chunk
 

@@ -63,6 +63,10 @@ class Profile(BaseModel):
     """Which replies are sent back with the reasoning that the model wrote into a field of its own."""
     first_call_state: dict[str, Any] = {}
     """Fields of the first call of a reply that another model wrote."""
+    api: Literal["chat", "responses"] = "chat"
+    """The API of an address with both. A model that the Chat Completions API refuses moves by itself."""
+    encrypted_reasoning: bool = True
+    """Whether a request to the Responses API may ask for encrypted reasoning."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
