@@ -22,7 +22,7 @@ from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.seccomp import converter_filter
 from banksman.tool_runner.settings import FetchLimits, MarkdownLimits, RunnerLimits
-from banksman.tool_runner.tools import page_converter_process as converter_process
+from banksman.tool_runner.tools import converter_process
 from banksman.tool_runner.tools.toolbox import ToolOutcome
 
 pytestmark = only("bwrap", "pages are converted beside the sandbox")
@@ -237,31 +237,44 @@ ESCAPES = {
 }
 
 TRIAL = """
-import json, mmap, os, resource, socket, sys
-from banksman.tool_runner.tools.page_converter_process import confine
+import json, mmap, os, resource, socket, sys, threading
+from banksman.tool_runner.tools.converter_process import confine
 order, escape = json.loads(sys.argv[1]), compile(sys.argv[2], "escape", "exec")
+begin = threading.Event()
+
+def attempt():
+    begin.wait()
+    try:
+        exec(escape)
+    except PermissionError:
+        os._exit(7)
+    except OSError:
+        os._exit(8)
+    os._exit(0)
+
+if sys.argv[3] == "thread":
+    thread = threading.Thread(target=attempt)
+    thread.start()
 confine(order)
-try:
-    exec(escape)
-except PermissionError:
-    os._exit(7)
-except OSError:
-    os._exit(8)
-os._exit(0)
+begin.set()
+thread.join() if sys.argv[3] == "thread" else attempt()
 """
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str) -> None:
+@pytest.mark.parametrize("where", ["program", "thread"])
+def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str, where: str) -> None:
+    """Also in a thread that a library has started before."""
     order = converter_process.Order(
+        task="markdown",
         charset="utf-8",
-        markdown=True,
         base_url="",
+        media_type="",
         filter=base64.b64encode(converter_filter()).decode(),
         user=[runner.identity.uid, runner.identity.gid] if runner.identity.switches else [],
         memory_bytes=256 * 1024 * 1024,
         cpu_s=5,
     )
-    command = [sys.executable, "-c", TRIAL, json.dumps(order), escape]
+    command = [sys.executable, "-c", TRIAL, json.dumps(order), escape, where]
     ended = subprocess.run(command, capture_output=True, timeout=30, check=False)
     assert ended.returncode == 7, ended.stderr.decode()

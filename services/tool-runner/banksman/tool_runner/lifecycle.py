@@ -33,6 +33,7 @@ from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import RunnerLimits, ToolRunnerSettings
 from banksman.tool_runner.tools.bash import BashTool
+from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.edit_file import EditFileTool
 from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
 from banksman.tool_runner.tools.read_file import ReadFileTool
@@ -165,13 +166,14 @@ def workspace_tools(
 ) -> ToolBox:
     """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
+    converter = Converter(limits.markdown)
     return ToolBox(
         (
             BashTool(sandbox, limits, proxy),
-            ReadFileTool(limits),
+            ReadFileTool(limits, converter),
             EditFileTool(limits),
             WriteFileTool(limits),
-            WebFetchTool(egress, limits),
+            WebFetchTool(egress, limits, converter),
             SearchCodeTool(sandbox, limits),
         )
     )

@@ -61,6 +61,21 @@ _READERS = {
 }
 
 
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_OPEN = "application/vnd.oasis.opendocument"
+DOCUMENTS = {
+    ".pdf": (b"%PDF-", "application/pdf"),
+    ".docx": (b"PK", f"{_OFFICE}.wordprocessingml.document"),
+    ".xlsx": (b"PK", f"{_OFFICE}.spreadsheetml.sheet"),
+    ".pptx": (b"PK", f"{_OFFICE}.presentationml.presentation"),
+    ".odt": (b"PK", f"{_OPEN}.text"),
+    ".ods": (b"PK", f"{_OPEN}.spreadsheet"),
+    ".epub": (b"PK", "application/epub+zip"),
+    ".rtf": (b"{\\rtf", "application/rtf"),
+}
+"""The beginning and the type of the documents whose text can be read, by the suffix of their names."""
+
+
 def binary_kind(beginning: bytes) -> str | None:
     """Return what a file without text is, with the command that can read it; None for a text."""
     for signature, kind in _SIGNATURES:

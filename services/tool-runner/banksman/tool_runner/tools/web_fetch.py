@@ -1,4 +1,4 @@
-"""Fetches pages, and decodes and converts them in a separate process.
+"""Fetches pages.
 
 Character sets are those of the WHATWG: https://encoding.spec.whatwg.org/#names-and-labels. Python has further
 codecs, such as punycode and unicode_escape, which are slow or no character sets.
@@ -7,14 +7,8 @@ codecs, such as punycode and unicode_escape, which are slow or no character sets
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import json
 import re
-import signal
-import sys
 from dataclasses import dataclass
-from typing import cast
 
 import webencodings
 
@@ -22,13 +16,10 @@ from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, rules_of
-from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.sandbox.base import SandboxUnavailable, run_until
-from banksman.tool_runner.sandbox.seccomp import converter_filter
-from banksman.tool_runner.settings import MarkdownLimits, RunnerLimits
-from banksman.tool_runner.tools import page_converter_process as converter_process
+from banksman.tool_runner.sandbox.base import run_until
+from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools import toolbox
-from banksman.tool_runner.tools.page_converter_process import Order
+from banksman.tool_runner.tools.converter import ConversionFailed, Converter
 from banksman.tool_runner.tools.texts import UTF_8
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -41,13 +32,6 @@ _MAX_REASON_CHARS = 500
 _MAX_TYPE_CHARS = 200
 _MAX_URL_CHARS = 2000
 """Maximum characters that a model receives of texts that a page chooses, such as targets of redirects."""
-_READ_BYTES = 64 * 1024
-_SIGNALS = {
-    signal.SIGXCPU: "it took too much processor time",
-    signal.SIGKILL: "it used too much processor time or memory",
-    signal.SIGABRT: "it needed too much memory",
-    signal.SIGSEGV: "it needed too much memory, or the library failed",
-}
 _MAX_LABEL_CHARS = 40
 # Possessive quantifiers keep the match linear on hostile pages.
 _META_CHARSET = re.compile(
@@ -70,10 +54,10 @@ class WebFetchTool:
 
     definition = WEB_FETCH
 
-    def __init__(self, egress: Egress, limits: RunnerLimits) -> None:
+    def __init__(self, egress: Egress, limits: RunnerLimits, converter: Converter) -> None:
         self._egress = egress
         self._max_chars = limits.max_output_chars
-        self._pages = PageConverter(limits.markdown)
+        self._pages = converter
 
     async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
         """GET `url`; an HTTP error status is a result with `success` false, not an error of the tool."""
@@ -120,7 +104,7 @@ class WebFetchTool:
         if not _is_page(fetched, text):
             return _Shown(text)
         try:
-            markdown = await self._pages.convert(text, base_url=fetched.url, identity=workspace.identity)
+            markdown = await self._pages.markdown(text, base_url=fetched.url, identity=workspace.identity)
         except ConversionFailed as failed:
             return _Shown(text, note=f"The page is returned unchanged, not as Markdown: {failed}.")
         if text.strip() and not markdown.text.strip():
@@ -180,121 +164,6 @@ def _is_page(fetched: Fetched, text: str) -> bool:
 
 def _reason(error: Exception) -> str:
     return str(error)[:_MAX_REASON_CHARS]
-
-
-class ConversionFailed(Exception):
-    """The page was not decoded or converted. The message states why; it is for the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Markdown:
-    text: str
-    warnings: tuple[str, ...]
-    """Warnings of the library about content that it left out."""
-
-
-class PageConverter:
-    """Decodes and converts each page in a separate process, without files or network, with limited memory."""
-
-    def __init__(self, limits: MarkdownLimits) -> None:
-        self._limits = limits
-        self._slots = asyncio.Semaphore(limits.max_concurrent)
-
-    async def convert(self, page: str, *, base_url: str, identity: SandboxIdentity) -> Markdown:
-        """Convert a page; raise `ConversionFailed` if it exceeds the limits or the library crashed."""
-        order = self._order(identity, charset=UTF_8, markdown=True, base_url=base_url)
-        return await self._run(order, page.encode("utf-8", "replace"))
-
-    async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
-        order = self._order(identity, charset=charset, markdown=False, base_url="")
-        return (await self._run(order, page)).text
-
-    async def _run(self, order: Order, page: bytes) -> Markdown:
-        try:
-            async with asyncio.timeout(self._limits.timeout_s), self._slots:
-                return await self._in_process(order, page)
-        except TimeoutError:
-            raise ConversionFailed(f"it took longer than {self._limits.timeout_s:g} s") from None
-
-    async def _in_process(self, order: Order, page: bytes) -> Markdown:
-        try:
-            order["filter"] = base64.b64encode(await asyncio.to_thread(converter_filter)).decode()
-            process = await _start()
-        except SandboxUnavailable as error:
-            raise ConversionFailed(str(error)) from error
-        except OSError as error:
-            raise ConversionFailed(f"the converter does not start: {error.strerror}") from error
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_write(process, json.dumps(order).encode() + b"\n" + page))
-                reading = tasks.create_task(_read(process, self._limits.max_markdown_bytes))
-            status = await process.wait()
-        finally:
-            # The converter has no children, so this kill ends it for certain.
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(process.wait())
-        output = reading.result()
-        if output is None:
-            raise ConversionFailed(f"the Markdown is longer than {self._limits.max_markdown_bytes} bytes")
-        return _parse_output(output, status)
-
-    def _order(self, identity: SandboxIdentity, *, charset: str, markdown: bool, base_url: str) -> Order:
-        return {
-            "charset": charset,
-            "markdown": markdown,
-            "base_url": base_url,
-            "filter": "",
-            "user": [identity.uid, identity.gid] if identity.switches else [],
-            "memory_bytes": self._limits.memory_bytes,
-            "cpu_s": self._limits.cpu_s,
-        }
-
-
-async def _start() -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",
-        converter_process.__file__,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
-
-
-async def _write(process: asyncio.subprocess.Process, content: bytes) -> None:
-    stdin = process.stdin
-    assert stdin is not None  # noqa: S101 - created with PIPE
-    with contextlib.suppress(ConnectionError):
-        stdin.write(content)
-        await stdin.drain()
-    stdin.close()
-
-
-async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes | None:
-    """Kill the process and return None if it writes more than `max_bytes`."""
-    stdout = process.stdout
-    assert stdout is not None  # noqa: S101 - created with PIPE
-    output = bytearray()
-    while chunk := await stdout.read(_READ_BYTES):
-        output += chunk
-        if len(output) > max_bytes:
-            process.kill()
-            return None
-    return bytes(output)
-
-
-def _parse_output(output: bytes, status: int) -> Markdown:
-    if status < 0:
-        raise ConversionFailed(_SIGNALS.get(signal.Signals(-status), f"signal {-status} ended the converter"))
-    head, newline, text = output.partition(b"\n")
-    if status != 0 or not newline:
-        raise ConversionFailed(f"the converter exited with {status}")
-    warnings = cast(list[str], json.loads(head))
-    return Markdown(text.decode("utf-8", "replace"), tuple(warnings))
 
 
 def charset(content_type: str, body: bytes) -> str:

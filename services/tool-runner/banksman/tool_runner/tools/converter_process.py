@@ -1,0 +1,170 @@
+"""The program that decodes one page, converts it to Markdown, or returns the text of one document.
+
+It is started by path. It imports the libraries, confines itself to its standard input and output, and only
+then reads the content: a hostile one may exploit a fault of the parser.
+
+Input: a line of JSON (`Order`), then the content. Output: a line of JSON (the warnings), then the text as
+UTF-8. With exit status 1, the text is the reason for the model.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+import webencodings
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1
+_BPF_INSTRUCTION_BYTES = 8
+_MAX_REASON_CHARS = 300
+_NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe", "object", "embed"]
+
+
+Task = Literal["decode", "markdown", "document"]
+
+
+class Order(TypedDict):
+    task: Task
+    charset: str
+    """Label of the page's character set."""
+    base_url: str
+    """Makes relative links of Markdown absolute."""
+    media_type: str
+    """Type of the document."""
+    filter: str
+    """The seccomp program as base64."""
+    user: list[int]
+    """User id and group id to switch to; empty to keep the current user."""
+    memory_bytes: int
+    cpu_s: int
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+Convert = Callable[[bytes], tuple[str, list[str]]]
+"""Returns the text of the content, and warnings about what was left out."""
+
+
+def main() -> None:
+    source = sys.stdin.buffer
+    order: Order = json.loads(source.readline())
+    # Steps that need files or threads come first: the confined process can neither import nor start one.
+    convert = (
+        _document_converter(order["media_type"]) if order["task"] == "document" else _page_converter(order)
+    )
+    confine(order)
+    status = 0
+    try:
+        text, warnings = convert(source.read())
+    except Exception as error:
+        status, text, warnings = 1, f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS], []
+    sys.stdout.buffer.write(json.dumps(warnings).encode() + b"\n")
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+    # The normal exit of the interpreter needs system calls that the filter refuses.
+    os._exit(status)
+
+
+def _page_converter(order: Order) -> Convert:
+    # A codec is a module.
+    charset = webencodings.lookup(order["charset"]) or webencodings.UTF8
+    markdown = _markdown_converter(order["base_url"]) if order["task"] == "markdown" else None
+
+    def convert(content: bytes) -> tuple[str, list[str]]:
+        page, _ = webencodings.decode(content, charset)
+        return (page, []) if markdown is None else markdown(page)
+
+    return convert
+
+
+def _document_converter(media_type: str) -> Convert:
+    import kreuzberg
+
+    pages = kreuzberg.PageConfig(insert_page_markers=True, marker_format="\n\n[page {page_num}]\n\n")
+    config = kreuzberg.ExtractionConfig(use_cache=False, pages=pages)
+    # The library starts its threads and opens its PDF library with the first documents.
+    kreuzberg.extract_bytes_sync(b"text", "text/plain", config)
+    with contextlib.suppress(Exception):
+        kreuzberg.extract_bytes_sync(b"%PDF-1.4\n", "application/pdf", config)
+
+    def convert(content: bytes) -> tuple[str, list[str]]:
+        return kreuzberg.extract_bytes_sync(content, media_type, config).content.strip(), []
+
+    return convert
+
+
+def _markdown_converter(base_url: str) -> Callable[[str], tuple[str, list[str]]]:
+    import html_to_markdown
+
+    options = html_to_markdown.ConversionOptions(
+        base_url=base_url,
+        exclude_selectors=_NOT_CONTENT,
+        extract_metadata=False,
+        inline_data_media="alt_text_only",
+        compact_tables=True,
+    )
+
+    def convert(page: str) -> tuple[str, list[str]]:
+        converted = html_to_markdown.convert(page, options)
+        return converted.content or "", [warning.message for warning in converted.warnings or ()]
+
+    return convert
+
+
+def confine(order: Order) -> None:
+    """Confine this process to its open descriptors, irrevocably."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if order["user"]:
+        uid, gid = order["user"]
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        # The kernel clears the parent-death signal when the user id changes (prctl(2)).
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for limit, most in (
+        (resource.RLIMIT_DATA, order["memory_bytes"]),
+        (resource.RLIMIT_CPU, order["cpu_s"]),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    program = base64.b64decode(order["filter"])
+    described = _FilterProgram(len(program) // _BPF_INSTRUCTION_BYTES, program)
+    # Without privileges, the kernel accepts a filter only after no_new_privs; TSYNC sets both for the threads
+    # of a library too (seccomp(2)).
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    number = _SYS_SECCOMP[platform.machine()]
+    operation = (ctypes.c_long(number), _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC)
+    if _libc.syscall(*operation, ctypes.byref(described)) != 0:
+        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
+
+
+def _prctl(option: int, value: int) -> None:
+    words = (ctypes.c_ulong(word) for word in (value, 0, 0, 0))
+    if _libc.prctl(ctypes.c_int(option), *words) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()
