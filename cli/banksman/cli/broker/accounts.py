@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
@@ -125,33 +126,31 @@ def accounts(
     tool_servers: tuple[str, ...],
 ) -> dict[str, Any]:
     """Return the section `accounts` of a server's configuration; for the arguments see `render_config`."""
-    relayed = _run_relayed(tool_servers)
+    crossings = (*_of_run(tool_servers), *(one for tenant in tenants for one in _of_tenant(tenant)))
+
+    def account(name: str, **own: Any) -> dict[str, Any]:
+        return {
+            **own,
+            "exports": [one.exported() for one in crossings if one.source == name],
+            "imports": [one.imported() for one in crossings if one.target == name],
+        }
 
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
 
+    limits = {
+        "max_connections": TENANT_CONNECTIONS,
+        "max_subscriptions": TENANT_SUBSCRIPTIONS,
+        "max_payload": MAX_PAYLOAD_BYTES,
+    }
     return {
-        APP: {
-            "jetstream": {"max_file": storage.app},
-            "users": members(APP),
-            "exports": [
-                *_exported_to_run(tool_servers, relayed),
-                *(export for one in tenants for export in _exported_to(one)),
-            ],
-            "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
-        },
-        RUN: {
-            "jetstream": {"max_file": storage.run},
-            "users": members(RUN),
-            "exports": _run_exports(),
-            "imports": [
-                *(_service(APP, subject) for subject in (*_RUN_REQUESTS, *_registry_requests(tool_servers))),
-                *(_relayed(subject, to) for subject, to in relayed),
-                _stream(APP, subjects.stored_acks(RUN_ACCOUNT, ANY)),
-            ],
-        },
+        APP: account(APP, jetstream={"max_file": storage.app}, users=members(APP)),
+        RUN: account(RUN, jetstream={"max_file": storage.run}, users=members(RUN)),
         SYS: {"users": members(SYS)},
-        **{one.account: _tenant(one, keys[one.user]) for one in tenants},
+        **{
+            one.account: account(one.account, users=[{"nkey": keys[one.user]}], limits=limits)
+            for one in tenants
+        },
     }
 
 
@@ -166,165 +165,94 @@ def _user(user: User, key: str | Variable) -> dict[str, Any]:
     return {"nkey": key, "permissions": permissions}
 
 
-_RUN_CALLS = subjects.tool_call(ANY, ANY, ANY)
-_RUN_SERVES = (
-    subjects.tool_cancel(ANY, ANY, ANY),
-    subjects.files(ANY, ANY, ANY),
-)
-_RUN_REQUESTS = (
-    kv_subject(names.RUNNERS, ANY),
-    subjects.workspace_report(ANY, ANY, ANY),
-    subjects.object_removal(ANY),
-)
-"""Leases of runners and requests to agents. The acknowledgement is the reply of a service."""
-_RUN_PUBLISHES = subjects.tool_progress(ANY, ANY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A subject that one account serves or publishes, and that another one requests or receives."""
+
+    source: str
+    """The account that exports it."""
+    target: str
+    """The account that imports it."""
+    subject: str
+    kind: Literal["service", "stream"] = "service"
+    to: str | None = None
+    """The subject by which the importing account names it; None for the same."""
+    threshold: str | None = None
+    """How long the server keeps the reply subject of a request; None for its default."""
+    many_replies: bool = False
+    """Whether a request has several replies. Without it, the server delivers only the first one."""
+
+    def exported(self) -> dict[str, Any]:
+        options = {"response_threshold": self.threshold} if self.threshold else {}
+        options |= {"response": "stream"} if self.many_replies else {}
+        return {self.kind: self.subject, **options, "accounts": [self.target]}
+
+    def imported(self) -> dict[str, Any]:
+        renamed = {"to": self.to} if self.to else {}
+        return {self.kind: {"account": self.source, "subject": self.subject}, **renamed}
 
 
-def _registry_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(subjects.registry("tool", action) for action in TOOL_REGISTRY) if tool_servers else ()
-
-
-def _run_relayed(tool_servers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the relay's subject and the users' subject of each message that agents store for account RUN."""
-    return (
+def _of_run(tool_servers: tuple[str, ...]) -> Iterator[Crossing]:
+    """Yield what crosses between APP and RUN: calls to runners, and what runners request and publish."""
+    to_run, from_run = partial(Crossing, source=APP, target=RUN), partial(Crossing, source=RUN, target=APP)
+    # Leases of runners and requests to agents. The acknowledgement is the reply of a service.
+    yield to_run(subject=kv_subject(names.RUNNERS, ANY))
+    yield to_run(subject=subjects.workspace_report(ANY, ANY, ANY))
+    yield to_run(subject=subjects.object_removal(ANY))
+    for action in TOOL_REGISTRY if tool_servers else ():
+        yield to_run(subject=subjects.registry("tool", action))
+    relayed = [
         (subjects.relayed_start(RUN_ACCOUNT, ANY, ANY), subjects.tool_started(ANY, ANY)),
         (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
         (subjects.relayed_late_result(), subjects.late_result()),
-        *(
-            (subjects.relayed_lease(server, ANY), kv_subject(names.RUNNERS, f"{server}.{ANY}"))
-            for server in tool_servers
-        ),
-    )
-
-
-def _exported_to_run(
-    tool_servers: tuple[str, ...], relayed: tuple[tuple[str, str], ...]
-) -> list[dict[str, Any]]:
-    used = (*_RUN_REQUESTS, *_registry_requests(tool_servers))
-    return [
-        *({"service": subject, "accounts": [RUN]} for subject in used),
-        *(_expiring_export(subject, RUN, _RELAY_THRESHOLD) for subject, _ in relayed),
-        {"stream": subjects.stored_acks(RUN_ACCOUNT, ANY), "accounts": [RUN]},
     ]
+    for server in tool_servers:
+        lease = kv_subject(names.RUNNERS, f"{server}.{ANY}")
+        relayed.append((subjects.relayed_lease(server, ANY), lease))
+    for subject, published_on in relayed:
+        yield to_run(subject=subject, to=published_on, threshold=_RELAY_THRESHOLD)
+    yield to_run(subject=subjects.stored_acks(RUN_ACCOUNT, ANY), kind="stream")
+    yield from_run(subject=subjects.tool_call(ANY, ANY, ANY), threshold=_CALL_THRESHOLD)
+    yield from_run(subject=subjects.tool_cancel(ANY, ANY, ANY))
+    yield from_run(subject=subjects.files(ANY, ANY, ANY))
+    for request in REMOVES_OBJECTS:
+        yield from_run(subject=api(*request), to=runner_api(*request))
+    yield from_run(subject=subjects.tool_progress(ANY, ANY), kind="stream")
 
 
-def _expiring_export(subject: str, account: str, threshold: str) -> dict[str, Any]:
-    return {"service": subject, "accounts": [account], "response_threshold": threshold}
-
-
-def _imported_from_run() -> list[dict[str, Any]]:
-    served = (_service(RUN, subject) for subject in (_RUN_CALLS, *_RUN_SERVES))
-    removes = ({**_service(RUN, api(*request)), "to": runner_api(*request)} for request in REMOVES_OBJECTS)
-    return [*served, *removes, _stream(RUN, _RUN_PUBLISHES)]
-
-
-def _run_exports() -> list[dict[str, Any]]:
-    served = (*_RUN_SERVES, *(api(*request) for request in REMOVES_OBJECTS))
-    services = [{"service": subject, "accounts": [APP]} for subject in served]
-    calls = _expiring_export(_RUN_CALLS, APP, _CALL_THRESHOLD)
-    return [calls, *services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
-
-
-def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
-    t = one.tenant
-    return {
-        "users": [{"nkey": key}],
-        "limits": {
-            "max_connections": TENANT_CONNECTIONS,
-            "max_subscriptions": TENANT_SUBSCRIPTIONS,
-            "max_payload": MAX_PAYLOAD_BYTES,
-        },
-        "exports": [
-            *(_expiring_export(subject, APP, _CALL_THRESHOLD) for subject in _tenant_calls(one)),
-            *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
-            {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
-        ],
-        "imports": [
-            _service(APP, subjects.all_of("api", t)),
-            *(_relayed(subject, to) for subject, to in _tenant_relayed(one)),
-            *(_stream(APP, subject) for subject in _tenant_subscribes(t)),
-            *(
-                _relayed(subjects.tenant_registry(kind, action, t), subjects.registry(kind, action))
-                for kind, action in _REGISTRATIONS
-            ),
-        ],
-    }
-
-
-def _exported_to(one: Tenant) -> list[dict[str, Any]]:
-    registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
-    api = subjects.all_of("api", one.tenant)
-    return [
-        # A replay has many replies; without `stream` the server delivers only the first one.
-        {"service": api, "response": "stream", "accounts": [one.account]},
-        *(_expiring_export(subject, one.account, _RELAY_THRESHOLD) for subject, _ in _tenant_relayed(one)),
-        *({"service": subject, "accounts": [one.account]} for subject in registry),
-        *({"stream": subject, "accounts": [one.account]} for subject in _tenant_subscribes(one.tenant)),
-    ]
-
-
-def _imported_from(one: Tenant) -> list[dict[str, Any]]:
-    return [
-        *(_service(one.account, subject) for subject in (*_tenant_calls(one), *_tenant_serves(one))),
-        _stream(one.account, subjects.tool_progress(one.tenant, ANY)),
-    ]
-
-
-_REGISTRATIONS = (
-    *(("tool", action) for action in TOOL_REGISTRY),
-    *(("workflow", action) for action in WORKFLOW_REGISTRY),
-)
-
-
-def _tenant_relayed(one: Tenant) -> tuple[tuple[str, str], ...]:
-    t = one.tenant
-    return (
+def _of_tenant(one: Tenant) -> Iterator[Crossing]:
+    """Yield what crosses between APP and a tenant's account: the NATS API, live events, tools, workflows."""
+    t = check_token(one.tenant, "tenant")
+    to_tenant = partial(Crossing, source=APP, target=one.account)
+    from_tenant = partial(Crossing, source=one.account, target=APP)
+    yield to_tenant(subject=subjects.all_of("api", t), many_replies=True)
+    relayed = [
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
         (subjects.relayed_result(TENANT_ACCOUNT, t, ANY), subjects.tool_result(t, ANY)),
-        *(
-            (subjects.tenant_lease(t, server, ANY), kv_subject(names.RUNNERS, f"{server}.{t}.{ANY}"))
-            for server in one.tool_servers
-        ),
-    )
-
-
-def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
-    return (
-        subjects.live(tenant, ANY),
-        subjects.delta(tenant, ANY),
-        subjects.approval_request(tenant, ANY),
-        subjects.api(tenant, "error"),
-        subjects.stored_acks(TENANT_ACCOUNT, tenant),
-    )
-
-
-def _tenant_calls(one: Tenant) -> tuple[str, ...]:
-    check_token(one.tenant, "tenant")
-    return tuple(subjects.tool_call(server, one.tenant, ANY) for server in one.tool_servers)
-
-
-def _tenant_serves(one: Tenant) -> tuple[str, ...]:
-    return tuple(
-        subject
-        for server in one.tool_servers
-        for subject in (
-            subjects.tool_cancel(server, one.tenant, ANY),
-            subjects.workflow_turn(server, one.tenant, ANY),
-            subjects.workflow_cancel(server, one.tenant, ANY),
-        )
-    )
-
-
-def _service(account: str, subject: str) -> dict[str, Any]:
-    return {"service": {"account": account, "subject": subject}}
-
-
-def _relayed(subject: str, published_on: str) -> dict[str, Any]:
-    return {**_service(APP, subject), "to": published_on}
-
-
-def _stream(account: str, subject: str) -> dict[str, Any]:
-    return {"stream": {"account": account, "subject": subject}}
+    ]
+    for server in one.tool_servers:
+        lease = kv_subject(names.RUNNERS, f"{server}.{t}.{ANY}")
+        relayed.append((subjects.tenant_lease(t, server, ANY), lease))
+    for subject, published_on in relayed:
+        yield to_tenant(subject=subject, to=published_on, threshold=_RELAY_THRESHOLD)
+    for kind, actions in (("tool", TOOL_REGISTRY), ("workflow", WORKFLOW_REGISTRY)):
+        for action in actions:
+            registered = subjects.tenant_registry(kind, action, t)
+            yield to_tenant(subject=registered, to=subjects.registry(kind, action))
+    for subject in (
+        subjects.live(t, ANY),
+        subjects.delta(t, ANY),
+        subjects.approval_request(t, ANY),
+        subjects.api(t, "error"),
+        subjects.stored_acks(TENANT_ACCOUNT, t),
+    ):
+        yield to_tenant(subject=subject, kind="stream")
+    for server in one.tool_servers:
+        yield from_tenant(subject=subjects.tool_call(server, t, ANY), threshold=_CALL_THRESHOLD)
+        yield from_tenant(subject=subjects.tool_cancel(server, t, ANY))
+        yield from_tenant(subject=subjects.workflow_turn(server, t, ANY))
+        yield from_tenant(subject=subjects.workflow_cancel(server, t, ANY))
+    yield from_tenant(subject=subjects.tool_progress(t, ANY), kind="stream")
 
 
 def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
