@@ -1,8 +1,11 @@
-"""Command-line options and groups of commands, as all parts of the CLI have them."""
+"""What all parts of the CLI use to declare commands: options, groups, and modules that are imported late."""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,3 +20,16 @@ DataDir = Annotated[
 def group(help: str) -> typer.Typer:
     """Return a new group of commands, which is empty."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
+def lazy(name: str) -> ModuleType:
+    """Return a module that runs when one of its names is first used: `--help` needs no implementation."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(name)
+    spec.loader = LazyLoader(spec.loader)
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

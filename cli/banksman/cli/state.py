@@ -222,11 +222,7 @@ async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None
 
 
 async def readiness_problem(ready_url: str) -> str | None:
-    try:
-        reply = await http_get(ready_url, timeout_s=_READY_TIMEOUT_S)
-    except (OSError, ValueError):
-        return NO_RESPONSE
-    return None if reply.ok else _listed(reply, "problems") or f"responds with status {reply.status}"
+    return (await readiness_report(ready_url)).problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +234,13 @@ class Readiness:
 
 
 async def readiness_report(ready_url: str) -> Readiness:
-    problem = await readiness_problem(ready_url)
-    if problem is not None:
-        return Readiness(problem)
-    with contextlib.suppress(OSError, ValueError):
+    try:
         reply = await http_get(ready_url, timeout_s=_READY_TIMEOUT_S)
+    except (OSError, ValueError):
+        return Readiness(NO_RESPONSE)
+    if reply.ok:
         return Readiness(warning=_listed(reply, "warnings"))
-    return Readiness()
+    return Readiness(_listed(reply, "problems") or f"responds with status {reply.status}")
 
 
 def _listed(reply: HttpReply, kind: str) -> str | None:

@@ -6,7 +6,7 @@ import getpass
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,9 +14,15 @@ from banksman.cli import output
 from banksman.cli.client import approvals, mcp, schedules
 from banksman.cli.client.options import Conversation as InConversation
 from banksman.cli.client.options import Url, gateway
-from banksman.cli.options import Json, JsonLog, group
+from banksman.cli.options import Json, JsonLog, group, lazy
 from banksman.cli.output import Exit, exit_with
+from banksman.cli.services import run_service
 from banksman.contracts.ids import check_token
+
+if TYPE_CHECKING:
+    from banksman.cli.client import conversations
+else:
+    conversations = lazy("banksman.cli.client.conversations")
 
 app = typer.Typer(rich_markup_mode=None)
 workflows_app = typer.Typer(
@@ -47,8 +53,6 @@ def chat(
     json: Json = False,
 ) -> None:
     """Chat with a model and decide its approval requests."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(
             conversations.chat(
@@ -72,8 +76,6 @@ def run(
 
     The exit code is 0 if the run completed, 2 if it failed, and otherwise 1.
     """
-    from banksman.cli.client import conversations
-
     if approve and reject:
         raise typer.BadParameter("give either --approve or --reject")
     verdict = "approve" if approve else "reject" if reject else None
@@ -102,8 +104,6 @@ def compact(conversation: Conversation, url: Url = None, json: Json = False) -> 
 @app.command()
 def demo(url: Url = None, json: Json = False) -> None:
     """Run a sample conversation and approve all its calls."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(conversations.demo(api, as_json=json))
 
@@ -117,8 +117,6 @@ def tail(
     json: Json = False,
 ) -> None:
     """Show the events of a conversation and follow new ones."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(conversations.tail(api, conversation, after_seq=after, detail=detail, as_json=json))
 
@@ -132,8 +130,6 @@ def replay(
     json: Json = False,
 ) -> None:
     """Show the stored events of a conversation."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(conversations.replay(api, conversation, after_seq=after, detail=detail, as_json=json))
 
@@ -174,8 +170,6 @@ def _exhausted(window: Mapping[str, Any]) -> bool:
 def workflows(context: typer.Context, json: JsonLog = False) -> None:
     """Run the workflows service, or list and run workflows."""
     if context.invoked_subcommand is None:
-        from banksman.cli.services import run_service
-
         raise typer.Exit(run_service("workflows", json=json))
 
 
@@ -205,8 +199,6 @@ def run_workflow(
     json: Json = False,
 ) -> None:
     """Run a workflow, and prompt for requested values and decisions."""
-    from banksman.cli.client import conversations
-
     with gateway(url) as api:
         exit_with(conversations.run_workflow(api, name, parameters or [], as_json=json))
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from banksman.cli.options import DataDir, Json, JsonLog
+from banksman.cli.options import DataDir, Json, JsonLog, lazy
 from banksman.cli.output import exit_with
+from banksman.cli.services import run_service
+
+if TYPE_CHECKING:
+    from banksman.cli.local import command
+else:
+    command = lazy("banksman.cli.local.command")
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -26,8 +32,6 @@ def up(
     json: Json = False,
 ) -> None:
     """Start the whole system on this machine. Ctrl-C stops it gracefully."""
-    from banksman.cli.local import command
-
     options = command.UpOptions(port, data_dir, agents, runners, tuple(without or ()), json)
     exit_with(command.detach(options) if detach else command.up(options))
 
@@ -35,8 +39,6 @@ def up(
 @app.command()
 def down(data_dir: DataDir = None, json: Json = False) -> None:
     """Stop the running system gracefully."""
-    from banksman.cli.local import command
-
     exit_with(command.down(data_dir, as_json=json))
 
 
@@ -47,9 +49,7 @@ def reset(
     json: Json = False,
 ) -> None:
     """Delete all conversations, files and keys."""
-    from banksman.cli.local.command import reset as delete
-
-    exit_with(delete(data_dir, force=force, as_json=json))
+    exit_with(command.reset(data_dir, force=force, as_json=json))
 
 
 @app.command()
@@ -84,6 +84,4 @@ def model_server(
 
 
 def _run(service: str, *, json: bool, **options: object) -> None:
-    from banksman.cli.services import run_service
-
     raise typer.Exit(run_service(service, json=json, **options))

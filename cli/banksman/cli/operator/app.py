@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from banksman.cli.options import DataDir, Json, JsonLog, group
+from banksman.cli.options import DataDir, Json, JsonLog, group, lazy
 from banksman.cli.output import exit_with
+
+if TYPE_CHECKING:
+    from banksman.cli.operator import backup as backups
+    from banksman.cli.operator import config, integrity, keys, streams, tenants
+    from banksman.cli.operator import doctor as checks
+else:
+    backups, checks, config, integrity, keys, streams, tenants = (
+        lazy(f"banksman.cli.operator.{name}")
+        for name in ("backup", "doctor", "config", "integrity", "keys", "streams", "tenants")
+    )
 
 app = typer.Typer(rich_markup_mode=None)
 config_app = group("Show and check settings.")
@@ -28,8 +38,6 @@ Letter = Annotated[int, typer.Argument(min=1, help="The number shown by `dead ls
 @app.command()
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Check this machine and the running system."""
-    from banksman.cli.operator import doctor as checks
-
     exit_with(checks.doctor(data_dir, as_json=json))
 
 
@@ -39,8 +47,6 @@ def check(data_dir: DataDir = None, json: Json = False) -> None:
 
     The exit code is 2 if there are any.
     """
-    from banksman.cli.operator import integrity
-
     exit_with(integrity.check(data_dir, as_json=json))
 
 
@@ -54,8 +60,6 @@ def salvage(
     Damaged messages are removed and listed; the messages after them are kept. `banksman up` and
     `banksman nats` do this at each start. The exit code is 1 if messages are lost.
     """
-    from banksman.cli.operator import integrity
-
     exit_with(integrity.salvage(directory, as_json=json))
 
 
@@ -72,8 +76,6 @@ def accept(
     json: Json = False,
 ) -> None:
     """Let runs in damaged logs continue with the remaining events."""
-    from banksman.cli.operator import integrity
-
     if everything == bool(conversations):
         raise typer.BadParameter("give either conversations or --all")
     exit_with(integrity.accept(data_dir, conversations or [], set_aside, as_json=json))
@@ -86,8 +88,6 @@ def backup(
     json: Json = False,
 ) -> None:
     """Back up all NATS streams while the system is running."""
-    from banksman.cli.operator import backup as backups
-
     exit_with(backups.backup(data_dir, directory, as_json=json))
 
 
@@ -102,8 +102,6 @@ def restore(
 
     Only nats-server may be running.
     """
-    from banksman.cli.operator import backup as backups
-
     exit_with(backups.restore(data_dir, directory, force=force, as_json=json))
 
 
@@ -114,32 +112,24 @@ def nats(
     json: JsonLog = False,
 ) -> None:
     """Run nats-server with the public keys of all users."""
-    from banksman.cli.operator import keys
-
     keys.serve_nats(config_file, public_keys, as_json=json)
 
 
 @config_app.command("show")
 def config_show(json: Json = False) -> None:
     """Show each setting, its value and source; hide secrets."""
-    from banksman.cli.operator import config
-
     exit_with(config.show(as_json=json))
 
 
 @config_app.command("validate")
 def config_validate(json: Json = False) -> None:
     """Check the settings of all services."""
-    from banksman.cli.operator import config
-
     exit_with(config.validate(as_json=json))
 
 
 @streams_app.command("provision")
 def streams_provision(data_dir: DataDir = None, json: Json = False) -> None:
     """Create or update all streams and consumers."""
-    from banksman.cli.operator import streams
-
     exit_with(streams.provision_streams(data_dir, as_json=json))
 
 
@@ -149,8 +139,6 @@ def streams_check(data_dir: DataDir = None, json: Json = False) -> None:
 
     Streams, consumers and settings of the server are compared with the ones that `provision` creates.
     """
-    from banksman.cli.operator import streams
-
     exit_with(streams.check_streams(data_dir, as_json=json))
 
 
@@ -167,40 +155,30 @@ def dead_ls(
 
     The exit code is 1 if there are dead letters other than notes.
     """
-    from banksman.cli.operator import streams
-
     exit_with(streams.list_letters(data_dir, stream=stream, as_json=json))
 
 
 @dead_app.command("show")
 def dead_show(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Show one dead letter: origin, reason, headers and payload."""
-    from banksman.cli.operator import streams
-
     exit_with(streams.show_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("replay")
 def dead_replay(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Publish a dead letter on its subject again."""
-    from banksman.cli.operator import streams
-
     exit_with(streams.replay_letter(data_dir, letter=letter, as_json=json))
 
 
 @dead_app.command("rm")
 def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
     """Delete a dead letter permanently."""
-    from banksman.cli.operator import streams
-
     exit_with(streams.remove_letter(data_dir, letter=letter, as_json=json))
 
 
 @tenants_app.command("ls")
 def tenants_ls(data_dir: DataDir = None, json: Json = False) -> None:
     """List the tenants and how much data each has."""
-    from banksman.cli.operator import tenants
-
     exit_with(tenants.ls(data_dir, as_json=json))
 
 
@@ -215,8 +193,6 @@ def tenants_export(
 
     The exit code is 1 if some data could not be read.
     """
-    from banksman.cli.operator import tenants
-
     exit_with(tenants.export(data_dir, tenant, directory, as_json=json))
 
 
@@ -232,8 +208,6 @@ def tenants_delete(
 
     The system must be running. Remaining data is counted; the exit code is 2 if there is any.
     """
-    from banksman.cli.operator import tenants
-
     exit_with(tenants.delete(data_dir, tenant, force=force, timeout_s=timeout_s, as_json=json))
 
 
@@ -253,8 +227,6 @@ def keys_create(
     json: Json = False,
 ) -> None:
     """Create an API key for a colleague, and print it."""
-    from banksman.cli.operator import keys
-
     rights = tuple(one for one in right or keys.DEFAULT_RIGHTS if not (no_approvals and one == "approve"))
     exit_with(
         keys.create(data_dir, user, tenant=tenant, rights=rights, expires_days=expires_days, as_json=json)
@@ -264,8 +236,6 @@ def keys_create(
 @keys_app.command("ls")
 def keys_ls(data_dir: DataDir = None, json: Json = False) -> None:
     """List the users who have API keys."""
-    from banksman.cli.operator import keys
-
     exit_with(keys.ls(data_dir, as_json=json))
 
 
@@ -276,8 +246,6 @@ def keys_rm(
     json: Json = False,
 ) -> None:
     """Remove the API key of a user."""
-    from banksman.cli.operator import keys
-
     exit_with(keys.rm(data_dir, user, as_json=json))
 
 
@@ -293,6 +261,4 @@ def keys_deployment(
 
     Each service has its own directory.
     """
-    from banksman.cli.operator import keys
-
     exit_with(keys.create_keys(directory, tuple(runner or ()), as_json=json))

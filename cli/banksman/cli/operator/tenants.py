@@ -37,16 +37,16 @@ from banksman.cli.operator import tenant_removal as removal
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.operator.tenant_removal import PLACES
 from banksman.cli.output import Exit, typed
-from banksman.contracts import subjects
 from banksman.contracts.administration import AuditEntry
-from banksman.contracts.errors import BanksmanError, Conflict, Fault
+from banksman.contracts.errors import BanksmanError, Conflict
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.subjects import ANY
-from banksman.contracts.wire import Stored
+from banksman.contracts.wire import JsonObject, Stored
 from banksman.deployment.topology import Topology
+from banksman.sdk.transports.nats import NatsTransport
 
 _NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
@@ -92,7 +92,7 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
         raise Conflict(f"{directory} is not empty")
 
     async def write(bus: Bus) -> TenantExport:
-        found = TenantExport(bus, tenant, directory)
+        found = TenantExport(bus, tenant, directory, NatsTransport(bus, tenant))
         await found.run()
         done = AuditEntry(
             ts=datetime.now(UTC),
@@ -160,20 +160,12 @@ def _show(tenant: str, report: dict[str, removal.Counts]) -> None:
         output.print_line(f"no data of tenant {tenant!r} is left")
 
 
-TIMEOUT_S = 30.0
-"""Seconds for one request; a workspace may have to be restored from its snapshot first."""
 SECRET_FIELDS = frozenset({"sha256", "transport", "sealed"})
 """Fields that may hold secrets: digests of keys, addresses and values of MCP servers, secrets."""
 
 
-class RequestFailed(Fault):
-    def __init__(self, subject: str, message: str) -> None:
-        self.subject = subject
-        super().__init__(f"{subject}: {message}")
-
-
 class _AnyRecord(Stored):
-    """A record of any bucket, with all its fields."""
+    """A record of any bucket or a reply to any request, with all its fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -183,6 +175,7 @@ class TenantExport:
     bus: Bus
     tenant: str
     directory: Path
+    api: NatsTransport
     written: Counter[str] = field(default_factory=Counter[str])
     missing: list[str] = field(default_factory=list[str])
     paths: set[Path] = field(default_factory=set[Path])
@@ -200,15 +193,15 @@ class TenantExport:
 
     async def _conversation(self, conversation_id: str) -> None:
         place = self.directory / "conversations" / conversation_id
-        read = await self._request(f"conversation.read.{conversation_id}")
+        read = await self._request("conversation.read", conversation_id)
         _store(place / "conversation.json", _text(read).encode())
         events = [
             json.dumps(frame, ensure_ascii=False) async for frame in self._events(conversation_id, place)
         ]
         _store(place / "events.jsonl", "".join(f"{event}\n" for event in events).encode())
         try:
-            async for entry in self._pages(f"file.list.{conversation_id}", "after"):
-                await self._file(conversation_id, place / "files", entry)
+            for entry in await self.api.files.list(conversation_id, ""):
+                await self._file(conversation_id, place / "files", entry.path)
         except BanksmanError as error:
             self.missing.append(f"files of {conversation_id}: {error}")
 
@@ -228,27 +221,28 @@ class TenantExport:
 
     async def _output(self, run_id: str, tool_call_id: str, directory: Path) -> None:
         try:
-            data = await self._bytes(f"output.read.{run_id}", {"tool_call_id": tool_call_id})
+            data = await self._whole_output(run_id, tool_call_id)
         except BanksmanError as error:
             self.missing.append(f"output of {tool_call_id}: {error}")
             return
         _store(directory / f"{tool_call_id}.txt", data)
         self.written["outputs"] += 1
 
-    async def _file(self, conversation_id: str, directory: Path, entry: Mapping[str, Any]) -> None:
+    async def _file(self, conversation_id: str, directory: Path, name: str) -> None:
         # A model chose the name.
-        path = directory / portable_path(entry["path"])
+        path = directory / portable_path(name)
         if path in self.paths:
-            self.missing.append(f"file {entry['path']!r} of {conversation_id}: {path.name!r} exists")
+            self.missing.append(f"file {name!r} of {conversation_id}: {path.name!r} exists")
             return
         self.paths.add(path)
-        _store(path, await self._bytes(f"file.read.{conversation_id}", {"path": entry["path"]}))
+        _store(path, await self.api.files.read(conversation_id, name))
         self.written["files"] += 1
 
-    async def _bytes(self, action: str, body: Mapping[str, Any]) -> bytes:
+    async def _whole_output(self, run_id: str, tool_call_id: str) -> bytes:
         data = bytearray()
         while True:
-            piece = await self._request(action, {**body, "offset": len(data)})
+            body: JsonObject = {"tool_call_id": tool_call_id, "offset": len(data)}
+            piece = await self._request("output.read", run_id, body=body)
             data += base64.b64decode(piece["data_base64"])
             if not piece["more"]:
                 return bytes(data)
@@ -256,28 +250,25 @@ class TenantExport:
     async def _documents(self, kind: str) -> AsyncIterator[Any]:
         """Yield the complete documents of a kind. Each is read alone, because lists omit contents."""
         async for item in self._pages(f"{kind}.list", "after"):
-            yield await self._request(f"{kind}.read.{item['id']}")
+            yield await self._request(f"{kind}.read", item["id"])
 
     async def _records(self, bucket: str) -> AsyncIterator[Any]:
         async for entry in Bucket(self.bus, bucket, _AnyRecord).entries(self.tenant):
             yield entry.value.model_dump(mode="json", exclude=set(SECRET_FIELDS))
 
-    async def _pages(self, action: str, cursor: str) -> AsyncIterator[Any]:
-        body: dict[str, Any] = {}
+    async def _pages(self, operation: str, cursor: str) -> AsyncIterator[Any]:
+        body: JsonObject = {}
         while True:
-            page = await self._request(action, body)
+            page = await self._request(operation, body=body)
             for item in page["items"]:
                 yield item
             if page.get("next") is None:
                 return
             body = {cursor: page["next"]}
 
-    async def _request(self, action: str, body: Mapping[str, Any] | None = None) -> Any:
-        subject = subjects.api(self.tenant, *action.split("."))
-        reply = json.loads(await self.bus.request(subject, json.dumps(body or {}).encode(), TIMEOUT_S))
-        if isinstance(reply, dict) and reply.get("type") == "error":  # pyright: ignore[reportUnknownMemberType]
-            raise RequestFailed(subject, str(reply.get("message")))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        return reply  # pyright: ignore[reportUnknownVariableType]
+    async def _request(self, operation: str, *names: str, body: JsonObject | None = None) -> dict[str, Any]:
+        reply = await self.api.call(operation, _AnyRecord, *names, body=body)
+        return reply.model_dump(mode="json")
 
     def _write(self, name: str, items: list[Any]) -> None:
         _store(self.directory / name, _text(items).encode())
