@@ -57,15 +57,24 @@ class ReplySender:
         self, reply: ScriptedReply, resolved: ResolvedReply, chat: ChatRequest
     ) -> web.StreamResponse:
         await self._wait_before_headers(reply)
-        match reply.fault:
-            case HttpError() as fault:
+        fault = reply.fault
+        if isinstance(fault, StreamError) and not chat.stream:
+            fault = HttpError(status=500, message=fault.message, error_type=fault.error_type)
+        match fault:
+            case HttpError():
                 return self._error_status(fault)
             case ConnectionCut(after_events=0):
                 return self._cut()
             case _ if chat.stream:
                 return await self._stream(reply, resolved, chat)
+            case ConnectionCut():
+                return await self._half_body(self.wire.body(resolved, chat))
+            case Silence():
+                await asyncio.sleep(fault.duration_s)
+                return self._cut()
             case _:
-                return await self._send_unstreamed(reply.fault, self.wire.body(resolved, chat))
+                body = self.wire.body(resolved, chat)
+                return self._json(200, body[: len(body) // 2] if isinstance(fault, HalfJson) else body)
 
     async def send_raw(self, reply: RawReply) -> web.StreamResponse:
         response = web.StreamResponse(
@@ -125,25 +134,6 @@ class ReplySender:
                 self._cut()
             case HttpError() | EarlyEnd():
                 pass
-            case _:
-                assert_never(fault)
-
-    async def _send_unstreamed(self, fault: Fault | None, body: bytes) -> web.StreamResponse:
-        match fault:
-            case None | EarlyEnd():
-                return self._json(200, body)
-            case HttpError():
-                return self._error_status(fault)
-            case StreamError():
-                error = HttpError(status=500, message=fault.message, error_type=fault.error_type)
-                return self._error_status(error)
-            case HalfJson():
-                return self._json(200, body[: len(body) // 2])
-            case ConnectionCut():
-                return await self._half_body(body)
-            case Silence():
-                await asyncio.sleep(fault.duration_s)
-                return self._cut()
             case _:
                 assert_never(fault)
 

@@ -5,38 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from banksman.model_server.chat import Json, ToolOutput, as_object, dumps, loads_object
 from banksman.model_server.demo_rules import Step
 
 _QUOTED_CHARS = 2_000
 SIGNATURE = "\n\n*I am the demo model: a set of rules, not a language model.*"
-HELP = """I am Banksman's demo model. I follow simple rules and have **no language model** behind me, \
-so that everything can be tried without a key. I understand requests like these, alone or joined by \
-"then" and "and":
 
-- run `ls -la`, or run `uname` and `date`
-- list the files
-- read notes.txt, or summarise notes.txt
-- write hello world to notes.txt, and read it back
-- fetch https://example.com as markdown
-- list the files, then write a short report about them to report.md
-- what is the weather in Paris (if that tool is offered)
-- use the tool `name` with {"argument": "value"}
-- write notes.md with three ideas for a weekend project
-- draw a diagram"""
-DIAGRAM = f"""This is the path of a message through Banksman:
 
-```mermaid
-flowchart LR
-    you([You]) --> gateway
-    gateway --> nats[(NATS)]
-    nats --> agent
-    agent --> model[Model]
-    agent --> runner[Tool runner]
-    agent -. requests .-> approval{{Approval}}
-    approval -. decides .-> agent
-```{SIGNATURE}"""
+def _text(name: str) -> str:
+    return (Path(__file__).parent / "texts" / f"{name}.md").read_text("utf-8").rstrip("\n")
+
+
+HELP = _text("help")
+DIAGRAM = _text("diagram") + SIGNATURE
 UNKNOWN_FILE = f"I do not know which file you mean: no file was read or written so far.{SIGNATURE}"
 NO_TOOL = "For this I would call `{}`, but the request offers no such tool."
 _INTENTIONS = {
