@@ -215,9 +215,9 @@ leader-kills:  ## Kill and freeze the leader of a three-server broker ten times 
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -s -m soak tests/faults/broker/test_leader_kills.py tests/faults/broker/test_frozen_leader.py
 
-try-model:  ## Score how well a model follows the tool protocols (ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1")
+try-model:  ## Try the features of a model, and score how well it follows the tool protocols (ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1")
 	@tools/setup.sh dev
-	@$(BIN)/python tools/try_model.py $(ARGS)
+	@$(BIN)/python -m tools.try_model $(ARGS)
 
 test-clients:  ## Install coding agents and SDKs from npm and PyPI and drive them against the demo model (ARGS="codex --latest")
 	@tools/setup.sh dev
@@ -236,6 +236,8 @@ docs:  ## Write the generated pages of docs/ and the client's types from the cod
 	$(BIN)/python -m tools.client_types
 	$(BIN)/python -m tools.third_party
 	$(BIN)/python -m tools.request_path
+	$(BIN)/python -m tests.vendors.results
+	$(BIN)/python -m tools.feature_table
 	$(BIN)/python tools/requirements.py
 
 format:  ## Format the sources

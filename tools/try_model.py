@@ -1,11 +1,13 @@
-"""Score how well a model follows the tool protocols, in short conversations.
+"""Find out which features of a model work, and score how well it follows the tool protocols.
 
     make try-model ARGS="openai:gpt-5-mini"
     make try-model ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1 --protocol json_text"
+    make try-model ARGS="gemini:gemini-3-pro-preview --base-url https://generativelanguage.googleapis.com/v1beta/openai"
     make try-model ARGS="anthropic:claude-haiku-4-5 --json"
 
-Prompts, protocols and adapters are those of agents. Keys are read from OPENAI_API_KEY and ANTHROPIC_API_KEY.
-Results of tools are scripted, so nothing is executed. The exit code is 1 if the score is below `--at-least`.
+Prompts, protocols and adapters are those of agents. The key is read from the variable that is named like the
+provider, such as OPENAI_API_KEY or GEMINI_API_KEY. Results of tools are scripted, so nothing is executed. The
+exit code is 1 if the score is below `--at-least`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import os
 import sys
 from typing import Any, get_args
 
-from model_conversations import CONVERSATIONS, Conversation, Made, Transcript, result
+from tools.feature_table import table
+from tools.model_conversations import CONVERSATIONS, Conversation, Made, Transcript, result
+from tools.model_features import features
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -178,27 +182,38 @@ def _judged(conversation: Conversation, transcript: Transcript) -> dict[str, Any
 
 async def _tried(options: argparse.Namespace) -> dict[str, Any]:
     providers = Providers(_settings(options))
-    protocols = get_args(ToolProtocol) if options.protocol == "both" else (options.protocol,)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"model": options.model, "protocols": {}}
     try:
-        for protocol in protocols:
-            player = Player(providers, options.model, protocol, options.timeout)
-            judged = [_judged(one, await player.play(one)) for one in CONVERSATIONS]
-            score = round(100 * sum(one["points"] for one in judged) / len(judged), 1)
-            found[protocol] = {"score": score, "conversations": judged}
+        if options.only != "features":
+            found["protocols"] = await _scores(providers, options)
+        if options.only != "score":
+            provider, model = providers.choose(options.model)
+            found["features"] = await features(provider, model, deadline_s=options.timeout)
     finally:
         await providers.close()
-    return {"model": options.model, "protocols": found}
+    return found
+
+
+async def _scores(providers: Providers, options: argparse.Namespace) -> dict[str, Any]:
+    protocols = get_args(ToolProtocol) if options.protocol == "both" else (options.protocol,)
+    found: dict[str, Any] = {}
+    for protocol in protocols:
+        player = Player(providers, options.model, protocol, options.timeout)
+        judged = [_judged(one, await player.play(one)) for one in CONVERSATIONS]
+        score = round(100 * sum(one["points"] for one in judged) / len(judged), 1)
+        found[protocol] = {"score": score, "conversations": judged}
+    return found
 
 
 def _settings(options: argparse.Namespace) -> ProviderSettings:
-    keys = {
-        f"{vendor}_api_key": os.environ.get(f"{vendor.upper()}_API_KEY") for vendor in ("openai", "anthropic")
-    }
-    given: dict[str, Any] = {name: key for name, key in keys.items() if key}
-    if options.base_url:
-        given[f"{options.model.partition(':')[0]}_base_url"] = options.base_url
-    return ProviderSettings.model_validate(given)
+    """Return the settings of the model's provider; one that has no default address needs `--base-url`."""
+    name = options.model.partition(":")[0]
+    key = os.environ.get(f"{name.upper().replace('-', '_')}_API_KEY") or None
+    known = ProviderSettings().entries.get(name)
+    entry = {} if known is None else known.model_dump(exclude_none=True)
+    given = {"base_url": options.base_url, "api": options.api, "vendor": options.vendor, "api_key": key}
+    entry |= {field: value for field, value in given.items() if value}
+    return ProviderSettings.model_validate({"providers": {name: entry}} if "base_url" in entry else {})
 
 
 def _report(found: dict[str, Any]) -> None:
@@ -212,16 +227,26 @@ def _report(found: dict[str, Any]) -> None:
                 print(f"      {problem[:160]}")
             if one["points"] < 1:
                 print(f"      ended: {one['ended'][:160]}")
+    if "features" in found:
+        print(table({found["model"]: found["features"]}, first="model"))
+        for feature, finding in found["features"].items():
+            if finding.startswith("no:"):
+                print(f"{feature}: {finding[:300]}")
 
 
 def main() -> int:
     """Try a model; return the exit code."""
     parser = argparse.ArgumentParser(
-        description="Score how well a model follows the tool protocols.",
+        description="Try the features of a model, and score how well it follows the tool protocols.",
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("model", help="provider:model, the provider openai or anthropic")
+    parser.add_argument(
+        "model", help="provider:model; a provider besides openai and anthropic needs --base-url"
+    )
     parser.add_argument("--base-url", help="base URL of a compatible server; default: the vendor's")
+    parser.add_argument("--api", help="the API of the provider, see docs/models.md; default: chat")
+    parser.add_argument("--vendor", help="the vendor in the profiles; default: found by the address")
+    parser.add_argument("--only", choices=("score", "features"), help="default: both")
     parser.add_argument("--protocol", choices=("both", *get_args(ToolProtocol)), default="both")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one reply")
     parser.add_argument("--at-least", type=float, default=0.0, help="score below which the exit code is 1")

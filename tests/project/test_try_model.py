@@ -14,6 +14,8 @@ from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.model_server import ModelServer
 from tests.support.paths import ROOT
 from tests.support.timeouts import deadline
+from tests.support.vendors.xai import XAI
+from tests.vendors.brain import brain
 
 Write = Callable[..., ScriptedReply]
 POEM = 'She said "hi".\nC:\\temp'
@@ -22,8 +24,9 @@ POEM = 'She said "hi".\nC:\\temp'
 async def tried(*arguments: str) -> tuple[int | None, str]:
     """Return the exit code and the output of the tool."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "tools/try_model.py"), *arguments, stdout=asyncio.subprocess.PIPE
-    )
+        *(sys.executable, "-m", "tools.try_model", *arguments),
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     async with deadline("the tool did not end"):
         output, _ = await process.communicate()
     return process.returncode, output.decode()
@@ -75,7 +78,7 @@ async def test_a_perfect_model_has_all_points_over_both_wires(
         model = f"{vendor}:{server.play('perfect', perfect(call), by='count')}"
         url = server.openai_url if vendor == "openai" else server.url
         code, output = await tried(
-            model, "--base-url", url, "--protocol", protocol, "--json", "--at-least", "100"
+            model, "--base-url", url, "--protocol", protocol, "--json", "--only", "score", "--at-least", "100"
         )
 
         found = json.loads(output)["protocols"][protocol]
@@ -95,12 +98,30 @@ async def test_mistakes_cost_points_and_are_named() -> None:
     async with ModelServer.running() as server:
         model = f"openai:{server.play('clumsy', replies, by='count')}"
         code, output = await tried(
-            model, "--base-url", server.openai_url, "--protocol", "json_text", "--at-least", "95"
+            model,
+            "--base-url",
+            server.openai_url,
+            "--protocol",
+            "json_text",
+            "--only",
+            "score",
+            "--at-least",
+            "95",
         )
 
     assert code == 1
     assert "90.0 of 100" in output and "not: makes no call" in output
     assert "keys must be" in output and "There is no tool 'calculator'" in output
+
+
+async def test_the_features_of_an_endpoint_are_a_row_of_the_table() -> None:
+    async with XAI.running(brain) as server:
+        address = ("--base-url", f"{server.url}{server.prefix}", "--vendor", server.vendor)
+        code, output = await tried(f"somewhere:{server.model}", *address, "--only", "features")
+
+    assert code == 0
+    assert output.splitlines()[0].startswith("| model | tools | parallel calls | images | documents |")
+    assert f"| somewhere:{server.model} | yes | yes | yes | with read_file |" in output
 
 
 async def test_an_unknown_provider_is_named() -> None:
