@@ -21,10 +21,28 @@ MUTANTS = (
         "R78",
         "a variable of a request replaces the user's message",
         "shared/banksman/prompting/templates.py",
-        '"service": service, **variables, "user_message": user_message}',
-        '"service": service, "user_message": user_message, **variables}',
+        '"service": service, **given, "user_message": user_message}',
+        '"service": service, "user_message": user_message, **given}',
         "tests/scenarios/test_prompts.py::"
         "test_variables_of_a_request_replace_no_message_and_intent_is_empty_without_one",
+    ),
+    Mutant(
+        "R78",
+        "without a value for the intent, the run fails",
+        "shared/banksman/prompting/templates.py",
+        '"intent": "", ',
+        "",
+        "tests/scenarios/test_prompts.py::"
+        "test_variables_of_a_request_replace_no_message_and_intent_is_empty_without_one",
+    ),
+    Mutant(
+        "R78",
+        "null replaces the default of a standard variable",
+        "shared/banksman/prompting/templates.py",
+        "for name, value in variables.items() if value is not None}",
+        "for name, value in variables.items()}",
+        "tests/prompting/test_templates.py::"
+        "test_null_leaves_a_standard_variable_at_its_default_and_nothing_replaces_the_message",
     ),
     Mutant(
         "R79",

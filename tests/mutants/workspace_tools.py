@@ -26,6 +26,14 @@ MUTANTS = (
         BEHAVIOUR + "test_toolbox.py::test_the_tools_are_described_for_a_model",
     ),
     Mutant(
+        "R63",
+        "other tools displace the four",
+        "shared/banksman/prompting/enhance.py",
+        "needs.used | NEVER_DROPPED",
+        "needs.used",
+        "tests/prompting/test_relevance.py::test_the_four_workspace_tools_are_never_displaced",
+    ),
+    Mutant(
         "R64",
         "the exit code is not returned",
         TOOLS + "bash.py",

@@ -138,16 +138,22 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     assert withdrawn.status_code == 204
 
 
-@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+@pytest.mark.parametrize("word", ["edited", "original"])
+@pytest.mark.parametrize(
+    ("vendor", "protocol"), [("anthropic", "native"), ("openai", "native"), ("openai", "json_text")]
+)
 async def test_a_call_runs_with_its_edited_arguments(
-    client: Client, play: Play, model: ScriptedModel, vendor: str
+    client: Client, play: Play, model: ScriptedModel, vendor: str, protocol: str, word: str
 ) -> None:
     """An approval may edit a call; the edited call is executed, and invalid edits name the argument.
 
-    The model learns it with the result; otherwise it would explain the result by its own arguments.
+    The model learns it with the result; otherwise it would explain the result by its own arguments. Arguments
+    that are sent back as they were are no edit.
     """
-    name = play(bash("echo original"), ScriptedReply(text="ok"), vendor=vendor)
-    conversation = await client.create(name)
+    written = {"tool": "bash", "parameters": {"command": "echo original"}, "terminate": False}
+    first = bash("echo original") if protocol == "native" else ScriptedReply(text=json.dumps(written))
+    name = play(first, ScriptedReply(text="ok"), vendor=vendor)
+    conversation = await client.create(name, settings={"tool_protocol": protocol})
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
@@ -162,12 +168,14 @@ async def test_a_call_runs_with_its_edited_arguments(
     await client.request(
         "approval.reply",
         approval_id=approval_request["approval_id"],
-        decisions=decision({"command": "echo edited"}),
+        decisions=decision({"command": f"echo {word}"}),
     )
 
-    assert (await client.finished(run_id))["tool_calls"][0]["result"]["stdout"] == "edited\n"
+    assert (await client.finished(run_id))["tool_calls"][0]["result"]["stdout"] == f"{word}\n"
     told = json.dumps(model_requests(model, name)[1]["messages"][-1])
-    assert "A person changed the arguments of this call" in told and "echo edited" in told
+    was_edited = word == "edited"
+    assert ("A person changed the arguments of this call before it ran." in told) == was_edited
+    assert ("echo edited" in told) == was_edited
 
 
 async def test_each_call_of_a_card_is_decided_in_the_browser(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -22,7 +23,10 @@ from banksman.sdk.tools import AnyTool
 from tests.support.polling import eventually
 
 
-async def call(tool: AnyTool, *, timeout_s: float = 30.0, stop: Stop | None = None) -> ToolResult:
+async def call(
+    tool: AnyTool, *, timeout_s: float = 30.0, left_s: float = 60.0, stop: Stop | None = None
+) -> ToolResult:
+    """Execute a call of a tool in a run that has `left_s` seconds left."""
     now = datetime.now(UTC)
     request = CallRequest(
         tenant="t",
@@ -32,8 +36,8 @@ async def call(tool: AnyTool, *, timeout_s: float = 30.0, stop: Stop | None = No
         runner_epoch=1,
         call=ToolCall(id="k1", name=tool.name, timeout_s=timeout_s),
         digest="",
-        deadline=now + timedelta(seconds=60),
-        left_s=60,
+        deadline=now + timedelta(seconds=left_s),
+        left_s=left_s,
     )
     return await execute(tool, request, "server", stop or asyncio.get_running_loop().create_future())
 
@@ -86,6 +90,55 @@ async def test_a_function_in_a_process_is_ended_with_its_children_and_never_acts
     assert how == "cancelled" or "timeout of 2 s" in str(result.content["error"])
     assert ended(pids[0])
     await eventually(lambda: ended(pids[1]), 10)  # killed; its new parent reads its exit status
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "left_s"), [(0.25, 60.0), (60.0, 0.25)], ids=["of the tool", "of the run"]
+)
+async def test_a_function_is_ended_at_the_smaller_limit_which_the_error_names(
+    timeout_s: float, left_s: float
+) -> None:
+    """R55: the time-out of the tool, or what is left of the run."""
+    ends: list[str] = []
+
+    async def wait() -> str:
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        except TimeoutError:
+            ends.append("by itself")
+        return "too late"
+
+    result = await call(tool(wait, process=False), timeout_s=timeout_s, left_s=left_s)
+
+    named = re.search(r"did not end within its timeout of ([\d.]+) s", str(result.content["error"]))
+    assert (ends, result.error_kind) == (["cancelled"], "timeout")
+    assert named is not None and 0 < float(named[1]) <= 0.25
+
+
+async def test_no_function_is_called_after_the_end_of_the_run() -> None:
+    """R55."""
+    called: list[bool] = []
+
+    result = await call(tool(lambda: called.append(True), process=False), left_s=-1)
+
+    assert (called, result.error_kind) == ([], "timeout")
+    assert "before the call could start" in str(result.content["error"])
+
+
+async def test_a_function_that_ends_in_time_is_not_touched() -> None:
+    """R55: the limit ends no call before its time."""
+
+    async def step() -> str:
+        await asyncio.to_thread(int)
+        return "done"
+
+    result = await call(tool(step, process=False), timeout_s=30)
+
+    assert (result.content, result.error_kind) == ({"success": True, "result": "done"}, None)
 
 
 async def test_a_function_that_continues_in_its_thread_has_an_unknown_outcome() -> None:

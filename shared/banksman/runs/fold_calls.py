@@ -55,7 +55,8 @@ def _decided(call: OpenCall, resolved: ApprovalResolved, *, behind: bool) -> Ope
     if decision.arguments is None:
         return replace(call, gate="approved")
     edited = call.call.model_copy(update={"arguments": decision.arguments})
-    return replace(call, gate="approved", call=edited, edited=True)
+    # Some clients send the arguments back unchanged.
+    return replace(call, gate="approved", call=edited, edited=edited.digest != call.call.digest)
 
 
 def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:

@@ -121,8 +121,9 @@ def message_json(message: ToolMessage) -> str:
     """
     if message.executed is None:
         return result_json(message.result)
-    changed = {"note": EDITED_NOTE, "arguments": message.executed}
-    content = {"changed_by_approver": changed, **message.result.content}
+    changed = {"changed_by_approver": {"note": EDITED_NOTE, "arguments": message.executed}}
+    # First, because long texts are cut at their end, and again, because a result may have the same field.
+    content = {**changed, **message.result.content, **changed}
     return result_json(message.result.model_copy(update={"content": content}))
 
 
