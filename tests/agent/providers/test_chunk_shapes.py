@@ -240,3 +240,49 @@ async def test_a_lasting_error_with_status_200_is_not_repeated() -> None:
             await complete(url, max_attempts=3, first_delay_s=0)
 
     assert len(requests) == 1
+
+
+THOUGHTS = [
+    ("<think>Hmm.</think>\n\nBuy milk.", "Hmm.", "Buy milk."),
+    ("\n<think>\nA < b </thin\n</think>Buy milk.", "\nA < b </thin\n", "Buy milk."),
+    ("<think>A.</think><think>B.</think> Buy milk.", "A.B.", "Buy milk."),
+    ("[THINK]Hmm.[/THINK]Buy milk.", "Hmm.", "Buy milk."),
+    ("◁think▷Hmm.◁/think▷Buy milk.", "Hmm.", "Buy milk."),
+    ("<thinking>Hmm.</thinking>Buy milk.", "Hmm.", "Buy milk."),
+    ("<reasoning>Hmm.</reasoning>\nBuy milk.", "Hmm.", "Buy milk."),
+    ("<think>Hmm.", "Hmm.", None),
+    ("Use <think>x</think> tags.", "", "Use <think>x</think> tags."),
+    ("```\n<think>x</think>\n```", "", "```\n<think>x</think>\n```"),
+    ("    indented\n<thi", "", "    indented\n<thi"),
+    ("<thi", "", "<thi"),
+    ("<thing>", "", "<thing>"),
+]
+
+
+@pytest.mark.parametrize(("written", "reasoning", "text"), THOUGHTS)
+@pytest.mark.parametrize("size", [1, 5, 100])
+async def test_reasoning_between_tags_is_reasoning_and_not_part_of_the_text(
+    written: str, reasoning: str, text: str | None, size: int
+) -> None:
+    pieces = [written[at : at + size] for at in range(0, len(written), size)]
+    body = sse([*(chunk(content=piece) for piece in pieces), chunk(finish="stop"), DONE])
+    shown = Shown()
+
+    async with upstream(lambda: _stream(body)) as (url, _):
+        reply = await complete(url, deltas=shown)
+
+    assert (reply.text, shown.reasoning) == (text, reasoning)
+    assert (text or "").startswith(shown.message)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("I think.\n</think>\n\nBuy milk.", "Buy milk."),
+        ('{"html": "\n</think>\n"}', '{"html": "\n</think>\n"}'),
+        ("```\n</think>\n```", "```\n</think>\n```"),
+        ("As in:\n```\n</think>\n```", "As in:\n```\n</think>\n```"),
+    ],
+)
+async def test_reasoning_whose_first_tag_is_in_the_prompt_is_no_text(written: str, text: str) -> None:
+    assert (await reply_to(sse([chunk(content=written), chunk(finish="stop"), DONE]))).text == text

@@ -10,6 +10,7 @@ import structlog
 
 from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
+    MAX_REPLY_CHARS,
     DeltaFilter,
     ModelReply,
     ModelRequest,
@@ -24,16 +25,22 @@ from banksman.agent.protocols.base import (
     truncated_text,
 )
 from banksman.agent.protocols.json_text import written_call
+from banksman.agent.protocols.raw_calls import RawCallFilter, raw_calls
 from banksman.contracts.errors import BadInput
+from banksman.contracts.events import ModelNotice
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, strict_json
 from banksman.prompting.templates import TERMINATE_KEY, TERMINATE_SCHEMA
+
+_WRITTEN_AS_TEXT = ModelNotice(
+    kind="repaired", text="The model wrote its calls as text; they were read as calls."
+)
 
 _log = structlog.get_logger(__name__)
 
 
 class Native:
-    """Calls are in the vendor's own fields; the text of a reply contains none."""
+    """Calls are in the vendor's own fields, or in the text if a server does not know its model's format."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Return the request with the calls of the other protocol written as text.
@@ -54,7 +61,12 @@ class Native:
         Compatible servers report any finish reason for replies with calls, so none excludes calls. For a
         reason that may have cut the reply, only complete calls count.
         """
-        calls = tuple(_read_call(call) for call in reply.calls)
+        text, written = reply.text or "", reply.calls
+        notices: tuple[ModelNotice, ...] = ()
+        if not written and tools and text and len(text) <= MAX_REPLY_CHARS:
+            text, written = raw_calls(text, {tool.name for tool in tools})
+            notices = (_WRITTEN_AS_TEXT,) if written else ()
+        calls = tuple(_read_call(call) for call in written)
         if reply.finish_reason in ("content_filter", "unknown"):
             calls = tuple(call for call in calls if call.name and call.arguments is not None)
         if not calls:
@@ -63,18 +75,10 @@ class Native:
             log_unexpected(reply)
         extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         own = tuple(_without_terminate(call, extended) for call in calls)
-        return RequestedCalls(truncated_text(reply.text or "") or None, own)
+        return RequestedCalls(truncated_text(text.strip() if notices else text) or None, own, notices)
 
     def delta_filter(self) -> DeltaFilter:
-        return _PassAll()
-
-
-class _PassAll:
-    def feed(self, text: str) -> str:
-        return text
-
-    def flush(self) -> str:
-        return ""
+        return RawCallFilter()
 
 
 def _takes_terminate(tool: ToolDefinition) -> bool:

@@ -11,6 +11,7 @@ from banksman.agent.protocols.base import MAX_NAME_CHARS, MAX_REPLY_CHARS, Model
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.exchanges import state_key
 from banksman.agent.providers.state import MAX_STATE_CHARS
+from banksman.agent.providers.thoughts import Thoughts, without_unopened
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import MAX_TOKENS, Usage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -93,6 +94,7 @@ class ReplyBuilder:
     def __init__(self, deltas: DeltaSink) -> None:
         self._deltas = deltas
         self._text: list[str] = []
+        self._thoughts = Thoughts()
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self.last_call = -1
@@ -113,10 +115,14 @@ class ReplyBuilder:
         return well_formed("".join(self._reasoning))
 
     async def add_text(self, piece: str) -> None:
-        if piece:
-            self._text.append(piece)
-            self._chars += len(piece)
-            await self._deltas.write("message", well_formed(piece))
+        """Add a piece of the text, whose reasoning between tags counts as reasoning."""
+        for kind, part in self._thoughts.feed(piece):
+            if kind == "reasoning":
+                await self.add_reasoning(part)
+            elif part:
+                self._text.append(part)
+                self._chars += len(part)
+                await self._deltas.write("message", well_formed(part))
 
     async def add_reasoning(self, piece: str) -> None:
         if piece:
@@ -210,8 +216,9 @@ class ReplyBuilder:
         if self.last_call >= MAX_CALLS == len(self._calls):
             # The model reads it with the results, and would otherwise count on the calls that are missing.
             self._text.append(f"\n\n[Further calls were left out: a reply has at most {MAX_CALLS} calls.]")
+        text = without_unopened("".join((*self._text, self._thoughts.flush())))
         return ModelReply(
-            text=without_secrets(well_formed("".join(self._text))) or None,
+            text=without_secrets(well_formed(text)) or None,
             calls=tuple(call.raw() for _, call in sorted(self._calls.items())),
             finish_reason=finish_reason,
             raw_finish_reason=raw_finish_reason,
