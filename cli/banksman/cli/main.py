@@ -6,14 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from banksman.cli.output import (
-    Exit,
-    discard_unwritten,
-    error_code,
-    error_text,
-    prepare_streams,
-    print_failure,
-)
+from banksman.cli import output
 from banksman.cli.services import SERVICES, run_service
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
@@ -22,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    prepare_streams()
+    output.prepare_streams()
     arguments = sys.argv[1:]
     try:
         if len(arguments) == 1 and arguments[0] in SERVICES:
@@ -30,9 +23,9 @@ def main() -> int:
             return run_service(arguments[0])
         return _run_command()
     except (BanksmanError, OSError) as error:
-        return _report(error_text(error), error_code(error))
+        return _report(output.error_text(error), output.error_code(error))
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else Exit.OK
+        return end.code if isinstance(end.code, int) else output.Exit.OK
 
 
 def _run_command() -> int:
@@ -43,7 +36,7 @@ def _run_command() -> int:
         code = command_tree()(prog_name="banksman", standalone_mode="--json" not in sys.argv)
     except TyperException as error:
         return _report(str(error), ErrorCode.BAD_REQUEST)
-    return code if isinstance(code, int) else Exit.OK
+    return code if isinstance(code, int) else output.Exit.OK
 
 
 def command_tree() -> Typer:
@@ -69,9 +62,9 @@ def command_tree() -> Typer:
 
 def _report(message: str, code: str) -> int:
     try:
-        print_failure(message, code, as_json="--json" in sys.argv)
+        output.print_failure(message, code, as_json="--json" in sys.argv)
     except OSError:
         with contextlib.suppress(OSError):
-            print_failure(message, code, as_json=False)
-    discard_unwritten()
-    return Exit.CRITICAL
+            output.print_failure(message, code, as_json=False)
+    output.discard_unwritten()
+    return output.Exit.CRITICAL

@@ -11,14 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from banksman.contracts.approvals import (
-    ApprovalEscalated,
-    ApprovalForgotten,
-    ApprovalRequested,
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-)
+from banksman.contracts import approvals
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import UNKNOWN, Content, Provenance, ToolProtocol, Usage
@@ -299,10 +292,10 @@ KnownBody = Annotated[
     | ProtocolRetry
     | ModelNotice
     | ToolCallRequested
-    | ApprovalRequested
-    | ApprovalResolved
-    | ApprovalEscalated
-    | ApprovalForgotten
+    | approvals.ApprovalRequested
+    | approvals.ApprovalResolved
+    | approvals.ApprovalEscalated
+    | approvals.ApprovalForgotten
     | ToolCallCompleted
     | WorkspaceChanged
     | WorkspaceRestored
@@ -313,8 +306,8 @@ KnownBody = Annotated[
     | WorkflowProgress
     | WorkflowOutput
     | WorkflowLinked
-    | InputRequested
-    | InputResolved
+    | approvals.InputRequested
+    | approvals.InputResolved
     | ConversationUpdated,
     Field(discriminator="type"),
 ]

@@ -7,14 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from banksman.contracts.assistants import (
-    ONE_APPROVER,
-    ApprovalRule,
-    ApprovalTerms,
-    OnReject,
-    RunSettings,
-    ToolSettings,
-)
+from banksman.contracts import assistants
 from banksman.contracts.events import TrackedCall
 from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.messages import UNKNOWN, Provenance
@@ -342,7 +335,7 @@ class StartWorkflow(Stored):
     """The conversation in which it was started: its log gets a link event, and its workspace is used.
     None if it was started without a conversation."""
     tools: ToolPolicy
-    agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
+    agent: assistants.RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     """The W3C trace context of the request that started it; None without one."""
@@ -353,10 +346,12 @@ class StartWorkflow(Stored):
 class ToolPolicy(Stored):
     """The approval policy of the assistant in whose name a workflow runs, and its tools."""
 
-    rules: tuple[ApprovalRule, ...] = ()
-    on_reject: OnReject = "abort"
-    approvals: ApprovalTerms = Field(default=ONE_APPROVER, exclude_if=lambda terms: terms == ONE_APPROVER)
-    tools: ToolSettings | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    rules: tuple[assistants.ApprovalRule, ...] = ()
+    on_reject: assistants.OnReject = "abort"
+    approvals: assistants.ApprovalTerms = Field(
+        default=assistants.ONE_APPROVER, exclude_if=lambda terms: terms == assistants.ONE_APPROVER
+    )
+    tools: assistants.ToolSettings | None = Field(default=None, exclude_if=lambda tools: tools is None)
     """The tools of the assistant; None in starts of older gateways, whose calls may use every tool."""
 
 

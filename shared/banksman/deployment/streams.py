@@ -13,17 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self, cast
 
+from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
-from banksman.bus.names import (
-    CODE_CONSUMER_NOT_FOUND,
-    CODE_MORE_REPLICAS_THAN_STREAM,
-    CODE_NOT_ENABLED,
-    CODE_STREAM_NOT_FOUND,
-    SECRETS,
-    api,
-    kv_stream,
-)
 from banksman.bus.secrets import create_ticket_secret
 from banksman.contracts.errors import BanksmanError, Refused
 from banksman.deployment.topology import (
@@ -70,7 +62,7 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
         done += await _provision_stream(bus, stream)
     for consumer in topology.consumers:
         done += await provision_consumer(bus, consumer)
-    if any(stream.name == kv_stream(SECRETS) for stream in topology.streams):
+    if any(stream.name == names.kv_stream(names.SECRETS) for stream in topology.streams):
         # Created here, because no service may write it.
         await create_ticket_secret(bus)
     for line in done:
@@ -100,7 +92,7 @@ async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 
 async def write_consumer(bus: Bus, consumer: ConsumerConfig) -> None:
-    subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
+    subject = names.api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
     body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
     deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S
     while True:
@@ -109,7 +101,7 @@ async def write_consumer(bus: Bus, consumer: ConsumerConfig) -> None:
             return
         except ApiError as error:
             # The server acknowledges an update to more replicas before the stream has them.
-            growing = error.err_code == CODE_MORE_REPLICAS_THAN_STREAM
+            growing = error.err_code == names.CODE_MORE_REPLICAS_THAN_STREAM
             if not growing or asyncio.get_running_loop().time() > deadline:
                 raise
         await asyncio.sleep(0.1)
@@ -129,7 +121,7 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
         for item in (*topology.streams, *topology.consumers):
             findings += await _verify(bus, item)
     except ApiError as error:
-        if error.err_code != CODE_NOT_ENABLED:
+        if error.err_code != names.CODE_NOT_ENABLED:
             raise
         findings.append(f"account {topology.account}: JetStream is off, expected on")
     return (*findings, *server)
@@ -138,12 +130,12 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
 async def _provision_stream(bus: Bus, stream: StreamConfig) -> list[str]:
     found = await _config(bus, stream)
     if found is None:
-        await call(bus, api("STREAM.CREATE", stream.name), stream.config())
+        await call(bus, names.api("STREAM.CREATE", stream.name), stream.config())
         return [f"{stream.label} created"]
     differences = _differences(found, stream.config())
     if not differences:
         return []
-    await call(bus, api("STREAM.UPDATE", stream.name), {**found, **stream.config()})
+    await call(bus, names.api("STREAM.UPDATE", stream.name), {**found, **stream.config()})
     return [f"{stream.label} updated: {', '.join(differences)}"]
 
 
@@ -160,11 +152,11 @@ async def _config(bus: Bus, item: StreamConfig | ConsumerConfig) -> dict[str, An
     return None if info is None else cast(dict[str, Any], info["config"])
 
 
-async def _info(bus: Bus, verb: str, *names: str) -> dict[str, Any] | None:
+async def _info(bus: Bus, verb: str, *tokens: str) -> dict[str, Any] | None:
     try:
-        return await call(bus, api(verb, *names))
+        return await call(bus, names.api(verb, *tokens))
     except ApiError as error:
-        if error.err_code in (CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND):
+        if error.err_code in (names.CODE_CONSUMER_NOT_FOUND, names.CODE_STREAM_NOT_FOUND):
             return None
         raise
 

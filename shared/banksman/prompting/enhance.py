@@ -29,15 +29,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import cast
 
+from banksman.contracts import messages
 from banksman.contracts.mcp import SEPARATOR
-from banksman.contracts.messages import (
-    AssistantMessage,
-    FilePart,
-    Message,
-    ToolProtocol,
-    UserMessage,
-    text_of,
-)
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.prompting.templates import HOW_TO_CALL, MERMAID_INSTRUCTIONS
@@ -84,7 +77,7 @@ Rank = tuple[bool, bool, bool, bool, bool, int, int, int]
 """The criteria of the module's docstring in their order; a higher rank is dropped later."""
 
 
-def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] = ()) -> Needs:
+def needs_of(history: Iterable[messages.Message], message_id: str, always: Iterable[str] = ()) -> Needs:
     """Return the needs of a conversation; `message_id` is the id of the message that started the run."""
     used: set[str] = set()
     before: set[str] | None = None
@@ -93,13 +86,15 @@ def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] 
     replies: set[str] = set()
     for message in history:
         match message:
-            case AssistantMessage(calls=calls):
+            case messages.AssistantMessage(calls=calls):
                 used.update(call.name for call in calls)
                 replies.add(message.message_id)
             # The correction of a malformed reply has the id of the reply.
-            case UserMessage(content=content) if message.message_id not in replies:
-                texts.append(_ends(text_of(content)))
-                has_files |= not isinstance(content, str) and any(isinstance(p, FilePart) for p in content)
+            case messages.UserMessage(content=content) if message.message_id not in replies:
+                texts.append(_ends(messages.text_of(content)))
+                has_files |= not isinstance(content, str) and any(
+                    isinstance(p, messages.FilePart) for p in content
+                )
                 if message.message_id == message_id and before is None:
                     before = set(used)
             case _:
@@ -198,7 +193,7 @@ class EnhancedPrompt:
 def enhance(
     base: str,
     tools: Sequence[ToolDefinition],
-    protocol: ToolProtocol,
+    protocol: messages.ToolProtocol,
     *,
     budget_tokens: int = DEFAULT_BUDGET_TOKENS,
     max_tools: int = DEFAULT_MAX_TOOLS,
@@ -259,7 +254,7 @@ def _without(
 
 
 def _additions(
-    tools: Sequence[ToolDefinition], protocol: ToolProtocol, *, shortened: bool, mermaid: bool
+    tools: Sequence[ToolDefinition], protocol: messages.ToolProtocol, *, shortened: bool, mermaid: bool
 ) -> str:
     sections: list[str] = []
     if tools:

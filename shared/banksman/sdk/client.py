@@ -12,20 +12,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.events import RunFinished
-from banksman.contracts.frames import (
-    Ack,
-    ApprovalDecision,
-    ChatSend,
-    ConversationCreate,
-    Detail,
-    InputReply,
-    RunCancel,
-    WorkflowStart,
-)
 from banksman.contracts.ids import check_token, conversation_of, new_id
 from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.validation_errors import bad_input
@@ -88,7 +79,7 @@ class Client(Resources):
     ) -> str:
         """Create a conversation and return its id."""
         frame = _checked(
-            ConversationCreate,
+            frames.ConversationCreate,
             type="conversation.create",
             id=request_id or new_id("q"),
             title=title,
@@ -120,7 +111,7 @@ class Client(Resources):
         None generates one.
         """
         frame = _checked(
-            ChatSend,
+            frames.ChatSend,
             type="chat.send",
             id=request_id or new_id("q"),
             conversation_id=conversation_id,
@@ -150,7 +141,7 @@ class Client(Resources):
         """Cancel a run, given as an object or by id. `outcome` waits for its end."""
         run_id = run if isinstance(run, str) else run.run_id
         frame = _checked(
-            RunCancel, type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason
+            frames.RunCancel, type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason
         )
         await self._transport.send(frame, conversation_of(run_id))
 
@@ -163,7 +154,7 @@ class Client(Resources):
         remember: Remember | None = None,
         digests: Sequence[str] = (),
         request_id: str | None = None,
-    ) -> Ack:
+    ) -> frames.Ack:
         """Decide an approval request: `all` is one decision for all calls, `decisions` has one per call.
 
         With the `digests` of the items that the approver saw, a decision on other calls is refused. If
@@ -171,7 +162,7 @@ class Client(Resources):
         `resolved_by`.
         """
         frame = _checked(
-            ApprovalDecision,
+            frames.ApprovalDecision,
             type="approval.reply",
             id=request_id or new_id("q"),
             approval_id=approval_id,
@@ -182,10 +173,14 @@ class Client(Resources):
         )
         return await self._transport.send(frame, approval_id)
 
-    async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> Ack:
+    async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> frames.Ack:
         """Provide the value of an `input.requested`; with `already_resolved`, it came too late."""
         frame = _checked(
-            InputReply, type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value
+            frames.InputReply,
+            type="input.reply",
+            id=request_id or new_id("q"),
+            request_id=input_id,
+            value=value,
         )
         return await self._transport.send(frame, input_id)
 
@@ -199,7 +194,7 @@ class Client(Resources):
     ) -> StartedRun:
         """Start a workflow; with `conversation_id`, in that conversation's workspace."""
         frame = _checked(
-            WorkflowStart,
+            frames.WorkflowStart,
             type="workflow.start",
             id=request_id or new_id("q"),
             workflow=name,
@@ -210,7 +205,7 @@ class Client(Resources):
         return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
 
     async def follow(
-        self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "steps"
+        self, conversation_id: str, after_seq: int = 0, *, detail: frames.Detail = "steps"
     ) -> AsyncGenerator[EventFrame]:
         """Yield each stored and future event after `after_seq` (0 for all) once, in order and without gaps.
 
@@ -221,14 +216,14 @@ class Client(Resources):
             LogRestored: The log was restored from a backup. RemoteError: The conversation does not exist.
             Unavailable: The stored events could not be read for 30 seconds.
         """
-        frames = self._transport.follow(conversation_id, after_seq, detail, live=False)
-        async with aclosing(frames) as events:
+        followed = self._transport.follow(conversation_id, after_seq, detail, live=False)
+        async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, EventFrame):
                     yield event
 
     def watch(
-        self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "full"
+        self, conversation_id: str, after_seq: int = 0, *, detail: frames.Detail = "full"
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
         """Yield the events of `follow`, and in between the text that the model is writing.
 

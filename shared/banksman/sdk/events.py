@@ -8,19 +8,18 @@ from functools import cached_property
 
 from pydantic import BaseModel
 
-from banksman.contracts import event_frames, events
+from banksman.contracts import event_frames, events, frames
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.frames import (
-    ApprovalDecision,
-    ChatSend,
-    ConversationCreate,
-    InputReply,
-    RunCancel,
-    WorkflowStart,
-)
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
-RequestFrame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+RequestFrame = (
+    frames.ConversationCreate
+    | frames.ChatSend
+    | frames.RunCancel
+    | frames.ApprovalDecision
+    | frames.WorkflowStart
+    | frames.InputReply
+)
 
 BODIES: Mapping[str, type[BaseModel]] = {**event_frames.STORED_DATA, **event_frames.LIVE_DATA}
 """The model of the data of each type. Other types have none."""

@@ -10,15 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from banksman.bus.connection import NatsSettings
+from banksman.cli.broker import server
 from banksman.cli.broker.accounts import Tenant, generate_keys, seed_file, user_names
-from banksman.cli.broker.server import (
-    SERVER_ENVIRONMENT,
-    SERVER_VARIABLES,
-    BrokerAccess,
-    configured_budget,
-    executable,
-    render_config,
-)
 from banksman.cli.broker.store import started
 from banksman.cli.local.child_process import ProcessSpec, Stage, System
 from banksman.cli.machine import bind_error, free_port
@@ -90,7 +83,7 @@ class Plan:
         )
 
     def server(self) -> ProcessSpec:
-        environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
+        environment = {**server.SERVER_ENVIRONMENT, **self._pick((*_COMMON, *server.SERVER_VARIABLES))}
         ready_url = f"{self.nats.monitoring_url}/healthz"
         command, pause_s = self.nats.command, _SERVER_PAUSE_S
         return ProcessSpec("nats", Stage.NATS, command, environment, ready_url, longest_pause_s=pause_s)
@@ -264,7 +257,7 @@ class LocalNats:
         Raises:
             BadInput: The setting is smaller than before.
         """
-        before, wanted = configured_budget(self.data.nats_config_file), self.storage_bytes
+        before, wanted = server.configured_budget(self.data.nats_config_file), self.storage_bytes
         if wanted is None:
             return max(before, StorageBudget.of_disk(self.data.nats))
         if wanted < before.total_bytes:
@@ -274,11 +267,11 @@ class LocalNats:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return started((executable(), "--config", str(self.data.nats_config_file)), self.data.store)
+        return started((server.executable(), "--config", str(self.data.nats_config_file)), self.data.store)
 
     def prepare(self) -> None:
         keys = generate_keys(self.data.keys, user_names(runners=self.runners, tenants=(LOCAL,)))
-        text = render_config(
+        text = server.render_config(
             keys,
             port=self.port,
             http_port=self.http_port,
@@ -307,4 +300,6 @@ class LocalNats:
             monitoring_url=self.monitoring_url,
             connect_timeout_s=_CONNECT_TIMEOUT_S,
         )
-        await BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), self.budget).in_each(provision)
+        await server.BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), self.budget).in_each(
+            provision
+        )

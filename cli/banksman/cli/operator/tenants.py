@@ -14,19 +14,9 @@ from typing import Any
 
 from pydantic import ConfigDict
 
+from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import subjects_in
-from banksman.bus.names import (
-    AUDIT,
-    CONVERSATIONS,
-    EVENTS,
-    HEADS,
-    KEYS,
-    MCP,
-    TENANT_SECRETS,
-    WEBHOOKS,
-    kv_stream,
-)
 from banksman.bus.publish import record_action
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
@@ -48,7 +38,7 @@ from banksman.contracts.wire import JsonObject, Stored
 from banksman.deployment.topology import Topology
 from banksman.sdk.transports.nats import NatsTransport
 
-_NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
+_NEEDS = (names.EVENTS, names.AUDIT, names.kv_stream(names.HEADS), names.kv_stream(names.CONVERSATIONS))
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
@@ -60,7 +50,7 @@ def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 def _line_of_tenant(facts: Mapping[str, Any]) -> str:
     counts = facts["messages"]
-    conversations = counts[kv_stream(CONVERSATIONS)]
+    conversations = counts[names.kv_stream(names.CONVERSATIONS)]
     return f"{facts['tenant']:<24} {conversations} conversations, {counts.total()} messages"
 
 
@@ -185,7 +175,7 @@ class TenantExport:
             self._write(f"{kind}s.json", [item async for item in self._documents(kind)])
         self._write("usage.json", [await self._request("usage")])
         self._write("audit.json", [entry async for entry in self._pages("audit.list", "after")])
-        for name in (KEYS, WEBHOOKS, MCP, TENANT_SECRETS):
+        for name in (names.KEYS, names.WEBHOOKS, names.MCP, names.TENANT_SECRETS):
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):
             await self._conversation(conversation["conversation_id"])
@@ -266,8 +256,8 @@ class TenantExport:
                 return
             body = {cursor: page["next"]}
 
-    async def _request(self, operation: str, *names: str, body: JsonObject | None = None) -> dict[str, Any]:
-        reply = await self.api.call(operation, _AnyRecord, *names, body=body)
+    async def _request(self, operation: str, *ids: str, body: JsonObject | None = None) -> dict[str, Any]:
+        reply = await self.api.call(operation, _AnyRecord, *ids, body=body)
         return reply.model_dump(mode="json")
 
     def _write(self, name: str, items: list[Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from banksman.contracts import workflows
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.assistants import Decision
 from banksman.contracts.events import (
@@ -19,31 +20,8 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, call_digest, failed
-from banksman.contracts.workflows import (
-    AgentRunStep,
-    FileOutput,
-    InputStep,
-    Output,
-    Progress,
-    Step,
-    StepResult,
-    TableOutput,
-    TextOutput,
-    ToolStep,
-    TurnEnd,
-    TurnReply,
-    call_of,
-)
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
-from banksman.runs.approval.policy import (
-    approval_item,
-    approval_requested,
-    decide,
-    hosts_fetched,
-    remembered_decisions,
-    treated,
-    typed_in,
-)
+from banksman.runs.approval import policy
 from banksman.runs.state import Conversation, Run
 
 APPROVAL_S = 7 * 86_400
@@ -55,13 +33,13 @@ def call_id(run_id: str, step: str) -> str:
     return f"w{digest(f'{run_id}/{step}'.encode())[:40]}"
 
 
-def recorded_results(state: Conversation) -> dict[str, StepResult]:
+def recorded_results(state: Conversation) -> dict[str, workflows.StepResult]:
     replies = (message for message in state.history if isinstance(message, AssistantMessage))
     steps = {call.id: call for reply in replies for call in reply.calls}
     messages = (message for message in state.history if isinstance(message, ToolMessage))
     results = ((steps[message.result.tool_call_id], message.result) for message in messages)
     return {
-        call.provider_call_id or call.id: StepResult(
+        call.provider_call_id or call.id: workflows.StepResult(
             digest=call_digest(call.name, call.arguments),
             content=result.content,
             is_error=result.is_error,
@@ -73,7 +51,7 @@ def recorded_results(state: Conversation) -> dict[str, StepResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedSteps:
-    reply: TurnReply
+    reply: workflows.TurnReply
     message_id: str
     approval_id: str
     input_ids: Mapping[str, str]
@@ -106,25 +84,27 @@ class RequestedSteps:
             *(ToolCallCompleted(result=result) for result in results),
         )
 
-    def _call(self, run: Run, step: Step) -> ToolCall:
-        name, arguments = call_of(step)
+    def _call(self, run: Run, step: workflows.Step) -> ToolCall:
+        name, arguments = workflows.call_of(step)
         call = ToolCall(
             id=call_id(run.run_id, step.step), name=name, arguments=arguments, provider_call_id=step.step
         )
-        tool = self.tools.get(name) if isinstance(step, ToolStep) else None
+        tool = self.tools.get(name) if isinstance(step, workflows.ToolStep) else None
         if tool is None:
             return call
         network = run.settings.tools.network if tool.name in NETWORK_TOOLS else None
-        return treated(call, tool).model_copy(update={"network": network})
+        return policy.treated(call, tool).model_copy(update={"network": network})
 
-    def _result(self, run: Run, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
+    def _result(
+        self, run: Run, step: workflows.Step, call: ToolCall, decision: Decision | None
+    ) -> ToolResult | None:
         """Return the result of a step that needs no execution; None for the others."""
         match step:
-            case AgentRunStep():
+            case workflows.AgentRunStep():
                 return self.outcomes[step.step]
-            case InputStep():
+            case workflows.InputStep():
                 return None
-            case ToolStep():
+            case workflows.ToolStep():
                 pass
         if call.name not in self.tools:
             return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
@@ -139,24 +119,24 @@ class RequestedSteps:
         return None
 
     def _decisions(
-        self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
+        self, state: Conversation, run: Run, calls: list[tuple[workflows.Step, ToolCall]]
     ) -> dict[str, Decision]:
-        remembered = remembered_decisions((*state.remembered, *run.remembered))
-        fetched_hosts = hosts_fetched(state.history)
+        remembered = policy.remembered_decisions((*state.remembered, *run.remembered))
+        fetched_hosts = policy.hosts_fetched(state.history)
         return {
-            call.id: decide(
+            call.id: policy.decide(
                 call,
                 self.tools[call.name],
                 run.settings.approval_policy,
                 remembered=remembered,
-                message_text=typed_in(run, state.history),
+                message_text=policy.typed_in(run, state.history),
                 fetched_hosts=fetched_hosts,
             )
             for step, call in calls
-            if isinstance(step, ToolStep) and call.name in self.tools
+            if isinstance(step, workflows.ToolStep) and call.name in self.tools
         }
 
-    def _inputs(self, calls: list[tuple[Step, ToolCall]]) -> tuple[InputRequested, ...]:
+    def _inputs(self, calls: list[tuple[workflows.Step, ToolCall]]) -> tuple[InputRequested, ...]:
         return tuple(
             InputRequested(
                 request_id=self.input_ids[step.step],
@@ -166,49 +146,53 @@ class RequestedSteps:
                 expires_at=self.now + timedelta(seconds=step.expires_s),
             )
             for step, call in calls
-            if isinstance(step, InputStep)
+            if isinstance(step, workflows.InputStep)
         )
 
     def _approvals(self, run: Run, calls: list[ToolCall]) -> tuple[ApprovalRequested, ...]:
         if not calls:
             return ()
-        items = tuple(approval_item(call) for call in calls)
+        items = tuple(policy.approval_item(call) for call in calls)
         expires_at = self.now + timedelta(seconds=APPROVAL_S)
         terms = run.settings.approvals
-        return (approval_requested(self.approval_id, items, terms, now=self.now, expires_at=expires_at),)
+        return (
+            policy.approval_requested(self.approval_id, items, terms, now=self.now, expires_at=expires_at),
+        )
 
 
-def progress_event(progress: Progress) -> WorkflowProgress:
+def progress_event(progress: workflows.Progress) -> WorkflowProgress:
     return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
 
 
-def progress_events(reply: TurnReply, last: WorkflowProgress | None) -> tuple[WorkflowProgress, ...]:
+def progress_events(
+    reply: workflows.TurnReply, last: WorkflowProgress | None
+) -> tuple[WorkflowProgress, ...]:
     """Return the progress that a turn reports after `last`, the last progress in the log."""
     events = [progress_event(one) for one in reply.progress]
     known = max((place for place, event in enumerate(events, start=1) if event == last), default=0)
     return tuple(events[known:])
 
 
-def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:
+def output_events(end: workflows.TurnEnd) -> tuple[WorkflowOutput, ...]:
     return tuple(WorkflowOutput(output=output) for output in end.outputs)
 
 
-def end_text(end: TurnEnd) -> str:
+def end_text(end: workflows.TurnEnd) -> str:
     """Return the text that the user reads: the returned text, followed by the outputs."""
     return "\n\n".join(part for part in (end.content, *map(_markdown, end.outputs)) if part)
 
 
-def _markdown(output: Output) -> str:
+def _markdown(output: workflows.Output) -> str:
     match output:
-        case TextOutput(text=text):
+        case workflows.TextOutput(text=text):
             return text
-        case FileOutput(path=path, title=title):
+        case workflows.FileOutput(path=path, title=title):
             return f"{title or 'File'}: `{path}`"
-        case TableOutput():
+        case workflows.TableOutput():
             return _table(output)
 
 
-def _table(table: TableOutput) -> str:
+def _table(table: workflows.TableOutput) -> str:
     lines = [
         _row(table.columns),
         _row(["---"] * len(table.columns)),

@@ -12,20 +12,10 @@ from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
-from banksman.contracts import subjects
+from banksman.contracts import subjects, workflows
 from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.workflows import (
-    MAX_TURN_BYTES,
-    PROGRESS_INTERVAL_S,
-    TURN_S,
-    CancelTurn,
-    Progress,
-    ReportProgress,
-    TurnReply,
-    WorkflowTurn,
-)
 from banksman.runs.owner import append
 from banksman.runs.ports import Ports
 from banksman.runs.state import Run
@@ -44,24 +34,25 @@ class Turns:
     bus: Bus
     builtin: Mapping[str, Workflow]
 
-    async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+    async def take(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> workflows.TurnReply:
         """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait."""
         workflow = self.builtin.get(definition.name)
         if workflow is not None and workflow.definition.server == definition.server:
             return await take_turn(workflow, turn)
         return await self._request(definition, turn)
 
-    async def _request(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+    async def _request(
+        self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn
+    ) -> workflows.TurnReply:
         subject = subjects.workflow_turn(definition.server, turn.tenant, turn.conversation_id)
         data = turn.model_dump_json(by_alias=True).encode()
-        if len(data) > MAX_TURN_BYTES:
-            raise WorkflowFailed(
-                f"The recorded results have {len(data)} bytes; a workflow may have {MAX_TURN_BYTES}."
-            )
+        if len(data) > workflows.MAX_TURN_BYTES:
+            most = workflows.MAX_TURN_BYTES
+            raise WorkflowFailed(f"The recorded results have {len(data)} bytes; a workflow may have {most}.")
 
         async def attempt() -> bytes:
             await self.bus.wait_connected()
-            return checked_reply(await self.bus.request(subject, data, TURN_S))
+            return checked_reply(await self.bus.request(subject, data, workflows.TURN_S))
 
         def again(error: Exception) -> bool:
             return error.retryable if isinstance(error, RemoteError) else self.bus.may_recover(error)
@@ -71,7 +62,7 @@ class Turns:
                 attempt,
                 again=again,
                 backoff=Backoff(*RETRY_S),
-                budget_s=max(turn.left_s, 0.0) + TURN_S,
+                budget_s=max(turn.left_s, 0.0) + workflows.TURN_S,
                 failure=f"no process of {definition.server!r} took the next turn of {definition.name!r}",
             )
         except asyncio.CancelledError:
@@ -80,7 +71,7 @@ class Turns:
         except RemoteError as error:
             raise WorkflowFailed(f"{definition.name}: its process refused the turn: {error}") from error
         try:
-            return TurnReply.model_validate_json(reply)
+            return workflows.TurnReply.model_validate_json(reply)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
@@ -88,14 +79,16 @@ class Turns:
                 f"{definition.name}: the reply of its process cannot be read: {place}: {first['msg']}"
             ) from error
 
-    async def _cancel(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> None:
+    async def _cancel(self, definition: WorkflowDefinition, turn: workflows.WorkflowTurn) -> None:
         """Cancel the function of a turn whose reply is no longer needed; best effort."""
         subject = subjects.workflow_cancel(definition.server, turn.tenant, turn.conversation_id)
         with contextlib.suppress(Unavailable):
-            await self.bus.publish(subject, CancelTurn(run_id=turn.run_id).model_dump_json().encode())
+            await self.bus.publish(
+                subject, workflows.CancelTurn(run_id=turn.run_id).model_dump_json().encode()
+            )
 
 
-INTERVAL = timedelta(seconds=PROGRESS_INTERVAL_S)
+INTERVAL = timedelta(seconds=workflows.PROGRESS_INTERVAL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ class ProgressReports:
     ports: Ports
     registry: WorkflowRegistry
 
-    async def store(self, report: ReportProgress) -> bool:
+    async def store(self, report: workflows.ReportProgress) -> bool:
         """Store a report; return False within `INTERVAL` of the last one, or if it reports nothing new."""
         event = progress_event(report.progress)
         while True:
@@ -120,13 +113,13 @@ class ProgressReports:
             if await append(self.ports, state, run.run_id, (event,)) is not None:
                 return True
 
-    async def _serves(self, report: ReportProgress, run: Run) -> bool:
+    async def _serves(self, report: workflows.ReportProgress, run: Run) -> bool:
         if run.run_id != report.run_id or run.cancel is not None or run.settings.workflow is None:
             return False
         definition = await self.registry.get(run.settings.workflow.name, report.tenant)
         return definition.server == report.server
 
 
-def _reached(stored: WorkflowProgress, progress: Progress) -> bool:
+def _reached(stored: WorkflowProgress, progress: workflows.Progress) -> bool:
     """Return whether the stored progress includes this report: a repeated turn reports its progress again."""
     return stored.total == progress.total and stored.step >= progress.step

@@ -11,23 +11,9 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from banksman.contracts import workflows
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import call_digest
-from banksman.contracts.workflows import (
-    MAX_REPORTS,
-    PROGRESS_INTERVAL_S,
-    AgentRunStep,
-    InputStep,
-    Output,
-    Progress,
-    Step,
-    StepResult,
-    ToolStep,
-    TurnEnd,
-    TurnReply,
-    WorkflowTurn,
-    call_of,
-)
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 
 logger = logging.getLogger(__name__)
@@ -40,10 +26,12 @@ SETTLE_ROUNDS = 5
 """Rounds of the event loop in which the siblings of a task group request their first steps."""
 
 
-Report = Callable[[Progress], Awaitable[None]]
+Report = Callable[[workflows.Progress], Awaitable[None]]
 
 
-async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | None = None) -> TurnReply:
+async def take_turn(
+    workflow: Workflow, turn: workflows.WorkflowTurn, report: Report | None = None
+) -> workflows.TurnReply:
     """Run a function with its recorded results, and return its next steps or its end.
 
     `report` stores progress while the function computes; None stores progress only with the reply.
@@ -59,7 +47,7 @@ async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | Non
         # The function ended without waiting for these steps.
         end = function.result() if function.done() else None
         steps = () if end is not None else tuple(taken.steps)
-        return TurnReply(progress=tuple(taken.reports), steps=steps, end=end)
+        return workflows.TurnReply(progress=tuple(taken.reports), steps=steps, end=end)
     finally:
         taken.ended = True
         blocked.cancel()
@@ -73,25 +61,27 @@ async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | Non
 
 @dataclass
 class TakenTurn:
-    turn: WorkflowTurn
-    steps: list[Step] = field(default_factory=list[Step])
+    turn: workflows.WorkflowTurn
+    steps: list[workflows.Step] = field(default_factory=list[workflows.Step])
     """Steps without a recorded result."""
-    reports: deque[Progress] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))
+    reports: deque[workflows.Progress] = field(default_factory=lambda: deque(maxlen=workflows.MAX_REPORTS))
     """The newest progress reports; a function may report each of many items."""
-    outputs: list[Output] = field(default_factory=list[Output])
+    outputs: list[workflows.Output] = field(default_factory=list[workflows.Output])
     blocked: asyncio.Event = field(default_factory=asyncio.Event)
     reported: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
     """True once the reply is complete or the turn was cancelled; then no more steps are accepted."""
     _used: set[str] = field(default_factory=set[str])
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: workflows.Progress) -> None:
         # Until all recorded steps have been repeated, the log already has the progress.
         if self.turn.results.keys() <= self._used:
             self.reports.append(progress)
             self.reported.set()
 
-    async def result_of(self, step: ToolStep | InputStep | AgentRunStep) -> StepResult:
+    async def result_of(
+        self, step: workflows.ToolStep | workflows.InputStep | workflows.AgentRunStep
+    ) -> workflows.StepResult:
         """Return the recorded result of a step; without one, wait until the turn ends."""
         if self.ended:
             raise asyncio.CancelledError
@@ -103,7 +93,7 @@ class TakenTurn:
             self.steps.append(step)
             self.blocked.set()
             return await asyncio.get_running_loop().create_future()
-        if known.digest != call_digest(*call_of(step)):
+        if known.digest != call_digest(*workflows.call_of(step)):
             raise ValueError(f"step {step.step!r} differs from the step of this name in the log")
         return known
 
@@ -114,10 +104,10 @@ async def _report(taken: TakenTurn, report: Report) -> None:
         await asyncio.sleep(REPORT_AFTER_S)
         taken.reported.clear()
         await report(taken.reports[-1])
-        await asyncio.sleep(PROGRESS_INTERVAL_S)
+        await asyncio.sleep(workflows.PROGRESS_INTERVAL_S)
 
 
-async def _end_of(workflow: Workflow, taken: TakenTurn) -> TurnEnd:
+async def _end_of(workflow: Workflow, taken: TakenTurn) -> workflows.TurnEnd:
     try:
         # A function may return any type, whatever its annotation.
         returned: Any = await workflow(WorkflowContext(taken), taken.turn.parameters)
@@ -134,7 +124,7 @@ async def _end_of(workflow: Workflow, taken: TakenTurn) -> TurnEnd:
         return _failed(taken, f"The workflow returned a value of type {kind}; text was expected.")
     try:
         returned.encode()
-        return TurnEnd(content=returned, outputs=tuple(taken.outputs))
+        return workflows.TurnEnd(content=returned, outputs=tuple(taken.outputs))
     except (ValidationError, UnicodeEncodeError) as error:
         return _failed(taken, f"The output of the workflow cannot be stored: {type(error).__name__}")
 
@@ -149,6 +139,6 @@ def _failure_in(error: BaseException) -> WorkflowFailed | None:
     return None
 
 
-def _failed(taken: TakenTurn, reason: str) -> TurnEnd:
+def _failed(taken: TakenTurn, reason: str) -> workflows.TurnEnd:
     text = reason.encode(errors="replace").decode()
-    return TurnEnd(status="failed", content=text, outputs=tuple(taken.outputs))
+    return workflows.TurnEnd(status="failed", content=text, outputs=tuple(taken.outputs))
