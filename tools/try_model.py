@@ -32,8 +32,9 @@ from banksman.agent.protocols.base import (
     RequestedCall,
     RequestedCalls,
 )
-from banksman.agent.providers.base import DeltaKind, Pause, ProviderSettings
+from banksman.agent.providers.base import DeltaKind, ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.model_options import ModelOptions
@@ -57,7 +58,7 @@ class NoDeltas:
     async def restart(self) -> None:
         """Discard all pieces."""
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         """Do nothing while a request waits for its next attempt."""
 
 

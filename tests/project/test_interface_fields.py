@@ -52,7 +52,7 @@ EVENTS = {
     "iteration.started": ("steps", "n max"),
     "message.delta": ("final", "message_id offset text"),
     "reasoning.delta": ("full", "message_id text"),
-    "model.waiting": ("final", "message_id model reason error attempt next_attempt_s"),
+    "model.waiting": ("final", "model reason error attempt next_attempt_s"),
     "message.completed": ("final", "message_id role content finish_reason"),
     "protocol.retry": ("steps", "attempt max error"),
     "tool_call.requested": ("steps", "tool_call_id name arguments terminate requires_approval"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from banksman.agent.providers.base import Pause
+from banksman.contracts.calls import ModelPause
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Shown:
 
     message: str = ""
     reasoning: str = ""
-    pauses: list[Pause] = field(default_factory=list[Pause])
+    pauses: list[ModelPause] = field(default_factory=list[ModelPause])
     abandoned: list[str] = field(default_factory=list[str])
     """The text before each restart."""
 
@@ -27,7 +27,7 @@ class Shown:
         else:
             self.reasoning += text
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         """Record a pause before another attempt."""
         self.pauses.append(pause)
 

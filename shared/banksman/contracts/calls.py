@@ -6,7 +6,7 @@ import base64
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from banksman.contracts.mcp import (
     AccessToken,
@@ -331,24 +331,34 @@ failed        another transient error, such as 500 or a stream that broke off
 """
 
 
-class ModelWaiting(Stored):
-    """`delta.{t}.{c}`: a model request failed and is sent again after a pause; lossy."""
+class ModelPause(Stored):
+    """A model request failed and is sent again after a pause. Any later frame of the run ends the wait."""
 
-    conversation_id: Token
-    run_id: Token
-    message_id: Token
-    """The message that the request would write."""
-    kind: Literal["waiting"] = "waiting"
     model: str
     """`provider:model`."""
     reason: WaitReason
     error: str
-    """What the vendor returned."""
+    """What the vendor returned, without secrets."""
     attempt: int
     """Number of the failed attempt, from 1."""
     next_attempt_s: float
     """Seconds until the next attempt, from the time of this message."""
 
 
-Unstored = Annotated[Delta | ModelWaiting, Field(union_mode="left_to_right")]
-"""A message of `delta.{t}.{c}`; pieces of text are the most frequent."""
+class ModelWaiting(Stored):
+    """`delta.{t}.{c}`: the run waits for its model; lossy."""
+
+    conversation_id: Token
+    run_id: Token
+    message_id: Token
+    """The message that the request would write."""
+    kind: Literal["waiting"] = "waiting"
+    pause: ModelPause
+
+
+def live_output(data: bytes) -> Delta | ModelWaiting:
+    """Return a message of `delta.{t}.{c}`; raise `ValidationError` if it is neither."""
+    try:
+        return Delta.model_validate_json(data)
+    except ValidationError:
+        return ModelWaiting.model_validate_json(data)

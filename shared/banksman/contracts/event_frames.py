@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 
 from banksman.contracts.assistants import Branch
-from banksman.contracts.calls import WaitReason
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.events import (
     ConversationUpdated,
     Event,
@@ -125,21 +125,6 @@ class TextDelta(Stored):
     text: str
 
 
-class ModelWaitingData(Stored):
-    """A model request failed and is sent again after a pause. Any later frame of the run ends the wait."""
-
-    message_id: str
-    """The message that the request would write."""
-    model: str
-    reason: WaitReason
-    error: str
-    """What the vendor returned."""
-    attempt: int
-    """Number of the failed attempt, from 1."""
-    next_attempt_s: float
-    """Seconds until the next attempt, from the time of this frame."""
-
-
 class ToolCallStartedData(Stored):
     """A call began to run."""
 
@@ -170,7 +155,7 @@ STORED_DATA: Mapping[str, type[BaseModel]] = {
 LIVE_DATA: Mapping[str, type[BaseModel]] = {
     "message.delta": TextDelta,
     "reasoning.delta": TextDelta,
-    "model.waiting": ModelWaitingData,
+    "model.waiting": ModelPause,
     "tool_call.started": ToolCallStartedData,
     "tool_call.output": ToolCallOutputData,
 }

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpcore
 
 from banksman.contracts.urls import Url, UrlRefused, literal_address
-from banksman.runtime.addresses import Address
+from banksman.runtime.addresses import Address, is_public
+from banksman.runtime.outgoing import proxy_for, tunnel_request
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """Resolves host and port to addresses as text."""
@@ -24,6 +27,8 @@ AddressPolicy = Callable[[Address], bool]
 HttpErrors = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 """Errors of a connection or of the server's HTTP."""
 
+_MAX_HEAD_BYTES = 16 * 1024
+"""Maximum bytes of a proxy's response."""
 _LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
 """Separate threads for DNS look-ups, which may hang as long as the DNS server does and cannot be cancelled.
 
@@ -39,7 +44,9 @@ def connected_url(url: Url) -> httpcore.URL:
 class PinnedNetwork(httpcore.AsyncNetworkBackend):
     """Connects only to addresses that it resolved and checked itself.
 
-    A client that checks a name and resolves it again to connect can get another address (DNS rebinding).
+    A client that checks a name and resolves it again to connect can get another address (DNS rebinding). For
+    the same reason, a proxy of the environment receives the checked address and not the name. Private
+    addresses are connected directly: a proxy to the outside does not reach them.
     """
 
     def __init__(self, resolver: Resolver, address_allowed: AddressPolicy) -> None:
@@ -60,6 +67,9 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in addresses:
             try:
+                proxy = proxy_for(f"https://{host}:{port}") if is_public(address) else None
+                if proxy is not None:
+                    return await self._through(proxy, address, port, timeout)
                 stream = await self._backend.connect_tcp(
                     str(address), port, timeout, local_address, socket_options
                 )
@@ -69,6 +79,27 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
             await self._verify_peer(stream, address)
             return TcpStream(stream)
         raise failure or httpcore.ConnectError(f"{host} has no address")
+
+    async def _through(self, proxy: str, address: Address, port: int, limit_s: float | None) -> TcpStream:
+        """Return a tunnel to a checked address; raise `ConnectError` if the proxy refuses to open it."""
+        parts = urlsplit(proxy)
+        stream = await self._backend.connect_tcp(parts.hostname or "", parts.port or 80, limit_s)
+        head = b""
+        try:
+            await stream.write(tunnel_request(proxy, address, port), limit_s)
+            while b"\r\n\r\n" not in head and len(head) < _MAX_HEAD_BYTES:
+                if not (piece := await stream.read(_MAX_HEAD_BYTES, limit_s)):
+                    break
+                head += piece
+        except BaseException:
+            await stream.aclose()
+            raise
+        # The client speaks first in TLS and in HTTP, so nothing may follow the head.
+        if not re.match(rb"HTTP/1\.[01] 2\d\d", head) or not head.endswith(b"\r\n\r\n"):
+            await stream.aclose()
+            line = head.partition(b"\r\n")[0][:100].decode(errors="replace")
+            raise httpcore.ConnectError(f"the proxy opened no tunnel to {address}: {line}")
+        return TcpStream(stream)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
         literal = literal_address(host)

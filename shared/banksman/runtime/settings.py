@@ -31,7 +31,7 @@ from pydantic_settings import (
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.validation_errors import expected
-from banksman.runtime import failpoints, redaction
+from banksman.runtime import failpoints, outgoing, redaction
 from banksman.runtime.disk import GIB, DiskLimits
 
 PREFIX = "BANKSMAN_"
@@ -49,6 +49,7 @@ SECTIONS = frozenset(
         "agent",
         "allow_weak_durability",
         "approvals",
+        "ca_bundle",
         "data_dir",
         "disk",
         "gateway",
@@ -171,6 +172,8 @@ class ServiceSettings(BaseSettings):
 
     data_dir: Path = Path(".banksman")
     """Directory of the state that survives a restart: streams, workspaces, keys."""
+    ca_bundle: Path | None = None
+    """A PEM file with certificate authorities that outgoing connections trust besides the usual ones."""
     log: LogSettings = LogSettings()
     disk: DiskSettings = DiskSettings()
     allow_weak_durability: bool = False
@@ -227,6 +230,8 @@ def load(settings: type[S], **given: Any) -> S:
         variable = next(_broken_json(os.environ), variable_of(_FIELD.findall(str(error))))
         raise BadInput(variable, None, f"must be JSON: {error.__cause__ or error}") from error
     redaction.remember_settings(loaded)
+    if loaded.ca_bundle is not None:
+        outgoing.trust(loaded.ca_bundle)
     return loaded
 
 

@@ -14,9 +14,10 @@ from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
-from banksman.agent.providers.base import Pause, Provider, ProviderSettings
+from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.cli.machine import free_port
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import (
     AssistantMessage,
@@ -472,7 +473,7 @@ async def test_overloaded_model_is_requested_again_beyond_the_limit_of_attempts(
     first = shown.pauses[0]
     assert (first.model, first.reason) == (f"{vendor}:{model}", reason)
     assert "Too many for now." in first.error
-    assert 0 < first.left_s <= 0.01
+    assert 0 < first.next_attempt_s <= 0.01
 
 
 async def test_unreachable_model_is_requested_until_its_server_starts(
@@ -486,7 +487,7 @@ async def test_unreachable_model_is_requested_until_its_server_starts(
     late = {"late": Script(replies=(ScriptedReply(text="Here."),))}
 
     class Watching(Shown):
-        async def waiting(self, pause: Pause) -> None:
+        async def waiting(self, pause: ModelPause) -> None:
             await super().waiting(pause)
             refused.set()
 

@@ -183,4 +183,4 @@ async def test_pause_that_gemini_names_in_the_body_of_a_refusal_is_kept() -> Non
         await providers.close()
 
     assert reply.text == "x"
-    assert [0.01 < pause.left_s <= 0.022 for pause in shown.pauses] == [True]
+    assert [0.01 < pause.next_attempt_s <= 0.022 for pause in shown.pauses] == [True]

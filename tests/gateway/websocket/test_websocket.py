@@ -492,7 +492,6 @@ async def test_subscribers_learn_that_the_model_request_is_repeated_after_a_paus
         await agent.begin(start)
         await socket.until_type("run.started")
         data = {
-            "message_id": "m1",
             "model": "openai:gpt-5",
             "reason": "overloaded",
             "error": "503 Service Unavailable",
@@ -500,7 +499,7 @@ async def test_subscribers_learn_that_the_model_request_is_repeated_after_a_paus
             "next_attempt_s": 12.0,
         }
         ids = {"conversation_id": conversation, "run_id": start.run_id}
-        notice = ModelWaiting.model_validate({**ids, **data})
+        notice = ModelWaiting.model_validate({**ids, "message_id": "m1", "pause": data})
         await gateway.bus.publish(subjects.delta(tenant, conversation), notice.model_dump_json().encode())
         frame = await socket.until_type("model.waiting")
     assert (frame["data"], frame["run_id"]) == (data, start.run_id)

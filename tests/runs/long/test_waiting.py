@@ -53,9 +53,13 @@ async def test_clients_learn_why_a_run_waits_and_when_it_continues(
         first = await seen.get()
 
     assert (finished.status, finished.content) == ("completed", "Here I am.")
-    assert (first.reason, first.attempt, first.model) == ("overloaded", 1, f"openai:{model}")
-    assert "Overloaded." in first.error
-    assert first.next_attempt_s <= 0.1
+    assert (first.pause.reason, first.pause.attempt, first.pause.model) == (
+        "overloaded",
+        1,
+        f"openai:{model}",
+    )
+    assert "Overloaded." in first.pause.error
+    assert first.pause.next_attempt_s <= 0.1
 
 
 async def test_run_continues_to_wait_after_its_agent_crashed(

@@ -1,4 +1,4 @@
-"""HTTP requests to servers that another person named: checked connections, no redirects, no proxies."""
+"""HTTP requests to servers that another person named: checked connections, no redirects."""
 
 from __future__ import annotations
 

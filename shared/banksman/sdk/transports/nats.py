@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from banksman.bus.connection import Bus
@@ -19,7 +19,7 @@ from banksman.bus.errors import NoResponders, TimedOut, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta, FileEntry, ModelWaiting, Unstored
+from banksman.contracts.calls import Delta, FileEntry, ModelWaiting, live_output
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import Commit
@@ -181,8 +181,6 @@ REPLAY_BUDGET_S = 30.0
 WAITING_COMMITS = 1_000
 """Maximum live commits that wait for a slow reader. Further commits are read from the log later."""
 
-_UNSTORED: TypeAdapter[Delta | ModelWaiting] = TypeAdapter(Unstored)
-
 
 class LiveCommits:
     def __init__(self, conversation_id: str) -> None:
@@ -200,7 +198,7 @@ class LiveCommits:
     async def received_delta(self, message: Message) -> None:
         """Add a piece of an unfinished message, which is dropped if the reader is slow."""
         with contextlib.suppress(ValidationError, asyncio.QueueFull):
-            self._commits.put_nowait((live_frame(_UNSTORED.validate_json(message.data)),))
+            self._commits.put_nowait((live_frame(live_output(message.data)),))
 
     def request_replay(self) -> None:
         self._replay_requested = True
@@ -223,13 +221,12 @@ class LiveCommits:
 
 
 def live_frame(live: Delta | ModelWaiting) -> LiveFrame:
-    return LiveFrame(
-        type="model.waiting" if isinstance(live, ModelWaiting) else f"{live.kind}.delta",
-        ts=datetime.now(UTC),
-        conversation_id=live.conversation_id,
-        run_id=live.run_id,
-        data=live.model_dump(mode="json", exclude={"conversation_id", "run_id", "kind"}),
-    )
+    if isinstance(live, ModelWaiting):
+        kind, data = "model.waiting", live.pause.model_dump()
+    else:
+        kind, data = f"{live.kind}.delta", live.model_dump(include={"message_id", "offset", "text"})
+    ids = {"conversation_id": live.conversation_id, "run_id": live.run_id}
+    return LiveFrame(type=kind, ts=datetime.now(UTC), data=data, **ids)
 
 
 async def follow(

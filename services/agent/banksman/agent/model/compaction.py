@@ -10,9 +10,10 @@ from typing import assert_never
 from banksman.agent.model.context import BYTES_PER_TOKEN, CompactionCut, Size, context_tokens, cut, size_of
 from banksman.agent.model.request import complete_with_fallback, unless_cancelled
 from banksman.agent.protocols.base import ModelRequest, flatten, prose_call, result_text
-from banksman.agent.providers.base import DeltaKind, Pause
+from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BanksmanError, ContextOverflow, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
@@ -172,7 +173,7 @@ class _NoDeltas:
     async def restart(self) -> None:
         pass
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         pass
 
 

@@ -13,13 +13,13 @@ from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
 from banksman.agent.protocols.base import DeltaFilter, ModelReply, ModelRequest, Protocol
-from banksman.agent.providers.base import DeltaKind, DeltaSink, Pause
+from banksman.agent.providers.base import DeltaKind, DeltaSink
 from banksman.agent.providers.catalog import Providers
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta, ModelWaiting
+from banksman.contracts.calls import Delta, ModelPause, ModelWaiting
 from banksman.contracts.errors import ProviderFailed, Refused, Unavailable
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
@@ -188,17 +188,13 @@ class Deltas:
         self._streamed = []
         self._waiting = ""
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         """Publish that the request is sent again after a pause."""
         notice = ModelWaiting(
             conversation_id=self._empty.conversation_id,
             run_id=self._empty.run_id,
             message_id=self.message_id,
-            model=pause.model,
-            reason=pause.reason,
-            error=pause.error,
-            attempt=pause.attempt,
-            next_attempt_s=round(pause.left_s, 1),
+            pause=pause,
         )
         with contextlib.suppress(Unavailable):
             await self._bus.replies.send(self._subject, notice.model_dump_json().encode(), "")

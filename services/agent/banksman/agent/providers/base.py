@@ -14,7 +14,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -28,7 +28,7 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
 from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
-from banksman.contracts.calls import WaitReason
+from banksman.contracts.calls import ModelPause, WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
 from banksman.contracts.model_options import ModelOptions
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
@@ -39,21 +39,6 @@ DeltaKind = Literal["message", "reasoning"]
 message    text of the reply, including calls as text; a `DeltaFilter` selects the text to publish
 reasoning  the model's reasoning, if the vendor returns it
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """The time before a request is sent again."""
-
-    model: str
-    """`provider:model`."""
-    reason: WaitReason
-    error: str
-    """What the vendor returned, without secrets."""
-    attempt: int
-    """Number of the failed attempt, from 1."""
-    left_s: float
-    """Seconds until the next attempt."""
 
 
 class DeltaSink(Protocol):
@@ -67,7 +52,7 @@ class DeltaSink(Protocol):
         """Discard all pieces: the request is sent again and the reply starts from its beginning."""
         ...
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         """Learn that the request is sent again after a pause; repeated every `NOTICE_S` seconds of it."""
         ...
 
@@ -272,8 +257,13 @@ class RetryingProvider(ABC, Generic[C]):
                         exhausted = failed >= self.settings.max_attempts
                         if exhausted or asyncio.get_running_loop().time() + delay_s >= until:
                             raise self._gave_up(fault, number) from fault
-                        model = f"{self.name}:{request.model}"
-                        pause = Pause(model, fault.reason, fault.message, number, delay_s)
+                        pause = ModelPause(
+                            model=f"{self.name}:{request.model}",
+                            reason=fault.reason,
+                            error=fault.message,
+                            attempt=number,
+                            next_attempt_s=delay_s,
+                        )
                         self._log_pause(pause, fault.status)
                     await _rest(pause, deltas)
                     await deltas.restart()
@@ -301,9 +291,9 @@ class RetryingProvider(ABC, Generic[C]):
         text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"
         return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
 
-    def _log_pause(self, pause: Pause, status: int | None) -> None:
+    def _log_pause(self, pause: ModelPause, status: int | None) -> None:
         facts = {"provider": self.name, "attempt": pause.attempt, "status": status}
-        extra = {**facts, "delay_s": round(pause.left_s, 3)}
+        extra = {**facts, "delay_s": round(pause.next_attempt_s, 3)}
         logger.warning("repeating the model request: %s", pause.error, extra=extra)
 
     @cached_property
@@ -361,11 +351,11 @@ def _delay_s(fault: TransientFault, number: int, first_delay_s: float) -> float:
     return max(own_s, (fault.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
 
 
-async def _rest(pause: Pause, deltas: DeltaSink) -> None:
+async def _rest(pause: ModelPause, deltas: DeltaSink) -> None:
     loop = asyncio.get_running_loop()
-    until = loop.time() + pause.left_s
+    until = loop.time() + pause.next_attempt_s
     while (left_s := until - loop.time()) > 0:
-        await deltas.waiting(replace(pause, left_s=left_s))
+        await deltas.waiting(pause.model_copy(update={"next_attempt_s": round(left_s, 3)}))
         await asyncio.sleep(min(left_s, NOTICE_S))
 
 

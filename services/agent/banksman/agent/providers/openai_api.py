@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -29,6 +28,7 @@ from banksman.agent.providers.streams import (
 )
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.model_servers import ProviderEntry
+from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
@@ -49,7 +49,7 @@ class OpenAIApi:
         self._connect_s = settings.connect_timeout_s
         self._url = entry.base_url.rstrip("/")
         # The proxy is looked up once: aiohttp would do so in a thread for each request.
-        self._proxy = _proxy(self._url)
+        self._proxy = proxy_for(self._url)
         self._headers = {
             "Accept": "application/json",
             "Accept-Encoding": IDENTITY,
@@ -107,7 +107,7 @@ class OpenAIApi:
         return aiohttp.ClientSession(
             headers=self._headers,
             # An open stream occupies its connection: with a limit, requests would wait for others.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
@@ -142,15 +142,6 @@ class OpenAIApi:
         if as_text(fields.get("type")) in _LASTING_TYPES or as_text(status) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message))
         return TransientFault(message)
-
-
-def _proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL."""
-    parts = urlsplit(url)
-    proxies = getproxies()
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def _text_of(error: dict[str, Any]) -> str:

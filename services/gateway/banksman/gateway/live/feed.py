@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
 from prometheus_client import Counter
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from banksman.bus.connection import Bus, BusSubscription
@@ -24,7 +25,7 @@ from banksman.bus.secrets import is_of_holder
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, Delta, ModelWaiting, Unstored
+from banksman.contracts.calls import CallProgress, Delta, ModelWaiting, live_output
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
@@ -44,8 +45,6 @@ EARLY_OUTPUT = 4_096
 
 
 LiveOutput = Delta | ModelWaiting | CallProgress
-_UNSTORED: TypeAdapter[Delta | ModelWaiting] = TypeAdapter(Unstored)
-_PROGRESS = TypeAdapter(CallProgress)
 
 ENDED_CALLS = 256
 """The last calls that have ended: their holders may no longer publish output."""
@@ -206,7 +205,7 @@ class ConversationFeed:
 
     def _show_waiting(self, notice: ModelWaiting) -> None:
         if notice.message_id != self._completed_message and is_shown("model.waiting", self._detail):
-            data = notice.model_dump(mode="json", exclude={"conversation_id", "run_id", "kind"})
+            data = notice.pause.model_dump()
             self._sink.put(to_json(self._live_frame("model.waiting", notice.run_id, data)).decode())
 
     def _show_progress(self, progress: CallProgress) -> None:
@@ -280,27 +279,27 @@ class LiveChannel:
     async def update(self) -> None:
         """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
         async with self._turn:
-            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), _UNSTORED)
+            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), live_output)
             wanted = any(feed.shows_progress for feed in self.feeds)
-            await self._subscribe(wanted, subjects.tool_progress(*self.key), _PROGRESS)
+            await self._subscribe(wanted, subjects.tool_progress(*self.key), CallProgress.model_validate_json)
 
-    async def _subscribe(self, wanted: bool, subject: str, kind: TypeAdapter[Any]) -> None:
+    async def _subscribe(self, wanted: bool, subject: str, decoded: Callable[[bytes], LiveOutput]) -> None:
         if wanted and subject not in self._open:
             # Without a task: the commit that completes a message is delivered on arrival, and would overtake
             # deltas that wait for theirs.
-            self._open[subject] = await self.bus.listen(subject, partial(self._receive, kind))
+            self._open[subject] = await self.bus.listen(subject, partial(self._receive, decoded))
         elif not wanted and subject in self._open:
             await self._open.pop(subject).unsubscribe()
 
-    def _receive(self, kind: TypeAdapter[LiveOutput], message: Message) -> None:
+    def _receive(self, decoded: Callable[[bytes], LiveOutput], message: Message) -> None:
         with contextlib.suppress(ValidationError):
-            live = kind.validate_json(message.data)
+            live = decoded(message.data)
             # Any runner's key may publish to this subject.
             if isinstance(live, CallProgress) and not self._is_genuine(live):
                 _FOREIGN.inc()
                 return
             for feed in tuple(self.feeds):
-                if kind is not _PROGRESS or feed.shows_progress:
+                if feed.shows_progress or not isinstance(live, CallProgress):
                     feed.take(live)
 
     def _is_genuine(self, progress: CallProgress) -> bool:

@@ -88,8 +88,8 @@ async def opened(
     server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
 ) -> AsyncGenerator[Streams]:
     transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
-    # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
-    # small compressed body may inflate to a large one.
+    # `trust_env=False` ignores credentials of the environment; `Egress` uses its proxies. Compression is
+    # refused, because a small compressed body may inflate to a large one.
     headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
     try:
         address = str(parse_url(server.url))

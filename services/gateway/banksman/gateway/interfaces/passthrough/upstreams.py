@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import re
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -19,6 +20,7 @@ from banksman.contracts.errors import CallerMistake, Unavailable
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
 from banksman.runtime.background import Background, BackgroundTask
+from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
@@ -125,7 +127,7 @@ class Upstreams:
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
             # An open stream occupies its connection: with a limit, requests would wait for other clients.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
         )
         self.lists.start(self._session)
         return self
@@ -180,7 +182,9 @@ class Upstreams:
         try:
             # No redirects: one would send the upstream's key and the body to another host.
             data = io.BytesIO(body) if len(body) > WHOLE_BODY_BYTES else body
-            response = await self._session.post(url, data=data, headers=headers, allow_redirects=False)
+            response = await self._session.post(
+                url, data=data, headers=headers, proxy=proxy_for(str(url)), allow_redirects=False
+            )
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unavailable(upstream, error) from error
         except asyncio.CancelledError:
@@ -350,7 +354,8 @@ class ModelLists:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 # No redirects: one would send the upstream's key to another host.
-                request = session.get(upstream.url("/models"), headers=headers, allow_redirects=False)
+                url = upstream.url("/models")
+                request = session.get(url, headers=headers, proxy=proxy_for(url), allow_redirects=False)
                 async with request as response:
                     response.raise_for_status()
                     listed = json.loads(await response.read())

@@ -380,16 +380,15 @@ export type ModelOptions = {
 };
 
 /** A model request failed and is sent again after a pause. Any later frame of the run ends the wait. */
-export type ModelWaitingData = {
-  /** The message that the request would write. */
-  message_id: string;
+export type ModelPause = {
+  /** `provider:model`. */
   model: string;
   reason: "overloaded" | "rate_limited" | "unreachable" | "failed";
-  /** What the vendor returned. */
+  /** What the vendor returned, without secrets. */
   error: string;
   /** Number of the failed attempt, from 1. */
   attempt: number;
-  /** Seconds until the next attempt, from the time of this frame. */
+  /** Seconds until the next attempt, from the time of this message. */
   next_attempt_s: number;
 };
 
@@ -1125,7 +1124,7 @@ export type EventFrame =
     conversation_id: string;
     run_id: string;
     ts: string;
-    data: ModelWaitingData;
+    data: ModelPause;
   }
   | {
     type: "tool_call.started";
