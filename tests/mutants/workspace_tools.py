@@ -21,7 +21,7 @@ MUTANTS = (
         "R63",
         "a runner has no web_fetch",
         "services/tool-runner/banksman/tool_runner/lifecycle.py",
-        "            WebFetchTool(egress, limits),\n",
+        "            WebFetchTool(egress, limits, converter),\n",
         "",
         BEHAVIOUR + "test_toolbox.py::test_the_tools_are_described_for_a_model",
     ),

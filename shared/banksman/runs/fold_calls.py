@@ -55,8 +55,7 @@ def _decided(call: OpenCall, resolved: ApprovalResolved, *, behind: bool) -> Ope
     if decision.arguments is None:
         return replace(call, gate="approved")
     edited = call.call.model_copy(update={"arguments": decision.arguments})
-    # Some clients send the arguments back unchanged.
-    return replace(call, gate="approved", call=edited, edited=edited.digest != call.call.digest)
+    return replace(call, gate="approved", call=edited, edited=True)
 
 
 def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:
