@@ -118,3 +118,17 @@ async def test_a_fallback_model_is_named_and_its_cost_counted(
     said = [event["data"]["model"] for event in client.events(conversation, "message.completed")]
     assert said == [f"anthropic:scripted/{PRICED}"] * 2
     assert len(model.requests("first")) == 2
+
+
+async def test_a_run_waits_for_an_overloaded_model_and_shows_it(client: Client, model: ScriptedModel) -> None:
+    busy = HttpError(status=529, message="Overloaded.", times=2)
+    model.play("busy", [ScriptedReply(text="Here I am.", fault=busy)])
+    conversation = await client.create("anthropic:scripted/busy")
+
+    outcome = await client.run(conversation, "hello")
+
+    waits = [frame["data"] for frame in client.frames if frame["type"] == "model.waiting"]
+    assert (outcome["status"], outcome["content"]) == ("completed", "Here I am.")
+    assert sorted({wait["attempt"] for wait in waits}) == [1, 2]
+    assert {(wait["model"], wait["reason"]) for wait in waits} == {("anthropic:scripted/busy", "overloaded")}
+    assert all(0 < wait["next_attempt_s"] <= 1 and "Overloaded." in wait["error"] for wait in waits)

@@ -75,7 +75,7 @@ class Agent:
                 system_prompt="Be brief.",
                 options=ModelOptions(),
                 tools=ToolSettings(enabled=True, max_iterations=50),
-                limits=Limits(context_tokens=CONTEXT_TOKENS, run_timeout_s=30, **limits),
+                limits=Limits(**{"context_tokens": CONTEXT_TOKENS, "run_timeout_s": 30, **limits}),
             ),
             user="ann",
         )
