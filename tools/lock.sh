@@ -20,7 +20,7 @@ lock() {
 
 # Every other file is constrained to the pins of dev, so the installed versions are the tested ones.
 lock dev "$@"
-for name in local gateway agent tool-runner workflows model-server nats; do
+for name in local gateway agent library tool-runner workflows model-server nats; do
     lock "$name" --constraint requirements/dev.txt
 done
 

@@ -14,12 +14,20 @@ ModelApi = Literal[
     "responses",
     "anthropic",
     "backboard",
+    "google",
+    "bedrock",
+    "mistral",
+    "cohere",
+    "huggingface",
 ]
 """
 chat       OpenAI's Chat Completions API, which most vendors and local servers offer
 responses  OpenAI's Responses API; `chat` changes to it for models that need it
 anthropic  Anthropic's Messages API
 backboard  Backboard's assistants and threads
+
+The others are the vendors' own APIs: Gemini, Bedrock's Converse, Mistral, Cohere and Hugging Face. Agents
+need the extra `library` for them.
 """
 
 ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.library import Library
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
@@ -59,5 +60,7 @@ class Providers:
                 from banksman.agent.providers.backboard import Backboard
 
                 return Backboard(provider, settings, entry)
+            case "google" | "bedrock" | "mistral" | "cohere" | "huggingface":
+                return Library(provider, settings, entry)
             case _:
                 assert_never(entry.api)

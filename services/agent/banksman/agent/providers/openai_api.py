@@ -121,7 +121,7 @@ class OpenAIApi:
         return chunk
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
-        error = _error_in(await _beginning(response.content))
+        error = error_in(await _beginning(response.content))
         message = f"{response.status} {response.reason or ''}".rstrip()
         if text := _text_of(error):
             message = f"{message}: {text}"
@@ -160,7 +160,7 @@ def _delay(error: dict[str, Any]) -> dict[str, str]:
     return {"retry-after": delay.removesuffix("s")} if delay else {}
 
 
-def _error_in(body: bytes) -> dict[str, Any]:
+def error_in(body: bytes) -> dict[str, Any]:
     """Return the error object of a refusal; without one, an object with the whole text as its message."""
     text = body.decode("utf-8", "replace").strip()
     try:
