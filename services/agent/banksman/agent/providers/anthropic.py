@@ -18,14 +18,7 @@ from banksman.agent.providers.base import (
     TransientFault,
     status_fault,
 )
-from banksman.agent.providers.collect import (
-    ReplyBuilder,
-    as_count,
-    as_object,
-    as_text,
-    as_tokens,
-    well_formed,
-)
+from banksman.agent.providers.collect import ReplyBuilder, as_tokens
 from banksman.agent.providers.streams import (
     IDENTITY,
     beginning,
@@ -34,6 +27,7 @@ from banksman.agent.providers.streams import (
     json_event,
     with_pieces,
 )
+from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason

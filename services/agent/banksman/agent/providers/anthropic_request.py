@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed, is_closed
-from banksman.agent.providers.collect import as_count, as_list, as_object
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -19,6 +18,7 @@ from banksman.agent.providers.exchanges import (
     sent_parts,
 )
 from banksman.agent.providers.profiles import Profile, with_profile
+from banksman.agent.providers.untyped import as_count, as_list, as_object
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolDefinition

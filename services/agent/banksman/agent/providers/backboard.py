@@ -30,7 +30,8 @@ from banksman.contracts.wire import JsonObject
 
 if TYPE_CHECKING:
     from banksman.agent.providers.backboard_api import BackboardApi
-from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens, well_formed
+from banksman.agent.providers.collect import ReplyBuilder, as_tokens
+from banksman.agent.providers.untyped import as_list, as_object, as_text, well_formed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 

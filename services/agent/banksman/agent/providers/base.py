@@ -27,6 +27,7 @@ from pydantic import ConfigDict, Field, field_validator
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
+from banksman.agent.providers.schemas import offered
 from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
 from banksman.contracts.calls import ModelPause, WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
@@ -207,17 +208,21 @@ class RetryingProvider(ABC, Generic[C]):
     ) -> ModelReply:
         """A request that is refused for one of its options is repeated without it, as are later ones.
 
-        One that is refused for the opaque state of earlier replies is repeated without that state.
+        Tools that the model's API refuses are left out, which a notice of the reply states. A request that is
+        refused for the opaque state of earlier replies is repeated without that state.
         """
         until = time.monotonic() + deadline_s
-        request = replace(request, messages=opened(request.messages, self.name, self.origin))
+        tools, notices = offered(request.tools, self.profile(request.model))
+        messages = opened(request.messages, self.name, self.origin)
+        request = replace(request, messages=messages, tools=tools)
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
             request = _without(request, self._refused.get(request.model, frozenset()))
             try:
                 reply = await self._with_retries(request, deltas, deadline_s, wait_until)
-                return replace(reply, provider_state=sealed(reply.provider_state, self.origin))
+                state = sealed(reply.provider_state, self.origin)
+                return replace(reply, provider_state=state, notices=(*notices, *reply.notices))
             except ProviderFailed as refusal:
                 facts = {"model": request.model}
                 if refuses_state(refusal, request.messages):

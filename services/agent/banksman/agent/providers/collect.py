@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from banksman.agent.protocols.base import MAX_NAME_CHARS, MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.exchanges import state_key
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.thoughts import Thoughts, without_unopened
+from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import MAX_TOKENS, Usage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -241,31 +242,6 @@ def _clean(state: JsonObject | None) -> JsonObject | None:
     written = json.dumps(state, ensure_ascii=False)
     clean = well_formed(written)
     return content_without_secrets(state if clean == written else json.loads(clean))
-
-
-def well_formed(text: str) -> str:
-    """Replace lone surrogates, which the JSON of a model can contain and UTF-8 cannot."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def as_object(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def as_list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def as_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def as_count(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def as_tokens(value: object) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,12 @@ from banksman.agent.providers.base import (
     RetryingProvider,
     TransientFault,
 )
-from banksman.agent.providers.collect import ReplyBuilder, as_list, as_object, as_text, as_tokens, merge_state
+from banksman.agent.providers.collect import ReplyBuilder, as_tokens, merge_state
 from banksman.agent.providers.openai_request import CALLS_FIELD, body
 from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.streams import END_FIELD
+from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
@@ -34,13 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "chat/completions"
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "tool_calls": "tool_calls",
-    "length": "length",
-    "content_filter": "content_filter",
-}
-
 # vLLM, DeepSeek and others stream reasoning in the first of these fields, Ollama in the second.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _DETAIL_BLOCK = ("type", "index", "format")
@@ -75,7 +69,9 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
             return await self._respond(request, profile, deltas)
         try:
             sent = body(request, self.name, profile)
-            return await self._stream(CHAT_PATH, sent, model, OpenAIReplyReader(deltas))
+            return await self._stream(
+                CHAT_PATH, sent, model, OpenAIReplyReader(deltas, profile.finish_reasons)
+            )
         except ProviderFailed as refusal:
             if refusal.status not in (400, 404) or "/responses" not in refusal.message:
                 raise
@@ -110,8 +106,9 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
 class OpenAIReplyReader:
     """Reads the chunks of one streamed reply. Compatible servers may omit any field or set it to null."""
 
-    def __init__(self, deltas: DeltaSink) -> None:
+    def __init__(self, deltas: DeltaSink, reasons: Mapping[str, FinishReason]) -> None:
         self._builder = ReplyBuilder(deltas)
+        self._reasons = reasons
         self._finish_reason = ""
         self._ended = False
         """True after the event that ends a stream."""
@@ -142,9 +139,10 @@ class OpenAIReplyReader:
             reason = "tool_calls"
         if not reason and not self.full:
             raise TransientFault("the stream ended without a finish reason")
-        return self._builder.reply(
-            _FINISH_REASONS.get(reason, "unknown"), reason, _usage(self._usage), self._state()
-        )
+        known = self._reasons.get(reason.partition(":")[0].strip().lower(), "unknown")
+        if known == "stop" and self._builder.has_complete_calls:
+            known = "tool_calls"
+        return self._builder.reply(known, reason, _usage(self._usage), self._state())
 
     def _state(self) -> JsonObject:
         """Return the fields to send back with the message, and those of its calls under `CALLS_FIELD`."""

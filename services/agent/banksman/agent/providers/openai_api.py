@@ -16,7 +16,6 @@ from typing import Any
 import aiohttp
 
 from banksman.agent.providers.base import ProviderSettings, TransientFault, shown_reason, status_fault
-from banksman.agent.providers.collect import as_list, as_object, as_text
 from banksman.agent.providers.responses import ENDS, FAILED
 from banksman.agent.providers.streams import (
     END_FIELD,
@@ -26,6 +25,7 @@ from banksman.agent.providers.streams import (
     events_in,
     json_event,
 )
+from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.outgoing import proxy_for

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import is_closed
-from banksman.agent.providers.collect import as_object
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -19,6 +18,7 @@ from banksman.agent.providers.exchanges import (
     sent_parts,
 )
 from banksman.agent.providers.profiles import Profile, with_profile
+from banksman.agent.providers.untyped import as_object
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
@@ -94,10 +94,9 @@ def messages(request: ModelRequest, provider: str, profile: Profile) -> list[Cha
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
-    }
+    parameters: dict[str, Any] = {"parameters": {**tool.input_schema}} if tool.input_schema else {}
+    function = {"name": tool.name, "description": tool.description, **parameters}
+    return {"type": "function", "function": cast("Any", function)}
 
 
 def _content(message: UserMessage) -> str | list[ChatCompletionContentPartParam]:

@@ -17,10 +17,12 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_validator
+from pydantic.dataclasses import dataclass
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.exchanges import CALL_ID
+from banksman.contracts.events import FinishReason
 from banksman.contracts.validation_errors import expected
 
 
@@ -33,6 +35,28 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
 """A regular expression that ignores case."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class SchemaRules:
+    """What an API accepts in the schema of a tool's parameters. Its top level is always a plain object."""
+
+    keywords: frozenset[str] | None = None
+    """The accepted keywords besides `type`; None accepts all."""
+    formats: frozenset[str] | None = None
+    """The accepted values of `format`; None accepts all."""
+    references: bool = False
+    """Whether `$ref` is understood. Otherwise each reference is replaced by its target, and one that leads
+    back to a schema around it by a schema for any value."""
+    one_type: bool = False
+    """Whether each schema has exactly one type or `anyOf`, null is stated by `nullable`, and only texts are
+    enumerated."""
+    empty_objects: bool = True
+    """Whether an object without properties is accepted; otherwise it becomes a text with JSON."""
+    anchored_patterns: bool = True
+    """Whether a `pattern` must begin with `^` and end with `$`, as for llama.cpp; others are left out."""
+    property_name: Pattern = re.compile(".{1,512}", re.DOTALL)
+    """Pattern of the names of properties. A tool with another name is left out."""
 
 
 class Profile(BaseModel):
@@ -67,6 +91,15 @@ class Profile(BaseModel):
     """The API of an address with both. A model that the Chat Completions API refuses moves by itself."""
     encrypted_reasoning: bool = True
     """Whether a request to the Responses API may ask for encrypted reasoning."""
+    tool_name: Pattern = re.compile("[a-zA-Z0-9_-]{1,64}")
+    """Pattern of the names of tools. A tool with another name is left out."""
+    max_tools: int = 128
+    """Maximum tools of a request; further ones are left out."""
+    max_description_chars: int | None = None
+    """Maximum characters of a tool's description; longer ones are cut."""
+    tool_schema: SchemaRules = SchemaRules()
+    finish_reasons: dict[str, FinishReason] = {}
+    """The meaning of the vendor's finish reasons, in lower case and up to a colon."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
@@ -161,7 +194,8 @@ def profile_of(base_url: str, model: str, vendor: str | None = None, file: Path 
     fields: dict[str, Any] = {}
     for entry in (entry for one in files for entry in one.entries):
         if entry.matches(named, address, model.lower()):
-            fields |= entry.profile
+            for name, value in entry.profile.items():
+                fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
     return Profile.model_validate(fields)
 
 

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, TransientFault
-from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text, as_tokens
+from banksman.agent.providers.collect import ReplyBuilder, as_tokens
 from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
@@ -25,6 +25,7 @@ from banksman.agent.providers.exchanges import (
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, reply_format
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
+from banksman.agent.providers.untyped import as_count, as_list, as_object, as_text
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import AssistantMessage, Message, Usage, UserMessage
 from banksman.contracts.wire import JsonObject, JsonValue
