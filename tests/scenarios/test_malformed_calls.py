@@ -58,7 +58,7 @@ async def test_a_persistently_malformed_call_ends_the_run_after_three_attempts(
 
 NATIVE_WRONG = {
     "text": "path: none",
-    "encoded twice": json.dumps(json.dumps({"path": "none"})),
+    "text encoded as JSON": json.dumps("path: none"),
     "a list": '[{"path": "none"}]',
     "no end": '{"path": "no',
     "no number": '{"path": NaN}',

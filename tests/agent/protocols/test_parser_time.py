@@ -5,7 +5,7 @@ import time
 import pytest
 
 from banksman.agent.protocols import protocol_for
-from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply
+from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.contracts.tools import ToolDefinition
 
 TOOL = ToolDefinition(name="bash", description="Runs a command.")
@@ -82,6 +82,23 @@ def raw_work(block: str, chars: int, ends: bool) -> float:
         shown = protocol.delta_filter()
         for at in range(0, len(text), 64):
             shown.feed(text[at : at + 64])
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize("block", ["{}", '{"a":1}', '"', "```", '\\\\"', '{"a":', "[", "\n", '"{}"'])
+def test_hostile_arguments_are_repaired_in_linear_time(block: str) -> None:
+    """Up to the limit of values, no string of the text is searched, so a short text costs next to nothing."""
+    big, small = (arguments_work(block, chars) for chars in (MAX_REPLY_CHARS, MAX_REPLY_CHARS // 4))
+    assert big < 10 * max(small, 5 * SHORTEST_S)
+
+
+def arguments_work(block: str, chars: int) -> float:
+    call = RawCall("a", "bash", (block * chars)[:chars])
+    protocol, times = protocol_for("native"), list[float]()
+    for _ in range(3):
+        began = time.thread_time()
+        protocol.read(ModelReply(text=None, calls=(call,)), tools=(TOOL,))
         times.append(time.thread_time() - began)
     return min(times)
 

@@ -203,6 +203,15 @@ def test_a_fence_in_the_arguments_of_a_call_does_not_hide_the_next_call() -> Non
     assert [call.arguments for call in reading.calls] == [{"command": "```\nls"}, LS]
 
 
+def test_values_of_a_format_without_types_have_the_types_of_the_schema() -> None:
+    lines = "<parameter=lines>\n30\n</parameter>\n"
+
+    reading = read(f"<function=bash>\n{lines}<parameter=terminate>true</parameter></function>")
+
+    assert isinstance(reading, RequestedCalls)
+    assert (reading.calls[0].arguments, reading.calls[0].terminate) == ({"lines": 30}, True)
+
+
 def test_duplicate_keys_are_refused() -> None:
     with capture_logs():
         reading = read(

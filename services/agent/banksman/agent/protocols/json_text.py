@@ -34,6 +34,7 @@ from banksman.agent.protocols.base import (
     flatten,
 )
 from banksman.agent.protocols.objects import QUOTED_KEY, Broken, CallFilter, Closed, attempts, next_object
+from banksman.agent.protocols.repairs import repaired
 from banksman.agent.protocols.structured import instructed
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolCall, ToolDefinition
@@ -77,7 +78,8 @@ class JsonText:
         if reply.finish_reason == "content_filter":
             return final_reply(replace(reply, text=None))
         call, start, end = found
-        return RequestedCalls(_prose(text, start, end), (call,))
+        call, notices = repaired(call, {tool.name: tool for tool in tools})
+        return RequestedCalls(_prose(text, start, end), (call,), notices)
 
     def delta_filter(self) -> DeltaFilter:
         return CallFilter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -26,10 +26,11 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.protocols.json_text import written_call
 from banksman.agent.protocols.raw_calls import RawCallFilter, raw_calls
+from banksman.agent.protocols.repairs import read_arguments, repaired
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import ModelNotice
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, strict_json
+from banksman.contracts.wire import JsonObject
 from banksman.prompting.templates import TERMINATE_KEY, TERMINATE_SCHEMA
 
 _WRITTEN_AS_TEXT = ModelNotice(
@@ -66,7 +67,10 @@ class Native:
         if not written and tools and text and len(text) <= MAX_REPLY_CHARS:
             text, written = raw_calls(text, {tool.name for tool in tools})
             notices = (_WRITTEN_AS_TEXT,) if written else ()
-        calls = tuple(_read_call(call) for call in written)
+        known = {tool.name: _with_terminate(tool) if notices else tool for tool in tools}
+        read = [_read_call(call, known) for call in written]
+        calls = tuple(call for call, _ in read)
+        repairs = (notice for _, own in read for notice in own)
         if reply.finish_reason in ("content_filter", "unknown"):
             calls = tuple(call for call in calls if call.name and call.arguments is not None)
         if not calls:
@@ -75,7 +79,9 @@ class Native:
             log_unexpected(reply)
         extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         own = tuple(_without_terminate(call, extended) for call in calls)
-        return RequestedCalls(truncated_text(text.strip() if notices else text) or None, own, notices)
+        return RequestedCalls(
+            truncated_text(text.strip() if notices else text) or None, own, (*notices, *repairs)
+        )
 
     def delta_filter(self) -> DeltaFilter:
         return RawCallFilter()
@@ -110,21 +116,22 @@ def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> Request
     return replace(call, arguments=own, terminate=terminate)
 
 
-def _read_call(raw: RawCall) -> RequestedCall:
-    name = raw.name[:MAX_NAME_CHARS]
+def _read_call(
+    raw: RawCall, tools: Mapping[str, ToolDefinition]
+) -> tuple[RequestedCall, tuple[ModelNotice, ...]]:
+    """Return the call that a model wrote, and what was repaired in it."""
+    call, repair = RequestedCall(raw.name[:MAX_NAME_CHARS], None, None, raw.provider_call_id), None
     try:
-        arguments = _arguments(raw.arguments)
+        arguments, repair = _arguments(raw.arguments)
+        call = replace(call, arguments=arguments)
     except BadInput as error:
-        _log.warning("malformed tool arguments", tool=name, error=error.expected)
+        _log.warning("malformed tool arguments", tool=call.name, error=error.expected)
         problem = f"The arguments must be {error.expected}. Call the tool again with one JSON object."
-        return RequestedCall(name, None, problem, raw.provider_call_id)
-    return RequestedCall(name, arguments, None, raw.provider_call_id)
+        call = replace(call, arguments_error=problem)
+    return repaired(call, tools, repair)
 
 
-def _arguments(written: str | JsonObject) -> JsonObject:
+def _arguments(written: str | JsonObject) -> tuple[JsonObject, str | None]:
     """Return the arguments as an object. Vendors send an empty text for a tool without parameters."""
     text = written if isinstance(written, str) else json.dumps(written)
-    value = strict_json(text, what="arguments") if text.strip() else {}
-    if not isinstance(value, dict):
-        raise BadInput("arguments", text[:120], "one JSON object")
-    return value
+    return read_arguments(text) if text.strip() else ({}, None)

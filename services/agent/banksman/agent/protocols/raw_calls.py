@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from banksman.agent.protocols.base import MAX_NAME_CHARS, RawCall
+from banksman.agent.protocols.repairs import LENIENT
 from banksman.contracts.wire import JsonObject
 
 MAX_RAW_CALLS = 1_600
@@ -236,20 +237,9 @@ def _broken_call(region: str, tools: Collection[str]) -> tuple[RawCall, ...]:
     return (RawCall(None, named[1], region[opening:]),)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("duplicate key")
-    return fields
-
-
-# Control characters in strings are accepted: models write line ends unescaped.
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_unique)
-
-
 def _json_at(text: str, start: int) -> tuple[object, int] | None:
     try:
-        return _DECODER.raw_decode(text, start)
+        return LENIENT.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
 
