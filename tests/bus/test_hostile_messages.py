@@ -33,7 +33,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.usage import CommitUsage
 from banksman.contracts.wire import Stored
 from banksman.deployment.streams import provision_consumer
-from banksman.deployment.topology import MAX_LEASE_BYTES, app_topology, run_topology, workflow_consumer
+from banksman.deployment.topology import app_topology, run_topology, workflow_consumer
 from banksman.library_internals.nats_client import parse_headers
 from banksman.log_integrity.check import check_logs
 from tests.bus.builders import commit, finished, make_approval_request, started
@@ -248,9 +248,9 @@ async def test_an_entry_without_expiry_on_the_server_expires_in_a_view(
 
 
 async def test_a_lease_has_a_limited_size(bus: Bus) -> None:
-    key = kv_subject(names.RUNNERS, "hostile.large")
+    key, most = kv_subject(names.RUNNERS, "hostile.large"), 4 * 1024
     with pytest.raises(MessageTooLarge):
-        await durable(bus, key, b" " * (MAX_LEASE_BYTES + 1), msg_id=new_id("x"))
+        await durable(bus, key, b" " * (most + 1), msg_id=new_id("x"))
 
 
 async def test_a_log_is_read_beside_hostile_logs(bus: Bus) -> None:

@@ -37,6 +37,11 @@ class Subject:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_form", re.sub(r"\{\w+\}", "%s", self.pattern))
 
+    @property
+    def of_all(self) -> str:
+        """The filter for all subjects of the pattern."""
+        return re.sub(r"\{\w+\}", ANY, self.pattern)
+
     def __call__(self, *tokens: str) -> str:
         """Return the subject; raise `BadInput` unless each token is valid or `ANY`."""
         return self._form % tuple(map(_checked, tokens))
@@ -147,6 +152,12 @@ The broker's import adds the tenant, so the sender cannot forge it.
 """
 workflow_api: One = Subject("workflows.{action}")
 """Requests to the workflows service: list, categories, get, and start, which only checks."""
+
+
+def named(name: str) -> str:
+    """Return the filter for all subjects of a pattern in this module; a subject with a dot is unchanged."""
+    pattern: Subject | None = None if "." in name else globals()[name]
+    return name if pattern is None else pattern.of_all
 
 
 def stored(subject: str) -> str:

@@ -13,8 +13,6 @@ SECOND_NS = 1_000_000_000
 MAX_MESSAGE_BYTES = 1024 * 1024 - 16 * 1024
 """Maximum bytes of a stored message with its headers. It stays below `max_payload`, so that the message fits
 into a dead letter, which adds headers."""
-MAX_WORK_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
-"""Maximum bytes of a message that becomes part of a commit, which adds the fields of the log."""
 DUPLICATE_WINDOW_S = 600
 ACK_WAIT_S = 3
 MAX_ACK_PENDING = 10_000

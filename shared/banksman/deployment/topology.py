@@ -1,9 +1,12 @@
-"""All streams, consumers, buckets and object stores of both accounts."""
+"""All streams, consumers, buckets and object stores of both accounts, from `topology.toml`."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from banksman.bus import names
 from banksman.bus.settings import Replicas
@@ -13,7 +16,6 @@ from banksman.contracts.subjects import ANY
 from banksman.deployment.declarations import (
     DUPLICATE_WINDOW_S,
     MAX_MESSAGE_BYTES,
-    MAX_WORK_BYTES,
     ConsumerConfig,
     StorageBudget,
     StreamConfig,
@@ -32,20 +34,8 @@ __all__ = [
     "workflow_consumer",
 ]
 
-DAY_S = 86_400
-MAX_KEY_BYTES = 4 * 1024
-"""Maximum bytes of a stored API key, which contains the digest of the key and not the key."""
-MAX_DELIVERY_BYTES = 4 * 1024
-"""Maximum bytes of the state of a webhook's delivery."""
-MAX_SCHEDULE_BYTES = 128 * 1024
-"""Maximum bytes of a schedule with its request and its last runs."""
-MAX_ENTRY_BYTES = 16 * 1024
-"""Maximum bytes of an entry of the audit trail."""
-ENTRIES_PER_ACTION = 2_000
-"""Maximum number of entries per tenant and action; a further entry removes the oldest one."""
-AUDIT_DAYS = 400
-MAX_LEASE_BYTES = 4 * 1024
-"""Maximum bytes of the lease of a runner or of a process of a tool server."""
+Fields = dict[str, Any]
+_TABLES: dict[str, dict[str, Fields]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +50,53 @@ class Topology:
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
-    streams = (*_logs(budget), *_work(budget), *_slots(budget), *_buckets(budget, replicas))
-    # Snapshots first: in a store of an earlier version, they give their room to the archive.
-    snapshots = object_store(names.SNAPSHOTS, budget.share(40))
-    archive = object_store(names.ARCHIVE, budget.share(60))
-    return _topology("APP", (*streams, snapshots, archive), _consumers(), replicas)
+    streams = [_stream(budget, name, **fields) for name, fields in _TABLES["streams"].items()]
+    for name, fields in _TABLES["buckets"].items():
+        expiry: Fields = {"ttl_s": LEASE_TTL_S[replicas]} if name == names.RUNNERS else {}
+        streams.append(_bucket(budget, name, **fields, **expiry))
+    consumers = [
+        ConsumerConfig(stream=stream, durable=durable, filter=subjects.named(name), replicas=replicas)
+        for stream, durables in _TABLES["consumers"].items()
+        for durable, name in durables.items()
+    ]
+    return _topology("APP", [*streams, *_stores(budget, "APP")], consumers, replicas)
 
 
 def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account RUN: 15 % of the budget, for whole outputs and workspaces."""
-    # With a rollup, a runner that may store one object could remove the objects of all runners.
-    outputs = object_store(names.OUTPUTS, budget.share(50), max_age_s=30 * DAY_S, rollup=False)
-    workspaces = object_store(names.WORKSPACES, budget.share(100), rollup=False)
-    return _topology("RUN", (outputs, workspaces), (), replicas)
+    return _topology("RUN", _stores(budget, "RUN"), (), replicas)
 
 
 def _topology(
     account: str, streams: Iterable[StreamConfig], consumers: Iterable[ConsumerConfig], replicas: Replicas
 ) -> Topology:
     return Topology(
-        account,
-        tuple(replace(stream, replicas=replicas) for stream in streams),
-        tuple(replace(consumer, replicas=replicas) for consumer in consumers),
+        account, tuple(replace(stream, replicas=replicas) for stream in streams), tuple(consumers)
     )
+
+
+def _stream(budget: StorageBudget, name: str, **fields: Any) -> StreamConfig:
+    share: int | None = fields.pop("share", None)
+    fields["subjects"] = tuple(map(subjects.named, fields["subjects"]))
+    if "republish" in fields:
+        fields["republish"] = tuple(fields["republish"])
+    return StreamConfig(name=name, max_bytes=None if share is None else budget.share(share), **fields)
+
+
+def _bucket(
+    budget: StorageBudget, name: str, share: int, *, private: bool = False, **limits: int
+) -> StreamConfig:
+    """Return a bucket; with `private` its changes are not republished, because gateways receive them all."""
+    found = bucket(name, budget.share(share), **limits)
+    return replace(found, republish=None) if private else found
+
+
+def _stores(budget: StorageBudget, account: str) -> list[StreamConfig]:
+    return [_store(budget, name, **fields) for name, fields in _TABLES["stores"][account].items()]
+
+
+def _store(budget: StorageBudget, name: str, share: int, **options: Any) -> StreamConfig:
+    return object_store(name, budget.share(share), **options)
 
 
 def workflow_consumer(name: str, *, replicas: Replicas = 1) -> ConsumerConfig:
@@ -146,154 +160,4 @@ def object_store(
         max_age_s=max_age_s,
         direct=True,
         rollup=rollup,
-    )
-
-
-def _logs(budget: StorageBudget) -> tuple[StreamConfig, ...]:
-    return (
-        StreamConfig(
-            name=names.EVENTS,
-            subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(348),
-            direct=True,
-            republish=(subjects.all_of("conversation"), subjects.all_of("live")),
-        ),
-        StreamConfig(
-            name=names.DEAD,
-            subjects=(subjects.all_of("dead"),),
-            max_bytes=budget.share(24),
-            max_msg_size=None,
-            direct=True,
-        ),
-        StreamConfig(
-            name=names.ADVISORIES,
-            subjects=(
-                "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
-                "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
-            ),
-            max_bytes=budget.share(5),
-            max_age_s=30 * DAY_S,
-        ),
-        StreamConfig(
-            name=names.AUDIT,
-            subjects=(subjects.audit(ANY, ANY, ANY),),
-            max_bytes=budget.share(1),
-            max_age_s=AUDIT_DAYS * DAY_S,
-            max_msg_size=MAX_ENTRY_BYTES,
-            max_msgs_per_subject=ENTRIES_PER_ACTION,
-            # Discards old entries: a full trail must not keep administrators from revoking a key.
-            discard="old",
-            append_only=True,
-            direct=True,
-        ),
-    )
-
-
-def _work(budget: StorageBudget) -> tuple[StreamConfig, ...]:
-    return (
-        StreamConfig(
-            name=names.RUNS,
-            subjects=(subjects.run_work(ANY, ANY), subjects.run_signal(ANY, ANY)),
-            retention="workqueue",
-            max_bytes=budget.share(50),
-            max_msg_size=MAX_WORK_BYTES,
-        ),
-        StreamConfig(
-            name=names.WORKFLOWS,
-            subjects=(subjects.workflow_run(ANY, ANY, ANY),),
-            retention="workqueue",
-            max_bytes=budget.share(20),
-            max_msg_size=MAX_WORK_BYTES,
-        ),
-        StreamConfig(
-            name=names.WEBHOOK_QUEUE,
-            subjects=(subjects.webhook_delivery(ANY, ANY),),
-            retention="workqueue",
-            max_bytes=budget.share(4),
-        ),
-        # The server refuses schedules with `discard: new`, and with limits it drops them silently.
-        StreamConfig(
-            name=names.TIMERS,
-            subjects=(
-                subjects.timer_set(ANY, ANY, ANY),
-                subjects.timer_fired(ANY, ANY, ANY),
-                subjects.schedule_set(ANY, ANY),
-                subjects.schedule_due(ANY, ANY),
-            ),
-            retention="workqueue",
-            discard="old",
-            schedules=True,
-        ),
-    )
-
-
-def _slots(budget: StorageBudget) -> tuple[StreamConfig, ...]:
-    return (
-        StreamConfig(
-            name=names.APPROVALS,
-            subjects=(
-                subjects.approval_request(ANY, ANY),
-                subjects.approval_reply(ANY, ANY),
-                subjects.approval_note(ANY, ANY, ANY),
-            ),
-            max_bytes=budget.share(60),
-            write_once=True,
-            direct=True,
-        ),
-        StreamConfig(
-            name=names.RESULTS,
-            subjects=(subjects.tool_started(ANY, ANY), subjects.tool_result(ANY, ANY)),
-            max_bytes=budget.share(60),
-            max_age_s=30 * DAY_S,
-            write_once=True,
-            direct=True,
-            republish=(subjects.all_of("tool"), subjects.stored(subjects.all_of("tool"))),
-        ),
-    )
-
-
-def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
-    return (
-        bucket(names.TOOLS, budget.share(5)),
-        bucket(names.ASSISTANTS, budget.share(5)),
-        bucket(names.ASSISTANT_REVISIONS, budget.share(5)),
-        bucket(names.PROMPTS, budget.share(5)),
-        bucket(names.WORKFLOW_DEFINITIONS, budget.share(5)),
-        bucket(names.CONVERSATIONS, budget.share(40)),
-        bucket(names.OWNERS, budget.share(10)),
-        bucket(names.RUNNERS, budget.share(2), ttl_s=LEASE_TTL_S[replicas], max_value_bytes=MAX_LEASE_BYTES),
-        bucket(names.IDEMPOTENCY, budget.share(20), ttl_s=DAY_S),
-        bucket(names.USAGE, budget.share(2)),
-        bucket(names.HEADS, budget.share(15)),
-        bucket(names.DAMAGED, budget.share(1)),
-        bucket(names.KEYS, budget.share(2), max_value_bytes=MAX_KEY_BYTES),
-        bucket(names.WEBHOOKS, budget.share(1), max_value_bytes=MAX_KEY_BYTES),
-        bucket(names.DELIVERIES, budget.share(1), ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES),
-        bucket(names.POLICIES, budget.share(2)),
-        bucket(names.SCHEDULES, budget.share(2), max_value_bytes=MAX_SCHEDULE_BYTES),
-        # Not republished, because it contains secrets of tenants' servers.
-        replace(bucket(names.MCP, budget.share(2)), republish=None),
-        # Its values are encrypted.
-        bucket(names.TENANT_SECRETS, budget.share(2)),
-        # Not republished: gateways receive republished values, and only agents and workflows may read this
-        # one.
-        replace(bucket(names.SECRETS, budget.share(1)), republish=None),
-    )
-
-
-def _consumers() -> tuple[ConsumerConfig, ...]:
-    return (
-        ConsumerConfig(stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY)),
-        ConsumerConfig(stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY)),
-        ConsumerConfig(
-            stream=names.APPROVALS, durable=names.APPROVAL_REPLIES, filter=subjects.approval_reply(ANY, ANY)
-        ),
-        ConsumerConfig(
-            stream=names.TIMERS, durable=names.FIRED_TIMERS, filter=subjects.timer_fired(ANY, ANY, ANY)
-        ),
-        # Served by gateways, which start runs for users.
-        ConsumerConfig(stream=names.TIMERS, durable=names.SCHEDULES, filter=subjects.schedule_due(ANY, ANY)),
-        ConsumerConfig(
-            stream=names.WEBHOOK_QUEUE, durable=names.WEBHOOKS, filter=subjects.webhook_delivery(ANY, ANY)
-        ),
     )

@@ -1,24 +1,25 @@
-"""Users of NATS and their permissions, for all services in one place."""
+"""Users of NATS and their permissions, for all services in one place; of services in APP in `users.toml`."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from banksman.bus import names
 from banksman.bus.names import (
     RUNNER_STORES,
     api,
-    kv_stream,
     kv_subject,
     object_chunks,
     object_meta,
     object_stream,
-    runner_api,
 )
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
-from banksman.contracts.subjects import ANY, RUN_ACCOUNT, all_of
+from banksman.contracts.subjects import ANY, RUN_ACCOUNT
 
 APP: Final = "APP"
 RUN: Final = "RUN"
@@ -36,48 +37,13 @@ SYSTEM: Final = "system"
 EXAMPLE_SERVER: Final = "weather"
 """Id of the tool server of the mock weather tool, which the workflows service runs."""
 
-_BUCKETS = (
-    names.TOOLS,
-    names.ASSISTANTS,
-    names.PROMPTS,
-    names.WORKFLOW_DEFINITIONS,
-    names.CONVERSATIONS,
-    names.OWNERS,
-    names.RUNNERS,
-    names.IDEMPOTENCY,
-    names.USAGE,
-    names.HEADS,
-    names.DAMAGED,
-)
-_OF_GATEWAYS = (
-    names.ASSISTANT_REVISIONS,
-    names.KEYS,
-    names.WEBHOOKS,
-    names.DELIVERIES,
-    names.MCP,
-    names.TENANT_SECRETS,
-    names.POLICIES,
-    names.SCHEDULES,
-)
-"""Buckets that only gateways write, except that agents and workflows store renewed tokens in `mcp`."""
-_STREAMS = (
-    names.EVENTS,
-    names.RUNS,
-    names.APPROVALS,
-    names.RESULTS,
-    names.WORKFLOWS,
-    names.TIMERS,
-    names.DEAD,
-    names.ADVISORIES,
-)
 WORKFLOW_REGISTRY: Final = ("register", "withdraw", "progress")
 """Actions of the workflow registry that a tenant's process may request."""
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
 
 _EVERYTHING = (">",)
-_FOLLOWS_RUNS = (all_of("live"), all_of("stored"), subjects.cancel_hint(ANY, ANY), subjects.service_state())
-"""What agents and the workflows service may subscribe to, because both own runs."""
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 REMOVES_OBJECTS: Final = tuple(
     (verb, object_stream(store))
     for store in RUNNER_STORES
@@ -110,115 +76,31 @@ def inbox_prefix(user: str) -> str:
     return f"_INBOX_{user}"
 
 
-def gateway() -> User:
-    """Accepts requests, reads logs and stores decisions. It cannot append to a log or call a tool."""
+def _service(name: str, *common: str) -> User:
+    """Return the user of a service; `common` are the tables of what it may do like others."""
+    tables = [_TABLES[table] for table in (*common, name)]
     return User(
-        GATEWAY,
+        name,
         APP,
-        publish=(
-            subjects.run_work(ANY, ANY),
-            subjects.run_signal(ANY, ANY),
-            subjects.cancel_hint(ANY, ANY),
-            subjects.approval_reply(ANY, ANY),
-            subjects.approval_note(ANY, ANY, ANY),
-            subjects.workflow_run(ANY, ANY, ANY),
-            subjects.files(ANY, ANY, ANY),
-            # Offers the MCP tools that an administrator approved.
-            subjects.tenant_registry("tool", "offer", ANY),
-            subjects.api(ANY, "error"),
-            subjects.service_state(),
-            subjects.audit(ANY, ANY, ANY),
-            all_of("workflows"),
-            all_of("dead"),
-            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
-            *_writes(*_OF_GATEWAYS),
-            *_delivers_webhooks(),
-            subjects.schedule_set(ANY, ANY),
-            *_pulls(names.TIMERS, names.SCHEDULES),
-            # Each gateway adds the usage of passthrough; agents count the usage of runs under other keys.
-            kv_subject(names.USAGE, "passthrough.>"),
-            # An upload may precede the first call; then the gateway places the workspace.
-            *_writes(names.OWNERS),
-            *_inspects(),
-            # Operators list dead letters, and replay those that a gateway may publish.
-            *_reads(names.EVENTS, names.APPROVALS, names.RUNS, names.WORKFLOWS, names.DEAD, names.AUDIT),
-            *_reads(object_stream(names.ARCHIVE)),
-            api("STREAM.MSG.DELETE", names.DEAD),
-            *_reads(*map(kv_stream, (*_BUCKETS, *_OF_GATEWAYS))),
-        ),
-        subscribe=(
-            all_of("live"),
-            all_of("delta"),
-            subjects.tool_progress(ANY, ANY),
-            subjects.approval_request(ANY, ANY),
-            subjects.approval_reply(ANY, ANY),
-            subjects.approval_note(ANY, ANY, ANY),
-            all_of("stored"),
-            all_of("api"),
-            subjects.service_state(),
-        ),
+        publish=tuple(dict.fromkeys(subject for table in tables for subject in _published(table))),
+        subscribe=tuple(subjects.named(one) for table in tables for one in table["subscribe"]),
         responds=True,
-        responds_repeatedly=True,
+        responds_repeatedly=_TABLES[name].get("responds_repeatedly", False),
     )
 
 
-def agent() -> User:
-    """Drives runs and calls tools. As the janitor, it cleans up for owners that cannot."""
-    return User(
-        AGENT,
-        APP,
-        publish=(
-            *_drives_runs(),
-            *_writes(names.TOOLS, names.USAGE, names.HEADS),
-            # Agents end the lease of a runner whose connection is closed.
-            *_writes(names.RUNNERS),
-            *_pulls(names.RUNS, names.AGENTS, names.SIGNALS),
-            *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
-            *_pulls(names.TIMERS, names.FIRED_TIMERS),
-            # One agent follows all logs, and adds up the usage of each tenant over all agents for the others.
-            subjects.counted_usage(),
-            *(api("STREAM.PURGE", stream) for stream in _STREAMS),
-            api("STREAM.MSG.DELETE", names.DEAD),
-            api("STREAM.MSG.DELETE", names.APPROVALS),
-            *_stores_objects(names.ARCHIVE, ">"),
-            api("STREAM.PURGE", object_stream(names.ARCHIVE)),
-            *(runner_api(verb, stream) for verb, stream in REMOVES_OBJECTS),
-        ),
-        subscribe=(
-            *_FOLLOWS_RUNS,
-            subjects.registry("tool", ANY),
-            subjects.tenant_registry("tool", ANY, ANY),
-            subjects.workspace_report(ANY, ANY, ANY),
-            subjects.object_removal(ANY),
-            subjects.counted_usage(),
-            all_of("relay"),
-        ),
-        responds=True,
-    )
-
-
-def workflows() -> User:
-    """Owns the logs of workflow runs, starts runs and calls tools."""
-    return User(
-        WORKFLOWS,
-        APP,
-        publish=(
-            *_drives_runs(),
-            subjects.workflow_turn(ANY, ANY, ANY),
-            subjects.workflow_cancel(ANY, ANY, ANY),
-            *_writes(names.WORKFLOW_DEFINITIONS),
-            *_pulls(names.WORKFLOWS, ANY),
-            api("CONSUMER.DURABLE.CREATE", names.WORKFLOWS, ANY),
-            *(api("STREAM.PURGE", stream) for stream in (names.RESULTS, names.APPROVALS, names.TIMERS)),
-        ),
-        subscribe=(
-            *_FOLLOWS_RUNS,
-            all_of("workflows"),
-            subjects.registry("workflow", ANY),
-            subjects.tenant_registry("workflow", ANY, ANY),
-        ),
-        responds=True,
-    )
+def _published(table: dict[str, Any]) -> Iterator[str]:
+    yield from map(subjects.named, table["publish"])
+    yield from (kv_subject(bucket, ">") for bucket in table["writes"])
+    yield from _reads(*table.get("reads", ()))
+    for store, own in table.get("stores", {}).items():
+        yield from _stores_objects(store, own)
+    for stream, durables in table.get("pulls", {}).items():
+        for durable in durables:
+            yield api("CONSUMER.MSG.NEXT", stream, durable)
+            yield names.acknowledgements(stream, durable)
+    for verb, targets in table["requests"].items():
+        yield from (api(verb, target) for target in targets)
 
 
 def operator() -> User:
@@ -305,7 +187,8 @@ def system() -> User:
 
 def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
     """Return all users except tenants' users: one per runner id, or a single one that all runners share."""
-    services = (gateway(), agent(), workflows(), operator(), gateway_files(), agent_files(), operator_files())
+    owners = (_service(AGENT, "owners"), _service(WORKFLOWS, "owners"))
+    services = (_service(GATEWAY), *owners, operator(), gateway_files(), agent_files(), operator_files())
     return (
         *services,
         *([tool_runner(runner) for runner in runners] or [tool_runner()]),
@@ -314,49 +197,9 @@ def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ())
     )
 
 
-def _drives_runs() -> tuple[str, ...]:
-    """Return what agents and the workflows service may publish, because both own runs."""
-    return (
-        subjects.conversation(ANY, ANY),
-        subjects.delta(ANY, ANY),
-        subjects.run_work(ANY, ANY),
-        subjects.run_signal(ANY, ANY),
-        subjects.cancel_hint(ANY, ANY),
-        subjects.approval_request(ANY, ANY),
-        subjects.approval_reply(ANY, ANY),
-        # A user's reply resumes the run of a workflow, and agents record replies.
-        subjects.workflow_run(ANY, ANY, ANY),
-        subjects.tool_call(ANY, ANY, ANY),
-        subjects.tool_cancel(ANY, ANY, ANY),
-        subjects.tool_started(ANY, ANY),
-        subjects.tool_result(ANY, ANY),
-        # The token of an MCP server is renewed through a runner.
-        subjects.files(ANY, ANY, ANY),
-        subjects.timer_set(ANY, ANY, ANY),
-        all_of("dead"),
-        *_writes(names.CONVERSATIONS, names.OWNERS, names.DAMAGED, names.MCP),
-        *_stores_objects(names.SNAPSHOTS, ANY),
-        api("STREAM.PURGE", object_stream(names.SNAPSHOTS)),
-        *_inspects(),
-        *_reads(ANY),
-        # They compare the logs with the record of their ends before they work.
-        api("CONSUMER.CREATE", names.EVENTS, ANY),
-        api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
-    )
-
-
-def _inspects() -> tuple[str, ...]:
-    """Return the subjects of the requests of `streams.verify`."""
-    return (api("STREAM.INFO", ANY), api("CONSUMER.INFO", ANY, ANY))
-
-
 def _reads(*streams: str) -> tuple[str, ...]:
     verbs = ("STREAM.MSG.GET", "DIRECT.GET")
     return tuple(api(verb, stream) for stream in streams for verb in verbs)
-
-
-def _writes(*buckets: str) -> tuple[str, ...]:
-    return tuple(kv_subject(bucket, ">") for bucket in buckets)
 
 
 def _stores_objects(store: str, own: str) -> tuple[str, ...]:
@@ -366,22 +209,4 @@ def _stores_objects(store: str, own: str) -> tuple[str, ...]:
         object_meta(store, own),
         *_reads(object_stream(store)),
         api("STREAM.INFO", object_stream(store)),
-    )
-
-
-def _delivers_webhooks() -> tuple[str, ...]:
-    return (
-        subjects.webhook_delivery(ANY, ANY),
-        *_pulls(names.WEBHOOK_QUEUE, names.WEBHOOKS),
-        # A gateway follows the logs of the tenants that have webhooks.
-        api("CONSUMER.DURABLE.CREATE", names.EVENTS, names.WEBHOOKS),
-        *_pulls(names.EVENTS, names.WEBHOOKS),
-    )
-
-
-def _pulls(stream: str, *durables: str) -> tuple[str, ...]:
-    return tuple(
-        subject
-        for durable in durables
-        for subject in (api("CONSUMER.MSG.NEXT", stream, durable), names.acknowledgements(stream, durable))
     )
