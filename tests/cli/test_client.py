@@ -344,7 +344,7 @@ def test_a_wait_for_an_overloaded_model_is_printed_with_its_time_and_cause(
     TextView().show({"type": "model.waiting", "data": data})
 
     printed = capsys.readouterr().out
-    assert printed.startswith("· the model is overloaded; next attempt in 12 s: 529: Overloaded")
+    assert printed.startswith("· model overloaded; next attempt in 12 s: 529: Overloaded")
     assert "\x1b" not in printed
 
 

@@ -199,3 +199,45 @@ async def test_a_page_whose_module_does_not_arrive_is_loaded_again(stage: Stage)
         await page.route("**/router.mjs", lambda route: route.abort())
         await page.reload()
         await expect(page.get_by_text("Banksman could not be loaded.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_the_page_shows_how_long_a_run_waits_for_its_model(stage: Stage) -> None:
+    stage.event("run.started", {"message_id": "m1", "message": "hello", "model": "openai:gpt-5"})
+    stage.event("iteration.started", {"n": 1, "max": 10})
+    pause = {
+        "model": "openai:gpt-5",
+        "reason": "overloaded",
+        "error": "529",
+        "attempt": 1,
+        "next_attempt_s": 90,
+    }
+    live = {"conversation_id": "c1", "run_id": "c1-r1", "ts": "2026-11-28T20:00:00+00:00"}
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        await stage.send({"type": "model.waiting", "data": {**pause, "next_attempt_s": 90}, **live})
+        waiting = page.get_by_role("status").filter(has_text="The model is overloaded; next attempt in")
+        await expect(waiting).to_contain_text("90 s")
+        # It counts down without another notice.
+        await expect(waiting).to_contain_text("88 s")
+        piece = {"message_id": "a1", "offset": 0, "text": "Here I am."}
+        await stage.send({"type": "message.delta", "data": piece, **live})
+        await expect(waiting).to_have_count(0)
+
+
+async def test_the_menu_of_a_conversation_compacts_it_and_shows_the_result(stage: Stage) -> None:
+    stage.event("run.started", {"message_id": "m1", "message": "hello"})
+    stage.event("run.finished", {"status": "completed", "content": "Hello."})
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        await page.get_by_role("button", name="Conversation actions").first.click()
+        await page.get_by_role("menuitem", name="Compact now").click()
+        await eventually(lambda: "context/conversations/c1/compact" in stage.uploads, WAIT_TIMEOUT_S)
+        started = {"message_id": "m2", "message": "Compact the conversation.", "compact": True}
+        text = "A summary replaces the older messages: 9,000 → 800 tokens."
+        await stage.send(
+            stage.event("run.started", started, run_id="c1-r2"),
+            stage.event("run.finished", {"status": "completed", "content": text}, run_id="c1-r2"),
+        )
+        await expect(page.get_by_text(text)).to_be_visible()
+        await expect(page.get_by_text("Compact now")).to_be_visible()
+        await expect(page.get_by_text("Compact the conversation.")).to_have_count(0)

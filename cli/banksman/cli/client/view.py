@@ -184,7 +184,8 @@ def _one_line(type: str, data: Frame) -> str | None:
         case "model.notice":
             return f"· {data.get('text')}"
         case "model.waiting":
-            return f"· {_waiting(data)}"
+            cause, seconds = str(data["reason"]).replace("_", " "), round(data["next_attempt_s"])
+            return f"· model {cause}; next attempt in {seconds} s: {one_line(str(data['error']))}"
         case "approval.resolved":
             return f"· approval {data['outcome']} by {one_line(str(data.get('by')))}"
         case "input.requested":
@@ -193,18 +194,6 @@ def _one_line(type: str, data: Frame) -> str | None:
             return f"· {data['step']}/{data['total']} {data['message']}"
         case _:
             return None
-
-
-_WAITS = {
-    "overloaded": "the model is overloaded",
-    "rate_limited": "the model's rate limit is reached",
-    "unreachable": "the model cannot be reached",
-}
-
-
-def _waiting(data: Frame) -> str:
-    what = _WAITS.get(str(data["reason"]), "the model request failed")
-    return f"{what}; next attempt in {round(data['next_attempt_s'])} s: {one_line(str(data['error']))}"
 
 
 def _called(data: Frame) -> str:

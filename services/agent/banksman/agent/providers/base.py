@@ -269,7 +269,8 @@ class RetryingProvider(ABC, Generic[C]):
                             attempt=number,
                             next_attempt_s=delay_s,
                         )
-                        self._log_pause(pause, fault.status)
+                        facts = {**pause.model_dump(exclude={"error", "reason"}), "status": fault.status}
+                        logger.warning("repeating the model request: %s", pause.error, extra=facts)
                     await _rest(pause, deltas)
                     await deltas.restart()
                     number += 1
@@ -295,11 +296,6 @@ class RetryingProvider(ABC, Generic[C]):
     def _gave_up(self, fault: TransientFault, number: int) -> ProviderFailed:
         text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"
         return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
-
-    def _log_pause(self, pause: ModelPause, status: int | None) -> None:
-        facts = {"provider": self.name, "attempt": pause.attempt, "status": status}
-        extra = {**facts, "delay_s": round(pause.next_attempt_s, 3)}
-        logger.warning("repeating the model request: %s", pause.error, extra=extra)
 
     @cached_property
     def origin(self) -> str:

@@ -174,7 +174,9 @@ async def compact_conversation(
 
     The outcome of the run states the size before and after, or that there is nothing to compact.
     """
-    return bodies.AcceptedRun.of(await starts.compact(caller, request_id, conversation_id, requests))
+    fields = {"type": "chat.send", "id": request_id, "conversation_id": conversation_id}
+    frame = ChatSend.model_validate({**fields, "content": "Compact the conversation."})
+    return bodies.AcceptedRun.of(await starts.send(caller, frame, requests, compact=True))
 
 
 @operations.add("run.list", "GET /context/conversations/{conversation_id}/runs")

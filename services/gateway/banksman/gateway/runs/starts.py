@@ -38,9 +38,6 @@ from banksman.runtime.tracing import current, valid
 
 logger = logging.getLogger(__name__)
 
-COMPACT_MESSAGE = "Compact the conversation."
-"""What the log shows as the user's message of a compaction."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunStarts:
@@ -53,23 +50,18 @@ class RunStarts:
     models: ModelNames
     schemas: SchemaChecker
 
-    async def send(self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds) -> Ack:
-        """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`."""
-        async with self.backlog.starts.place(caller.tenant):
-            return await self._send(caller, request, requests)
-
-    async def compact(
-        self, caller: Caller, request_id: str, conversation_id: str, requests: idempotency.RequestIds
+    async def send(
+        self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds, *, compact: bool = False
     ) -> Ack:
-        """Store the start of a run that only compacts the history; raises as `Dispatcher.handle`."""
-        frame = ChatSend(
-            type="chat.send", id=request_id, conversation_id=conversation_id, content=COMPACT_MESSAGE
-        )
+        """Store a message: it starts a run, or steers the open one. Raises as `Dispatcher.handle`.
+
+        With `compact`, the run only compacts the history.
+        """
         async with self.backlog.starts.place(caller.tenant):
-            return await self._send(caller, frame, requests, compact=True)
+            return await self._send(caller, request, requests, compact)
 
     async def _send(
-        self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds, *, compact: bool = False
+        self, caller: Caller, request: ChatSend, requests: idempotency.RequestIds, compact: bool
     ) -> Ack:
         idempotency.check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)

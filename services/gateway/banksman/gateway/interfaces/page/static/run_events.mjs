@@ -96,9 +96,9 @@ const RUN_EVENTS = {
 };
 
 function withPrompt(run, data, frame) {
-  const content = data.message ?? data.user_message;
+  const content = data.compact ? t('conversation.compact') : (data.message ?? data.user_message);
   if (content === undefined) return run;
-  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: data.compact ? t('conversation.compact') : contentText(content), content };
+  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content), content };
   return { ...run, compact: data.compact ?? false, prompt, branch: data.branch ?? null, requestedAt: run.requestedAt ?? frame.ts ?? null };
 }
 
