@@ -14,8 +14,9 @@ from banksman.agent.protocols.base import (
     RequestedCall,
     RequestedCalls,
 )
-from banksman.agent.providers.base import DeltaKind, Pause, Provider
+from banksman.agent.providers.base import DeltaKind, Provider
 from banksman.contracts.assistants import ModelOptions
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.messages import (
     AssistantMessage,
     Content,
@@ -46,7 +47,7 @@ class Pieces:
     async def restart(self) -> None:
         self.text.clear()
 
-    async def waiting(self, pause: Pause) -> None:
+    async def waiting(self, pause: ModelPause) -> None:
         """Ignore a pause between two attempts."""
 
 

@@ -10,22 +10,6 @@ PENDING: dict[str, list[str]] = {
         "*: Gemini",
         "*: Gemini: *",
     ],
-    "Images are sent to models without vision, and links to servers that fetch none.": [
-        "an_image_is_seen_or_replaced_by_a_note: DeepSeek",
-        "an_image_is_seen_or_replaced_by_a_note: Groq",
-        "an_image_is_seen_or_replaced_by_a_note: llama.cpp",
-        "an_image_is_seen_or_replaced_by_a_note: vLLM",
-        "any_history_continues: DeepSeek: images",
-        "any_history_continues: Groq: images",
-        "any_history_continues: Ollama: images",
-        "any_history_continues: llama.cpp: images",
-        "any_history_continues: vLLM: images",
-        "any_history_continues_after_tools_were_switched_off: DeepSeek: images",
-        "any_history_continues_after_tools_were_switched_off: Groq: images",
-        "any_history_continues_after_tools_were_switched_off: Ollama: images",
-        "any_history_continues_after_tools_were_switched_off: llama.cpp: images",
-        "any_history_continues_after_tools_were_switched_off: vLLM: images",
-    ],
 }
 """Patterns of `test: vendor` and `test: vendor: parameter`, by the reason."""
 

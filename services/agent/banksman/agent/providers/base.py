@@ -26,6 +26,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
+from banksman.agent.providers.images import concerns_images, has_links, unsupported, with_images
 from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
 from banksman.agent.providers.schemas import offered
 from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
@@ -161,6 +162,8 @@ _OPTION_WORDS = {
     "temperature": ("temperature",),
 }
 """The words by which refusals of vendors name an option, by the option."""
+_IMAGES = "images"
+"""What a model refuses that takes no images, beside the options that it refuses."""
 MAX_REMEMBERED_MODELS = 1_000
 """Maximum number of models whose refused options are remembered: tenants choose the names."""
 
@@ -209,12 +212,13 @@ class RetryingProvider(ABC, Generic[C]):
         """A request that is refused for one of its options is repeated without it, as are later ones.
 
         Tools that the model's API refuses are left out, which a notice of the reply states. A request that is
-        refused for the opaque state of earlier replies is repeated without that state.
+        refused for the opaque state of earlier replies, or for images, is repeated without them.
         """
         until = time.monotonic() + deadline_s
-        tools, notices = offered(request.tools, self.profile(request.model))
-        messages = opened(request.messages, self.name, self.origin)
-        request = replace(request, messages=messages, tools=tools)
+        profile = self.profile(request.model)
+        tools, notices = offered(request.tools, profile)
+        messages = with_images(request.messages, profile.images)
+        request = replace(request, messages=opened(messages, self.name, self.origin), tools=tools)
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -233,6 +237,12 @@ class RetryingProvider(ABC, Generic[C]):
                 elif option := _refused_option(refusal, request.options):
                     logger.warning("the model refused the option %s: %s", option, refusal, extra=facts)
                     self._remember_refused(request.model, option)
+                elif concerns_images(refusal.message, request.messages):
+                    # A link is chosen by a tenant, and may be what the error quotes.
+                    if unsupported(refusal.message) and not has_links(request.messages):
+                        self._remember_refused(request.model, _IMAGES)
+                    request = replace(request, messages=with_images(request.messages, "none"))
+                    logger.warning("the model refused the images: %s", refusal, extra=facts)
                 else:
                     raise
             await deltas.restart()
@@ -289,7 +299,7 @@ class RetryingProvider(ABC, Generic[C]):
             if profile.is_overflow(fault.status, fault.message):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
             if isinstance(fault, TransientFault) and fault.retry_after_s is None:
-                if profile.is_spent_quota(fault.message):
+                if profile.is_spent_quota(fault.message) or unsupported(fault.message):
                     raise self._gave_up(fault, 1) from fault
             raise
 
@@ -406,10 +416,13 @@ def _refused_option(refusal: ProviderFailed, options: ModelOptions) -> str | Non
 
 
 def _without(request: ModelRequest, refused: frozenset[str]) -> ModelRequest:
-    """Return the request without the options that its model refused."""
+    """Return the request without the options and images that its model refused."""
     if "response_schema" in refused:
         request = instructed(request)
-    given = {option: None for option in refused if getattr(request.options, option) is not None}
+    if _IMAGES in refused:
+        request = replace(request, messages=with_images(request.messages, "none"))
+    options = refused - {_IMAGES}
+    given = {option: None for option in options if getattr(request.options, option) is not None}
     return replace(request, options=request.options.model_copy(update=given)) if given else request
 
 
