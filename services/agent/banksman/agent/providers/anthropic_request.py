@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from anthropic.types import (
         ContentBlockParam,
         ImageBlockParam,
-        MessageParam,
         TextBlockParam,
         ToolParam,
         ToolResultBlockParam,
@@ -51,27 +50,37 @@ _OPENING_TEXT = "(The beginning of the conversation is left out.)"
 _CLOSING_TEXT = "Continue."
 _EMPTY_TEXT = "(an empty message)"
 _CACHE: dict[str, str] = {"type": "ephemeral"}
+_UNMARKED = ("thinking", "redacted_thinking")
+MARK_EVERY = 18
+"""Blocks between two marks. The API looks for a cached prefix up to 20 blocks before each mark."""
+MAX_MESSAGE_MARKS = 3
+"""Maximum marks in messages; the API accepts four in a request.
+https://platform.claude.com/docs/en/build-with-claude/prompt-caching"""
 
 
 def body(request: ModelRequest, provider: str, profile: Profile) -> dict[str, Any]:
     """Return the body of a request to the Messages API without `stream`.
 
-    The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
-    a run reads from the cache what the previous one wrote. The thinking of earlier replies is sent back if
-    `provider` wrote them.
+    The system prompt, the last tool and the last message each end a cached prefix, and so do blocks before
+    it, so that each iteration of a run reads from the cache what the previous one wrote. The thinking of
+    earlier replies is sent back if `provider` wrote them.
     """
     schema = request.options.response_schema
     request = with_profile(request, profile) if schema is None or is_closed(schema) else instructed(request)
+    turns = _joined_turns(request, provider, profile)
+    marks = _mark([blocks for _, blocks in turns])
     arguments: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
-        "messages": _messages(request, provider, profile),
+        "messages": [{"role": role, "content": blocks} for role, blocks in turns],
     }
     if request.system.strip():
         arguments["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
     if request.tools:
         *others, last = [_tool(tool) for tool in request.tools]
-        arguments["tools"] = [*others, {**last, "cache_control": _CACHE}]
+        # The mark of the system prompt includes the tools.
+        spare = marks < MAX_MESSAGE_MARKS or "system" not in arguments
+        arguments["tools"] = [*others, {**last, "cache_control": _CACHE} if spare else last]
         if request.options.parallel_tool_calls is False:
             arguments["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if _may_think(request.messages, provider):
@@ -135,7 +144,7 @@ def _tool(tool: ToolDefinition) -> ToolParam:
     return {"name": tool.name, "description": tool.description, "input_schema": cast("Any", schema)}
 
 
-def _messages(request: ModelRequest, provider: str, profile: Profile) -> list[MessageParam]:
+def _joined_turns(request: ModelRequest, provider: str, profile: Profile) -> list[tuple[str, list[Block]]]:
     turns: list[tuple[str, list[Block]]] = []
     for role, blocks in _turns(request, provider, profile):
         if turns and turns[-1][0] == role:
@@ -147,8 +156,18 @@ def _messages(request: ModelRequest, provider: str, profile: Profile) -> list[Me
     if turns[-1][0] != "user":
         # The API continues a history that ends with an assistant message instead of replying to it.
         turns.append(("user", [_text(_CLOSING_TEXT)]))
-    turns[-1][1][-1] = cast("Block", {**turns[-1][1][-1], "cache_control": _CACHE})
-    return cast("list[MessageParam]", [{"role": role, "content": blocks} for role, blocks in turns])
+    return turns
+
+
+def _mark(turns: list[list[Block]]) -> int:
+    """Mark the last block and earlier ones at intervals; return the number of marks. Thinking takes none."""
+    places = [(blocks, at) for blocks in turns for at in range(len(blocks))]
+    marks = min(MAX_MESSAGE_MARKS, 1 + (len(places) - 1) // MARK_EVERY)
+    for number in range(marks):
+        behind = reversed(places[: len(places) - number * MARK_EVERY])
+        blocks, at = next(place for place in behind if place[0][place[1]]["type"] not in _UNMARKED)
+        blocks[at] = cast("Block", {**blocks[at], "cache_control": _CACHE})
+    return marks
 
 
 def _turns(request: ModelRequest, provider: str, profile: Profile) -> Iterator[tuple[str, list[Block]]]:
