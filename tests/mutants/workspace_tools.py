@@ -60,17 +60,19 @@ MUTANTS = (
     Mutant(
         "R67",
         "the text of a file is not returned",
-        TOOLS + "files.py",
-        '            "content": shown.text,\n',
-        '            "content": "",\n',
+        TOOLS + "read_file.py",
+        '            "path": path,\n            "content": shown.text,\n',
+        '            "path": path,\n            "content": "",\n',
         FILE_TESTS + "test_a_file_is_read_by_its_path_in_the_workspace",
     ),
     Mutant(
         "R68",
         "a missing file is no error",
-        TOOLS + "files.py",
-        '            return failure("tool_error", str(refused), path=path)\n        shown',
-        '            return ToolOutcome(value={"success": True, "content": ""})\n        shown',
+        TOOLS + "read_file.py",
+        "        except PathRefused as refused:\n"
+        '            return failure("tool_error", str(refused), path=path)\n',
+        "        except PathRefused:\n"
+        '            return ToolOutcome(value={"success": True, "content": ""})\n',
         FILE_TESTS + "test_missing_file_is_reported_as_an_error",
     ),
     Mutant(
@@ -125,7 +127,7 @@ MUTANTS = (
         "R76",
         "a read does not see what was written",
         FILES,
-        "open_beneath(root, relative(path), os.O_RDONLY",
+        "open_beneath(root, _as_stored(root, relative(path)), os.O_RDONLY",
         'open_beneath(root, "nothing", os.O_RDONLY',
         SCENARIOS + "test_a_file_written_by_one_call_is_readable_and_executable_by_the_next",
     ),
