@@ -26,7 +26,7 @@ from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import MAX_MALFORMED
+from banksman.runs.steps import MAX_MALFORMED, malformed_ending
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,9 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
     message_id = clock.new_id("m")
     if reply.fails:
         ending = Ending("failed", ErrorCode.PROVIDER_ERROR, "The model's API failed.", "not_executed")
+        return lambda state: _unless_cancelled(state, (finished(run, "failed", ending.message, ending),))
+    if reply.malformed > MAX_MALFORMED == run.malformed:
+        ending = malformed_ending(run, reply.malformed)
         return lambda state: _unless_cancelled(state, (finished(run, "failed", ending.message, ending),))
     if run.malformed < reply.malformed:
         retry = ProtocolRetry(

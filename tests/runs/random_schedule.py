@@ -387,7 +387,7 @@ class RandomSchedule:
         chance = self.chance
         if chance.random() < 0.04:
             return Reply(fails=True)
-        malformed = chance.choice((0,) * 12 + (1, 2, 3))
+        malformed = chance.choice((0,) * 12 + (1, 2, 4))
         return Reply(tuple(self._call() for _ in range(chance.choice((1, 2, 2, 3)))), malformed=malformed)
 
     def _call(self) -> CallPlan:

@@ -48,10 +48,12 @@ def test_a_malformed_reply_is_corrected_without_a_new_iteration() -> None:
     assert scenario.outcomes() == ["completed"]
 
 
-def test_the_third_malformed_reply_in_a_row_ends_the_run() -> None:
+def test_three_corrections_are_sent_before_the_run_ends() -> None:
+    """R10."""
     scenario = Scenario()
-    scenario.start(Plan((Reply(malformed=3),)))
+    scenario.start(Plan((Reply(malformed=4),)))
     scenario.run()
+    assert [body.attempt for body in scenario.bodies() if isinstance(body, ProtocolRetry)] == [1, 2, 3]
     assert finished(scenario).error is not None
     assert scenario.situations["end: failed malformed_calls"] == 1
 

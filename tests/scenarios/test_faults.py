@@ -66,29 +66,32 @@ async def test_each_broken_rule_is_returned_to_the_model_and_logged(
 async def test_three_malformed_attempts_are_logged_and_end_the_run(
     system: System, client: Client, play: Play
 ) -> None:
-    """R32: the run ends after three attempts, with one warning each and one for the end."""
-    conversation = await client.create(play(*[ScriptedReply(text=written(tool=None))] * 3), settings=TEXT)
+    """R32: the run ends after three corrections, with one warning for each reply and one for the end."""
+    conversation = await client.create(play(*[ScriptedReply(text=written(tool=None))] * 4), settings=TEXT)
     run_id = await client.chat(conversation, "go")
 
     outcome = await client.finished(run_id)
 
     assert outcome["error"]["code"] == "malformed_calls"
-    for attempt in (1, 2, 3):
-        await logged(system, "agent", "the model's call could not be read", run_id=run_id, attempt=attempt)
+    for attempt in (1, 2, 3, 4):
+        line = await logged(
+            system, "agent", "the model's call could not be read", run_id=run_id, attempt=attempt
+        )
+        assert (line["level"], line["iteration"], "tool" in line["error"]) == ("warning", 1, True)
     ended = await logged(system, "agent", "the run ended", run_id=run_id)
     assert (ended["level"], ended["code"]) == ("warning", "malformed_calls")
 
 
 async def test_a_valid_call_resets_the_count_of_malformed_attempts(client: Client, play: Play) -> None:
-    """R32, R10: three in a row end the run, not three in all."""
+    """R32, R10: only corrections in a row end the run."""
     bad, good = ScriptedReply(text=written(tool=None)), ScriptedReply(text=written())
-    name = play(bad, bad, good, bad, bad, ScriptedReply(text="Made it."))
+    name = play(bad, bad, bad, good, bad, bad, bad, ScriptedReply(text="Made it."))
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "Made it.")
-    assert len(client.events(conversation, "protocol.retry")) == 4
+    assert len(client.events(conversation, "protocol.retry")) == 6
 
 
 @pytest.mark.parametrize(

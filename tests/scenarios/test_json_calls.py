@@ -79,8 +79,8 @@ async def test_a_malformed_call_is_corrected_and_the_run_continues(
 
 
 async def test_three_malformed_calls_in_a_row_end_the_run(client: Client, play: Play) -> None:
-    """R10: after three failed attempts the run ends with an error."""
-    name = play(*[ScriptedReply(text='{"tool": "bash", ')] * 3)
+    """R10: after three failed corrections the run ends with an error."""
+    name = play(*[ScriptedReply(text='{"tool": "bash", ')] * 4)
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")

@@ -1,4 +1,4 @@
-"""Models that repeatedly write malformed calls: each is corrected, and the third ends the run (A25)."""
+"""Models that repeatedly write malformed calls: each is corrected, three times (A25)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.agent.protocols.test_wrong_replies import CASES
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
@@ -40,8 +40,9 @@ WRONG = {
 async def test_a_persistently_malformed_call_ends_the_run_after_three_attempts(
     client: Client, play: Play, model: ScriptedModel, kind: str
 ) -> None:
-    """R9, R10, R32, A25: three requests, each with the broken rule; the conversation continues."""
-    name = play(*[ScriptedReply(text=WRONG[kind])] * 3, ScriptedReply(text="Never mind."), by="count")
+    """R9, R10, R32, A25: three corrections, each with the broken rule, of which the next run sends none."""
+    wrong = ScriptedReply(text=WRONG[kind], usage=ScriptedUsage(input_tokens=5, output_tokens=1))
+    name = play(*[wrong] * 4, ScriptedReply(text="Never mind."), by="count")
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -51,9 +52,33 @@ async def test_a_persistently_malformed_call_ends_the_run_after_three_attempts(
     assert (outcome["tool_calls"], client.events(conversation, "tool_call.requested")) == ([], [])
     rules = [event["data"]["error"] for event in client.events(conversation, "protocol.retry")]
     requests = [body["messages"] for body in model_requests(model, name)]
-    assert (len(rules), len(requests), after["content"]) == (3, 4, "Never mind.")
-    pairs = zip(rules[:2], requests[1:3], strict=True)
-    assert all(rule in messages[-1]["content"] for rule, messages in pairs)
+    assert (len(rules), len(requests), after["content"]) == (3, 5, "Never mind.")
+    for number, (rule, messages) in enumerate(zip(rules, requests[1:4], strict=True), 1):
+        assert rule in messages[-1]["content"]
+        assert ("This is the last attempt" in messages[-1]["content"]) == (number == 3)
+    assert [message["content"] for message in requests[4][-2:]] == ["go", "again"]
+    assert outcome["usage"]["input_tokens"] == 20
+
+
+async def test_a_followed_correction_is_not_sent_in_the_next_run(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R10."""
+    texts = (written(note="extra"), written(), "Read it.", "Hello.")
+    name = play(*(ScriptedReply(text=text) for text in texts), by="count")
+    conversation = await client.create(name, settings=TEXT)
+
+    await client.run(conversation, "go")
+    await client.run(conversation, "hi")
+
+    sent = [[message["content"] for message in body["messages"]] for body in model_requests(model, name)]
+    assert [any("Nothing was executed" in text for text in texts) for texts in sent] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert texts[0] not in sent[3] and texts[1] in sent[3]
 
 
 NATIVE_WRONG = {

@@ -77,6 +77,7 @@ async def test_reply_that_does_not_fit_is_corrected_by_the_model(
     name = play(
         ScriptedReply(text="It is Bonn."),
         ScriptedReply(text='{"city": "Bonn", "people": 0}'),
+        ScriptedReply(text="[]"),
         ScriptedReply(text=fenced),
     )
     tools = {"enabled": True, "tool_protocol": protocol}
@@ -85,18 +86,18 @@ async def test_reply_that_does_not_fit_is_corrected_by_the_model(
     outcome = await client.run(conversation, "Where?")
 
     assert outcome["structured_output"] == json.loads(outcome["content"]) == BONN
-    first, second, third = model_requests(model, name)
+    first, second, third, fourth = model_requests(model, name)
     assert "response_format" not in first, "with it, servers would exclude calls of tools"
     assert json.dumps(SCHEMA) in first["messages"][0]["content"]
     assert "must be valid JSON" in second["messages"][-1]["content"]
     assert "people must be at least 1" in third["messages"][-1]["content"]
-    assert "the last attempt" in third["messages"][-1]["content"]
+    assert "the last attempt" in fourth["messages"][-1]["content"]
 
 
-async def test_third_reply_that_does_not_fit_ends_the_run(
+async def test_reply_that_does_not_fit_after_three_corrections_ends_the_run(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    name = play(*[ScriptedReply(text="It is Bonn.")] * 3)
+    name = play(*[ScriptedReply(text="It is Bonn.")] * 4)
     conversation = await client.create(assistant=await assistant_of(http, name))
 
     outcome = await client.run(conversation, "Where?")

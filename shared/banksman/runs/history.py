@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from banksman.contracts.events import HistoryCompacted, WorkspaceRestored
-from banksman.contracts.messages import Message, ToolMessage, UserMessage
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 SUMMARISED = (
     "[Earlier messages were replaced by this summary of them. What it states about files, pages and tool "
@@ -27,6 +27,24 @@ def compacted(
     older, kept = history[: data.kept_from], history[data.kept_from :]
     kept_older = () if keep is None or keep not in older else (keep,)
     return (_summary_message(data), *kept_older, *kept)
+
+
+def without_old_corrections(history: tuple[Message, ...], message_id: str) -> tuple[Message, ...]:
+    """Return a history without the unreadable replies of earlier runs and their corrections.
+
+    `message_id` is that of the message of the open run. A correction has the id of the reply before it.
+    """
+    kept, is_old = list[Message](), True
+    for message in history:
+        before = kept[-1] if kept else None
+        if isinstance(message, UserMessage):
+            is_old = is_old and message.message_id != message_id
+            replies = isinstance(before, AssistantMessage) and before.message_id == message.message_id
+            if replies and is_old:
+                kept.pop()
+                continue
+        kept.append(message)
+    return tuple(kept)
 
 
 def user_message_ids(messages: Iterable[Message]) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
 
 MAX_MALFORMED = 3
-"""Consecutive unreadable replies that end a run."""
+"""Consecutive corrections of unreadable replies, and consecutive replies with unreadable arguments, in a run.
+A correction is sent before the run ends; unreadable arguments end it with their results."""
 
 
 def cancelled(reason: str | None) -> Ending:
@@ -136,16 +137,20 @@ def timed_out(run: Run) -> Ending:
     return Ending("timed_out", ErrorCode.RUN_TIMEOUT, text, "timeout")
 
 
+def malformed_ending(run: Run, number: int) -> Ending:
+    wrong = "tool calls in a row that could not be read"
+    if run.settings.options.response_schema is not None:
+        wrong = "replies in a row that could not be read or do not fit the response schema"
+    text = f"The model wrote {number} {wrong}."
+    return Ending("failed", ErrorCode.MALFORMED_CALLS, text, "invalid_arguments")
+
+
 def _limit_reached(run: Run) -> Ending | None:
     if run.open_calls or run.final is not None:
         return None
     limits, used = run.settings.limits, run.usage
-    if run.malformed >= MAX_MALFORMED:
-        wrong = "tool calls in a row that could not be read"
-        if run.settings.options.response_schema is not None:
-            wrong = "replies in a row that could not be read or do not fit the response schema"
-        text = f"The model wrote {MAX_MALFORMED} {wrong}."
-        return Ending("failed", ErrorCode.MALFORMED_CALLS, text, "invalid_arguments")
+    if run.malformed >= MAX_MALFORMED and not run.asking:
+        return malformed_ending(run, MAX_MALFORMED)
     if limits.max_calls_per_run is not None and len(run.tracked) >= limits.max_calls_per_run:
         text = f"The run made {len(run.tracked)} tool calls; its limit is {limits.max_calls_per_run}."
         return Ending("failed", ErrorCode.CALL_LIMIT, text, "not_executed")

@@ -30,7 +30,7 @@ from banksman.runs.approval.policy import approval_item, approval_requested, tre
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.state import Conversation, Run, replace
-from banksman.runs.steps import MAX_MALFORMED, deadline_of, timed_out
+from banksman.runs.steps import MAX_MALFORMED, deadline_of, malformed_ending, timed_out
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,8 @@ class ReplyCommit:
         match self.reading:
             case Final(text, finish_reason):
                 return (_message(run, self.paid, text, finish_reason, self.provider_state),)
+            case Malformed() if run.malformed >= MAX_MALFORMED:
+                return _uncorrected(run, self.paid)
             case Malformed() as malformed:
                 return (_retry(run, self, malformed),)
             case RequestedCalls(text, calls):
@@ -143,6 +145,13 @@ def _message(
         usage=paid.usage,
         partial=is_partial,
     )
+
+
+def _uncorrected(run: Run, paid: PaidReply) -> tuple[EventBody, ...]:
+    """Return the end of a run whose model did not follow the last correction."""
+    ending = malformed_ending(run, MAX_MALFORMED + 1)
+    ended = replace(run, usage=run.usage + paid.usage, answered_by=paid.model)
+    return (_message(run, paid, None, "unknown"), finished(ended, ending.status, ending.message, ending))
 
 
 def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:

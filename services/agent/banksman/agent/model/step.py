@@ -20,6 +20,7 @@ from banksman.agent.model.request import Completion, Deltas, complete_with_fallb
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
+    Malformed,
     ModelReply,
     ModelRequest,
     Protocol,
@@ -42,12 +43,14 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
 from banksman.prompting.templates import DEFAULT_PROMPT, NUDGE, render, run_variables
+from banksman.runs.conversation_log import OUTPUT_CHARS
+from banksman.runs.history import without_old_corrections
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import deadline_of
+from banksman.runs.steps import MAX_MALFORMED, deadline_of
 from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
@@ -226,6 +229,11 @@ class ModelStep:
         schema = run.settings.options.response_schema
         if isinstance(reading, Final) and schema is not None:
             reading = await structured(self.schemas, owned.state.tenant, schema, reading, attempt)
+        if isinstance(reading, Malformed) and attempt > MAX_MALFORMED:
+            # The log of a correction has the same lines; this reply gets none.
+            extra = {"run_id": run.run_id, "iteration": run.iteration, "attempt": attempt}
+            logger.warning("the model's call could not be read", extra={**extra, "error": reading.error})
+            logger.debug("the model wrote", extra={**extra, "text": (written.text or "")[:OUTPUT_CHARS]})
         await deltas.end(is_final=isinstance(reading, Final))
         calls, read_notices = (
             (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())
@@ -287,7 +295,7 @@ class ModelStep:
         request = ModelRequest(
             settings.model,
             prompt.text,
-            state.history,
+            without_old_corrections(state.history, run.message.message_id),
             prompt.tools,
             settings.options,
             state.conversation_id,

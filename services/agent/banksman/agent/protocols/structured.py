@@ -48,7 +48,7 @@ def written_object(text: str) -> JsonObject:
 
 def not_fitting(rule: str, attempt: int) -> Malformed:
     """Return the reading of a final reply that is no object of the schema, with its correction."""
-    last = " This is the last attempt." if attempt >= MAX_MALFORMED - 1 else ""
+    last = " This is the last attempt." if attempt >= MAX_MALFORMED else ""
     correction = (
         f"Your last reply does not have the required form: {rule}.{last} Reply with one JSON object that "
         "fits the JSON Schema of the final reply, and with nothing else."

@@ -31,6 +31,7 @@ from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.run_steps import MODEL_STEP, RunStep, steps_of
 from banksman.runs.fold import apply_commit, apply_events
+from banksman.runs.history import without_old_corrections
 from banksman.runs.state import Conversation, Run
 
 
@@ -123,7 +124,7 @@ def _model_request(run: Run, state: Conversation) -> JsonObject:
         "messages": [
             message.model_dump(mode="json", exclude={"provider_state"}, exclude_defaults=True)
             | {"role": message.role}
-            for message in state.history
+            for message in without_old_corrections(state.history, run.message.message_id)
         ],
     }
 
