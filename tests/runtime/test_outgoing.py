@@ -59,6 +59,20 @@ async def complete(vendor: str) -> str | None:
         await providers.close()
 
 
+async def complete_with_library(api: str) -> str | None:
+    pytest.importorskip("pydantic_ai")
+    entry = {"api": api, "base_url": f"https://{HOST}", "api_key": "k"}
+    settings = ProviderSettings.model_validate(
+        {"providers": {"other": entry}, "max_wait_s": 0, "max_attempts": 1}
+    )
+    providers = Providers(settings)
+    try:
+        provider, _ = providers.choose("other:m")
+        return (await provider.complete(REQUEST, deltas=Shown(), deadline_s=60)).text
+    finally:
+        await providers.close()
+
+
 async def forward() -> str | None:
     upstream = Upstream(name="u", base_url=f"https://{HOST}/v1")
     async with Upstreams((upstream,), Background(), timeout_s=30) as upstreams:
@@ -93,6 +107,8 @@ async def request_mcp_server() -> str | None:
 BY_NAME: dict[str, Callable[[], Awaitable[str | None]]] = {
     "openai": lambda: complete("openai"),
     "anthropic": lambda: complete("anthropic"),
+    "google": lambda: complete_with_library("google"),
+    "bedrock": lambda: complete_with_library("bedrock"),
     "passthrough": forward,
 }
 BY_ADDRESS: dict[str, Callable[[], Awaitable[str | None]]] = {
@@ -109,7 +125,12 @@ ALL = BY_NAME | BY_ADDRESS
 async def test_each_request_uses_the_proxy_and_trusts_the_private_authority(
     tunnels: Tunnels, kind: str
 ) -> None:
-    assert await ALL[kind]()
+    if kind == "bedrock":
+        # The refusal of the server shows that the request arrived.
+        with pytest.raises(ProviderFailed, match="The input is malformed"):
+            await ALL[kind]()
+    else:
+        assert await ALL[kind]()
 
     assert set(tunnels.opened) == {f"{HOST if kind in BY_NAME else ADDRESS}:443"}
     assert tunnels.logins == {LOGIN}

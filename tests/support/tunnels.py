@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import certifi
 import pytest
 from aiohttp import web
 
@@ -21,7 +21,12 @@ from tests.support.proxies import listening
 HOST, ADDRESS = "service.company.example", "192.0.66.2"
 """The server's name, and a public address, to which no packet is sent: the proxy uses the test's server."""
 SECRET = "pass%20word"
+CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _CHAT = 'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+_CANDIDATE = (
+    'data: {"candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, '
+    '"finishReason": "STOP"}]}\n\n'
+)
 _MESSAGE = (
     'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}\n\n'
     'data: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}\n\n'
@@ -39,11 +44,13 @@ class Tunnels:
     """Where clients wanted their tunnels to go."""
     logins: set[str | None] = field(default_factory=set[str | None])
     refuses: bool = False
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
 
     async def link(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         """Open one tunnel and forward both directions until either ends."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await client_in.readuntil(b"\r\n\r\n")).decode()
+            self._writers.add(client_out)
             method, where, _ = head.split(" ", 2)
             assert method == "CONNECT", head
             self.opened.append(where)
@@ -53,6 +60,7 @@ class Tunnels:
                 client_out.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
             else:
                 server_in, server_out = await asyncio.open_connection("127.0.0.1", self.target)
+                self._writers.add(server_out)
                 client_out.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_pump(client_in, server_out))
@@ -60,7 +68,10 @@ class Tunnels:
         client_out.close()
 
     async def close(self) -> None:
-        """Do nothing: the tunnels end with their clients."""
+        """End the tunnels that clients left open."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
@@ -79,6 +90,10 @@ async def _handle(request: web.Request) -> web.Response:
             return web.Response(text=_CHAT, content_type="text/event-stream")
         case "/v1/messages":
             return web.Response(text=_MESSAGE, content_type="text/event-stream")
+        case "/v1beta/models/m:streamGenerateContent":
+            return web.Response(text=_CANDIDATE, content_type="text/event-stream")
+        case "/model/m/converse-stream":
+            return web.json_response({"message": "The input is malformed."}, status=400)
         case "/.well-known/openid-configuration":
             base = f"https://{ADDRESS}"
             names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -103,7 +118,7 @@ async def company_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Asyn
                 monkeypatch.delenv(name, raising=False)
             monkeypatch.setenv("HTTPS_PROXY", f"http://user:{SECRET}@127.0.0.1:{tunnels.port}")
             # Set, so that the values of `load` are removed after the test.
-            for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"):
+            for name in CA_VARIABLES:
                 monkeypatch.setenv(name, os.environ.get(name, ""))
             load(ServiceSettings, ca_bundle=authority)
             yield tunnels
@@ -113,4 +128,5 @@ async def company_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Asyn
 
 def untrusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the private authority again."""
-    monkeypatch.setenv("SSL_CERT_FILE", ssl.get_default_verify_paths().openssl_cafile)
+    for name in CA_VARIABLES:
+        monkeypatch.setenv(name, certifi.where())

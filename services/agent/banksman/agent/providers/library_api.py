@@ -23,7 +23,7 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import exchanges as history
 from banksman.agent.providers.base import DeltaSink, ProviderSettings, TransientFault, status_fault
 from banksman.agent.providers.collect import ReplyBuilder, as_object
-from banksman.agent.providers.openai_api import error_in
+from banksman.agent.providers.openai_api import delay_of, error_in, text_of
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE
 from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
@@ -88,8 +88,12 @@ class LibraryApi:
                 return self._reply(builder, stream.get())
         except ModelHTTPError as error:
             body = error.body if isinstance(error.body, bytes) else json.dumps(error.body).encode()
-            text = f"{error.status_code}: {error_in(body)['message']}"
-            raise status_fault(self._provider, error.status_code, text, error.headers or {}) from error
+            fields = error_in(body)
+            text, headers = (
+                f"{error.status_code}: {text_of(fields)}",
+                {**delay_of(fields), **(error.headers or {})},
+            )
+            raise status_fault(self._provider, error.status_code, text, headers) from error
         except ModelConnectionError as error:
             raise TransientFault(f"the connection failed: {error}", reason="unreachable") from error
         except (UserError, NotImplementedError) as error:

@@ -123,7 +123,7 @@ class OpenAIApi:
     async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
         error = error_in(await _beginning(response.content))
         message = f"{response.status} {response.reason or ''}".rstrip()
-        if text := _text_of(error):
+        if text := text_of(error):
             message = f"{message}: {text}"
         if as_text(error.get("code")) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message), status=response.status)
@@ -131,20 +131,20 @@ class OpenAIApi:
             self._provider,
             response.status,
             message,
-            {**_delay(error), **{name.lower(): value for name, value in response.headers.items()}},
+            {**delay_of(error), **{name.lower(): value for name, value in response.headers.items()}},
         )
 
     def _stream_fault(self, error: object) -> Exception:
         fields = {**as_object(error), "message": _message_in(error)}
-        message, status = _text_of(fields) or "an error in the stream", fields.get("code")
+        message, status = text_of(fields) or "an error in the stream", fields.get("code")
         if isinstance(status, int) and 400 <= status < 600:
-            return status_fault(self._provider, status, f"{status}: {message}", _delay(fields))
+            return status_fault(self._provider, status, f"{status}: {message}", delay_of(fields))
         if as_text(fields.get("type")) in _LASTING_TYPES or as_text(status) in _LASTING_CODES:
             return ProviderFailed(self._provider, shown_reason(message))
         return TransientFault(message)
 
 
-def _text_of(error: dict[str, Any]) -> str:
+def text_of(error: dict[str, Any]) -> str:
     """Return the message of an error with its code, and what OpenRouter states as the vendor's own error."""
     text = as_text(error.get("message"))
     code = as_text(error.get("code")) or as_text(error.get("type"))
@@ -152,7 +152,7 @@ def _text_of(error: dict[str, Any]) -> str:
     return " ".join(part for part in (text, raw, f"({code})" if code else "") if part)
 
 
-def _delay(error: dict[str, Any]) -> dict[str, str]:
+def delay_of(error: dict[str, Any]) -> dict[str, str]:
     """Return the time to wait that Gemini states in the body of a refusal, as a header."""
     details = map(as_object, as_list(error.get("details")))
     delays = (as_text(detail.get("retryDelay")) for detail in details)
