@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from banksman.workflows.project_templates import files_of
+from banksman.workflows.builtin import files_of
 from tests.support.privileged import require
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

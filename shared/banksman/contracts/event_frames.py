@@ -7,19 +7,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
+from banksman.contracts import events
 from banksman.contracts.assistants import Branch
 from banksman.contracts.calls import ModelPause
-from banksman.contracts.events import (
-    ConversationUpdated,
-    Event,
-    KnownBody,
-    MessageCompleted,
-    ProtocolRetry,
-    RunQueued,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.messages import Content, ToolProtocol
 from banksman.contracts.tools import ToolResult
@@ -141,13 +131,13 @@ class ToolCallOutputData(Stored):
 
 
 _RESHAPED: Mapping[type[BaseModel], type[BaseModel]] = {
-    RunQueued: RunQueuedData,
-    RunStarted: RunStartedData,
-    ProtocolRetry: ProtocolRetryData,
-    ToolCallRequested: ToolCallRequestedData,
-    ToolCallCompleted: ToolResult,
+    events.RunQueued: RunQueuedData,
+    events.RunStarted: RunStartedData,
+    events.ProtocolRetry: ProtocolRetryData,
+    events.ToolCallRequested: ToolCallRequestedData,
+    events.ToolCallCompleted: ToolResult,
 }
-_STORED: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
+_STORED: tuple[type[BaseModel], ...] = get_args(get_args(events.KnownBody)[0])
 STORED_DATA: Mapping[str, type[BaseModel]] = {
     body.model_fields["type"].default: _RESHAPED.get(body, body) for body in _STORED
 }
@@ -162,7 +152,7 @@ LIVE_DATA: Mapping[str, type[BaseModel]] = {
 """The `data` of frames that are not stored: they have no number and may be lost."""
 
 
-def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:
+def event_frame(event: events.Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:
     """Return the frame; `prev_seq` is the number of the previous event on the same subscription."""
     frame: dict[str, Any] = {
         "type": event.data.type,
@@ -179,30 +169,30 @@ def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: in
     return frame
 
 
-def event_data(event: Event) -> JsonObject:
+def event_data(event: events.Event) -> JsonObject:
     """Return the `data` of an event frame: the body without the fields that only model requests need."""
     body = event.data
     match body:
-        case RunStarted() | RunQueued():
+        case events.RunStarted() | events.RunQueued():
             return _run_data(body)
-        case MessageCompleted():
+        case events.MessageCompleted():
             return body.model_dump(
                 mode="json", exclude={"type", "provider_state", "provider", "protocol", "usage", "provenance"}
             )
-        case ProtocolRetry():
+        case events.ProtocolRetry():
             return body.model_dump(mode="json", include={"attempt", "max", "error"})
-        case ToolCallRequested(call=call):
+        case events.ToolCallRequested(call=call):
             shown = {"name", "arguments", "terminate", "requires_approval"}
             return {"tool_call_id": call.id, **call.model_dump(mode="json", include=shown)}
-        case ToolCallCompleted(result=result):
+        case events.ToolCallCompleted(result=result):
             return result.model_dump(mode="json", exclude={"changed", "output_key"})
-        case ConversationUpdated():
+        case events.ConversationUpdated():
             return body.model_dump(mode="json", include={"title", "status"})
         case _:
             return body.model_dump(mode="json", by_alias=True, exclude={"type"})
 
 
-def _run_data(body: RunStarted | RunQueued) -> JsonObject:
+def _run_data(body: events.RunStarted | events.RunQueued) -> JsonObject:
     settings = body.settings
     data = body.model_dump(mode="json", include={"message_id", "message", "position"})
     return {

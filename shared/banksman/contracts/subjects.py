@@ -40,7 +40,11 @@ class Subject:
     @property
     def of_all(self) -> str:
         """The filter for all subjects of the pattern."""
-        return re.sub(r"\{\w+\}", ANY, self.pattern)
+        return self.of_tenant(ANY)
+
+    def of_tenant(self, tenant: str) -> str:
+        """Return the filter for all subjects of a tenant."""
+        return re.sub(r"\{\w+\}", ANY, self.pattern.replace("{tenant}", _checked(tenant)))
 
     def __call__(self, *tokens: str) -> str:
         """Return the subject; raise `BadInput` unless each token is valid or `ANY`."""
@@ -154,10 +158,15 @@ workflow_api: One = Subject("workflows.{action}")
 """Requests to the workflows service: list, categories, get, and start, which only checks."""
 
 
+def pattern(name: str) -> Subject | None:
+    """Return a pattern of this module by its name; None for a subject with a dot, which is no name."""
+    return None if "." in name else globals()[name]
+
+
 def named(name: str) -> str:
     """Return the filter for all subjects of a pattern in this module; a subject with a dot is unchanged."""
-    pattern: Subject | None = None if "." in name else globals()[name]
-    return name if pattern is None else pattern.of_all
+    found = pattern(name)
+    return name if found is None else found.of_all
 
 
 def stored(subject: str) -> str:

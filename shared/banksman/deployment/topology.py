@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Fields = dict[str, Any]
-_TABLES: dict[str, dict[str, Fields]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+TABLES: dict[str, dict[str, Fields]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Topology:
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
-    streams = [_stream(budget, name, **fields) for name, fields in _TABLES["streams"].items()]
-    for name, fields in _TABLES["buckets"].items():
+    streams = [_stream(budget, name, **fields) for name, fields in TABLES["streams"].items()]
+    for name, fields in TABLES["buckets"].items():
         expiry: Fields = {"ttl_s": LEASE_TTL_S[replicas]} if name == names.RUNNERS else {}
         streams.append(_bucket(budget, name, **fields, **expiry))
     consumers = [
         ConsumerConfig(stream=stream, durable=durable, filter=subjects.named(name), replicas=replicas)
-        for stream, durables in _TABLES["consumers"].items()
+        for stream, durables in TABLES["consumers"].items()
         for durable, name in durables.items()
     ]
     return _topology("APP", [*streams, *_stores(budget, "APP")], consumers, replicas)
@@ -92,7 +92,7 @@ def _bucket(
 
 
 def _stores(budget: StorageBudget, account: str) -> list[StreamConfig]:
-    return [_store(budget, name, **fields) for name, fields in _TABLES["stores"][account].items()]
+    return [_store(budget, name, **fields) for name, fields in TABLES["stores"][account].items()]
 
 
 def _store(budget: StorageBudget, name: str, share: int, **options: Any) -> StreamConfig:

@@ -9,14 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from banksman.bus import names
-from banksman.bus.names import (
-    RUNNER_STORES,
-    api,
-    kv_subject,
-    object_chunks,
-    object_meta,
-    object_stream,
-)
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT
@@ -45,8 +37,8 @@ TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 _EVERYTHING = (">",)
 _TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 REMOVES_OBJECTS: Final = tuple(
-    (verb, object_stream(store))
-    for store in RUNNER_STORES
+    (verb, names.object_stream(store))
+    for store in names.RUNNER_STORES
     for verb in ("STREAM.PURGE", "STREAM.INFO", "STREAM.MSG.GET")
 )
 """Requests to the JetStream API of account RUN by which agents remove objects of runners."""
@@ -91,16 +83,16 @@ def _service(name: str, *common: str) -> User:
 
 def _published(table: dict[str, Any]) -> Iterator[str]:
     yield from map(subjects.named, table["publish"])
-    yield from (kv_subject(bucket, ">") for bucket in table["writes"])
+    yield from (names.kv_subject(bucket, ">") for bucket in table["writes"])
     yield from _reads(*table.get("reads", ()))
     for store, own in table.get("stores", {}).items():
         yield from _stores_objects(store, own)
     for stream, durables in table.get("pulls", {}).items():
         for durable in durables:
-            yield api("CONSUMER.MSG.NEXT", stream, durable)
+            yield names.api("CONSUMER.MSG.NEXT", stream, durable)
             yield names.acknowledgements(stream, durable)
     for verb, targets in table["requests"].items():
-        yield from (api(verb, target) for target in targets)
+        yield from (names.api(verb, target) for target in targets)
 
 
 def operator() -> User:
@@ -130,11 +122,11 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             subjects.tool_progress(ANY, ANY),
-            kv_subject(names.RUNNERS, token),
+            names.kv_subject(names.RUNNERS, token),
             subjects.workspace_report(token, ANY, ANY),
             subjects.late_result(),
             subjects.object_removal(token),
-            *(subject for store in RUNNER_STORES for subject in _stores_objects(store, f"{token}.>")),
+            *(subject for store in names.RUNNER_STORES for subject in _stores_objects(store, f"{token}.>")),
         ),
         subscribe=(
             subjects.tool_call(token, ANY, ANY),
@@ -157,7 +149,7 @@ def tool_server(server: str) -> User:
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             subjects.tool_progress(ANY, ANY),
-            kv_subject(names.RUNNERS, f"{server}.{ANY}"),
+            names.kv_subject(names.RUNNERS, f"{server}.{ANY}"),
         ),
         subscribe=(
             subjects.tool_call(server, ANY, ANY),
@@ -170,13 +162,13 @@ def tool_server(server: str) -> User:
 
 def gateway_files() -> User:
     """Reads whole outputs for downloads."""
-    return User(GATEWAY_FILES, RUN, publish=_reads(object_stream(names.OUTPUTS)), subscribe=())
+    return User(GATEWAY_FILES, RUN, publish=_reads(names.object_stream(names.OUTPUTS)), subscribe=())
 
 
 def agent_files() -> User:
     """Reads outputs. As the janitor, it removes outputs and workspaces of deleted conversations."""
-    streams = tuple(map(object_stream, RUNNER_STORES))
-    purges = (api("STREAM.PURGE", stream) for stream in streams)
+    streams = tuple(map(names.object_stream, names.RUNNER_STORES))
+    purges = (names.api("STREAM.PURGE", stream) for stream in streams)
     return User(AGENT_FILES, RUN, publish=(*_reads(*streams), *purges), subscribe=())
 
 
@@ -199,14 +191,14 @@ def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ())
 
 def _reads(*streams: str) -> tuple[str, ...]:
     verbs = ("STREAM.MSG.GET", "DIRECT.GET")
-    return tuple(api(verb, stream) for stream in streams for verb in verbs)
+    return tuple(names.api(verb, stream) for stream in streams for verb in verbs)
 
 
 def _stores_objects(store: str, own: str) -> tuple[str, ...]:
     """Return the subjects of reads of a store, and of writes of the objects below the tokens `own`."""
     return (
-        object_chunks(store, own),
-        object_meta(store, own),
-        *_reads(object_stream(store)),
-        api("STREAM.INFO", object_stream(store)),
+        names.object_chunks(store, own),
+        names.object_meta(store, own),
+        *_reads(names.object_stream(store)),
+        names.api("STREAM.INFO", names.object_stream(store)),
     )

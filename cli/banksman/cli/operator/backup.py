@@ -15,15 +15,8 @@ from banksman.bus import jetstream, names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.cli import output
-from banksman.cli.operator import backup_files
+from banksman.cli.operator import backup_files, restore_checks
 from banksman.cli.operator.recovery import LogRecovery
-from banksman.cli.operator.restore_checks import (
-    check_empty,
-    check_room,
-    check_stopped,
-    check_versions,
-    target_config,
-)
 from banksman.cli.operator.stream_snapshots import delete_stream, restore_stream, stream_snapshot
 from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
@@ -132,11 +125,11 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     broker = broker_access(data_dir)
 
     async def run() -> tuple[_Tally, list[str]]:
-        await check_stopped(broker)
+        await restore_checks.check_stopped(broker)
         if not force:
-            await broker.in_each(check_empty)
-        await check_versions(broker, manifest)
-        await broker.in_each(lambda bus, topology: check_room(bus, topology, manifest))
+            await broker.in_each(restore_checks.check_empty)
+        await restore_checks.check_versions(broker, manifest)
+        await broker.in_each(lambda bus, topology: restore_checks.check_room(bus, topology, manifest))
         await broker.in_each(lambda bus, topology: _restore(bus, topology, manifest, directory))
         return await broker.in_app(_recover)
 
@@ -162,7 +155,7 @@ async def _restore(
             continue
         if await stream_info(bus, saved.name) is not None:
             await delete_stream(bus, saved.name)
-        config = target_config(topology, saved)
+        config = restore_checks.target_config(topology, saved)
         await restore_stream(bus, config, saved.state, backup_files.file_chunks(directory / saved.file))
     # New consumers deliver all messages of their streams again; every handler is safe to run twice.
     return await provision(bus, topology)

@@ -25,6 +25,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import passthrough_key, usage_key
 from banksman.contracts.wire import Stored
 from banksman.contracts.work import DeadLetter, DeleteConversation
+from banksman.deployment.topology import TABLES
 from banksman.log_integrity.heads import LogHeads
 
 STARTING = (names.KEYS, names.WEBHOOKS, names.SCHEDULES, names.MCP)
@@ -163,24 +164,8 @@ def _names(letter: DeadLetter, tenant: str) -> bool:
 Filter = Callable[[str], str]
 """Returns the subjects of a tenant, or with `*` those of all tenants."""
 
-TENANT_KEYS = (
-    names.TOOLS,
-    names.ASSISTANTS,
-    names.ASSISTANT_REVISIONS,
-    names.PROMPTS,
-    names.WORKFLOW_DEFINITIONS,
-    names.CONVERSATIONS,
-    names.OWNERS,
-    names.IDEMPOTENCY,
-    names.DAMAGED,
-    names.KEYS,
-    names.WEBHOOKS,
-    names.DELIVERIES,
-    names.SCHEDULES,
-    names.MCP,
-    names.TENANT_SECRETS,
-    names.POLICIES,
-)
+_OTHER_KEYS = frozenset({names.RUNNERS, names.USAGE, names.HEADS, names.SECRETS})
+TENANT_KEYS = tuple(name for name in TABLES["buckets"] if name not in _OTHER_KEYS)
 """Buckets whose keys begin with the tenant. Keys of the platform have one token."""
 
 
@@ -200,27 +185,15 @@ def _bucket(name: str) -> TenantSubjects:
     return TenantSubjects(kv_stream(name), lambda tenant: kv_subject(name, f"{tenant}.>"))
 
 
-_FILTERS: tuple[tuple[str, Filter], ...] = (
-    (names.EVENTS, lambda t: subjects.conversation(t, ANY)),
-    (names.RUNS, lambda t: subjects.run_work(t, ANY)),
-    (names.RUNS, lambda t: subjects.run_signal(t, ANY)),
-    (names.WORKFLOWS, lambda t: subjects.workflow_run(ANY, t, ANY)),
-    (names.WEBHOOK_QUEUE, lambda t: subjects.webhook_delivery(t, ANY)),
-    (names.TIMERS, lambda t: subjects.timer_set(ANY, t, ANY)),
-    (names.TIMERS, lambda t: subjects.timer_fired(ANY, t, ANY)),
-    (names.TIMERS, lambda t: subjects.schedule_set(t, ANY)),
-    (names.TIMERS, lambda t: subjects.schedule_due(t, ANY)),
-    (names.AUDIT, lambda t: subjects.audit(t, ANY, ANY)),
-    (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
-    (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
-    (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),
-    (names.RESULTS, lambda t: subjects.tool_started(t, ANY)),
-    (names.RESULTS, lambda t: subjects.tool_result(t, ANY)),
-    (kv_stream(names.RUNNERS), lambda t: kv_subject(names.RUNNERS, f"*.{t}.*")),
-    (kv_stream(names.USAGE), lambda t: kv_subject(names.USAGE, usage_key(t))),
-    (kv_stream(names.USAGE), lambda t: kv_subject(names.USAGE, passthrough_key(t))),
-)
 PLACES = (
-    *(TenantSubjects(stream, subjects_of) for stream, subjects_of in _FILTERS),
+    *(
+        TenantSubjects(stream, pattern.of_tenant)
+        for stream, fields in TABLES["streams"].items()
+        for name in fields["subjects"]
+        if (pattern := subjects.pattern(name)) is not None
+    ),
+    TenantSubjects(kv_stream(names.RUNNERS), lambda tenant: kv_subject(names.RUNNERS, f"*.{tenant}.*")),
+    TenantSubjects(kv_stream(names.USAGE), lambda tenant: kv_subject(names.USAGE, usage_key(tenant))),
+    TenantSubjects(kv_stream(names.USAGE), lambda tenant: kv_subject(names.USAGE, passthrough_key(tenant))),
     *(_bucket(name) for name in TENANT_KEYS),
 )

@@ -15,21 +15,13 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.validation_errors import bad_input
-from banksman.model_server import anthropic_reply, openai_reply
+from banksman.model_server import anthropic_reply, delivery, openai_reply
 from banksman.model_server.chat import (
     ChatRequest,
     Json,
     RequestRefused,
     loads_object,
     model_not_found,
-)
-from banksman.model_server.delivery import (
-    CHAT_COMPLETIONS,
-    MESSAGES,
-    RESPONSES,
-    Gates,
-    ReplySender,
-    VendorFormat,
 )
 from banksman.model_server.models import ChosenReply, Models, ResolvedReply, resolve_reply
 from banksman.model_server.script import RawReply, Script, ScriptedReply, ScriptName
@@ -98,7 +90,7 @@ class ModelRoutes:
 
     def __init__(self, models: Models) -> None:
         self.models = models
-        self.gates = Gates()
+        self.gates = delivery.Gates()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
@@ -107,23 +99,23 @@ class ModelRoutes:
         return app
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/v1/chat/completions", partial(self.respond, CHAT_COMPLETIONS))
-        app.router.add_post("/v1/responses", partial(self.respond, RESPONSES))
-        app.router.add_post("/v1/messages", partial(self.respond, MESSAGES))
+        app.router.add_post("/v1/chat/completions", partial(self.respond, delivery.CHAT_COMPLETIONS))
+        app.router.add_post("/v1/responses", partial(self.respond, delivery.RESPONSES))
+        app.router.add_post("/v1/messages", partial(self.respond, delivery.MESSAGES))
         app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{model:.+}", self._read_model)
         for path in ("/", "/healthz", "/readyz"):
             app.router.add_get(path, _ok)
 
-    async def respond(self, wire: VendorFormat, request: web.Request) -> web.StreamResponse:
+    async def respond(self, wire: delivery.VendorFormat, request: web.Request) -> web.StreamResponse:
         request_id = _new_request_id()
         try:
             body = await _body(request)
             if wire.required_header and wire.required_header not in request.headers:
                 raise RequestRefused(f"{wire.required_header}: header is required")
             chat = self.read(wire, body)
-            sender = ReplySender(request, wire, request_id, self.gates)
+            sender = delivery.ReplySender(request, wire, request_id, self.gates)
             return await self.deliver(self.models.reply(chat), chat, sender)
         except RequestRefused as refused:
             return self.refuse(refused, wire, request, request_id)
@@ -131,12 +123,12 @@ class ModelRoutes:
             # The client closed the connection between two writes.
             return web.Response()
 
-    def read(self, wire: VendorFormat, body: Json) -> ChatRequest:
+    def read(self, wire: delivery.VendorFormat, body: Json) -> ChatRequest:
         """Return the request of a body; raise `RequestRefused` if the server cannot reply to it."""
         return wire.read(body)
 
     async def deliver(
-        self, chosen: ChosenReply, chat: ChatRequest, sender: ReplySender
+        self, chosen: ChosenReply, chat: ChatRequest, sender: delivery.ReplySender
     ) -> web.StreamResponse:
         if isinstance(chosen.reply, RawReply):
             return await sender.send_raw(chosen.reply)
@@ -146,14 +138,14 @@ class ModelRoutes:
         return resolve_reply(reply, chat, derived_ids_of=chosen.derived_ids_of)
 
     def refuse(
-        self, refused: RequestRefused, wire: VendorFormat, request: web.Request, request_id: str
+        self, refused: RequestRefused, wire: delivery.VendorFormat, request: web.Request, request_id: str
     ) -> web.Response:
         """Return the response to a request that the server cannot reply to, in the vendor's format."""
         body = wire.refusal(refused, request_id)
         return _json_bytes(body, refused.status, {wire.request_id_header: request_id})
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        wire, request_id = MESSAGES, _new_request_id()
+        wire, request_id = delivery.MESSAGES, _new_request_id()
         try:
             chat = wire.read(await _body(request))
         except RequestRefused as refused:
@@ -166,7 +158,9 @@ class ModelRoutes:
 
     async def _read_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
+        wire: delivery.VendorFormat = (
+            delivery.MESSAGES if _is_anthropic(request) else delivery.CHAT_COMPLETIONS
+        )
         if name not in self.models.names():
             return self.refuse(model_not_found(name), wire, request, _new_request_id())
         reply = anthropic_reply if _is_anthropic(request) else openai_reply

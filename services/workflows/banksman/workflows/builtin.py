@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import shlex
+import tomllib
+from functools import cache
+from keyword import iskeyword
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
 from pydantic import Field
@@ -12,7 +17,6 @@ from pydantic import Field
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workflows import StepResult
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, hint, workflow
-from banksman.workflows.project_templates import files_of
 
 TEST_COMMAND = """\
 if [ -f package.json ] || ls tests/*.test.mjs >/dev/null 2>&1; then node --test --test-reporter=tap
@@ -260,6 +264,41 @@ async def _refuse_existing(context: WorkflowContext, name: str) -> None:
         raise WorkflowFailed(f"The workspace already has a project {name!r}. Choose another name.")
     if readme.error_kind != "tool_error":
         raise WorkflowFailed(f"The workspace cannot be read: {readme.content.get('error')}")
+
+
+Files = dict[str, str]
+"""Path below the project's folder to content."""
+
+
+def files_of(name: str, template: str, description: str) -> Files:
+    """Return the files of a new project, from `project_templates.toml`."""
+    files = {"README.md": _readme(name, description), **_filled(name, template, description)}
+    return {f"{name}/{path}": content for path, content in files.items()}
+
+
+def _readme(name: str, description: str) -> str:
+    return f"# {name}\n\n{description.strip()}\n" if description.strip() else f"# {name}\n"
+
+
+def _filled(name: str, template: str, description: str) -> Files:
+    package = name.replace("-", "_")
+    values = {
+        "__NAME__": name,
+        "__PACKAGE__": f"{package}_app" if iskeyword(package) else package,
+        "__DESCRIPTION__": html.escape(description.strip()),
+    }
+
+    def filled(text: str) -> str:
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
+        return text
+
+    return {filled(path): filled(content) for path, content in _templates()[template].items()}
+
+
+@cache
+def _templates() -> dict[str, Files]:
+    return tomllib.loads((Path(__file__).parent / "project_templates.toml").read_text("utf-8"))
 
 
 BUILTIN: tuple[Workflow, ...] = (

@@ -22,14 +22,8 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation
 from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.sdk.workflows import WorkflowFailed
+from banksman.workflows import step_events
 from banksman.workflows.agent_runs import AgentRuns
-from banksman.workflows.step_events import (
-    RequestedSteps,
-    end_text,
-    output_events,
-    progress_events,
-    recorded_results,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +71,7 @@ class WorkflowModel:
             user=self.user,
             workflow=self.name,
             parameters=self.parameters,
-            results=recorded_results(state),
+            results=step_events.recorded_results(state),
             left_s=(deadline_of(run) - owned.ports.clock.now()).total_seconds(),
         )
         try:
@@ -104,7 +98,7 @@ class WorkflowModel:
 
     async def _steps(
         self, owned: Ownership, reply: TurnReply, outcomes: dict[str, ToolResult]
-    ) -> RequestedSteps:
+    ) -> step_events.RequestedSteps:
         calls = [step for step in reply.steps if isinstance(step, ToolStep)]
         tools = {step.tool: tool for step in calls if (tool := self.find_tool(step.tool)) is not None}
         problems: dict[str, str] = {}
@@ -115,7 +109,7 @@ class WorkflowModel:
                     problems[step.step] = str(problem)
         run_id, new_id = owned.run.run_id, owned.ports.clock.new_id
         wanted = (step.step for step in reply.steps if isinstance(step, InputStep))
-        return RequestedSteps(
+        return step_events.RequestedSteps(
             reply=reply,
             message_id=new_id("m"),
             approval_id=approval_id_for(run_id),
@@ -129,14 +123,14 @@ class WorkflowModel:
     def _end(
         self, owned: Ownership, reply: TurnReply, end: TurnEnd, state: Conversation
     ) -> tuple[EventBody, ...]:
-        events = (*_progress(reply, state), *output_events(end))
+        events = (*_progress(reply, state), *step_events.output_events(end))
         if end.status == "failed":
             ending = _failure(end.content)
             return (*events, finished(owned.run, "failed", ending.message, ending))
         message = MessageCompleted(
             message_id=owned.ports.clock.new_id("m"),
             role="assistant",
-            content=end_text(end),
+            content=step_events.end_text(end),
             finish_reason="stop",
         )
         return (*events, message)
@@ -146,12 +140,12 @@ class WorkflowModel:
         return tuple(events(state)) if isinstance(step, RequestModel) else ()
 
 
-def _requested(steps: RequestedSteps, state: Conversation) -> tuple[EventBody, ...]:
+def _requested(steps: step_events.RequestedSteps, state: Conversation) -> tuple[EventBody, ...]:
     return () if state.run is None else (*_progress(steps.reply, state), *steps.events(state, state.run))
 
 
 def _progress(reply: TurnReply, state: Conversation) -> tuple[EventBody, ...]:
-    return () if state.run is None else progress_events(reply, state.run.progress)
+    return () if state.run is None else step_events.progress_events(reply, state.run.progress)
 
 
 def _check(reply: TurnReply) -> None:

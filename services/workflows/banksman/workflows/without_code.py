@@ -10,21 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from banksman.contracts import workflows
 from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workflows import (
-    MAX_BUILT_BYTES,
-    ApprovalStep,
-    Built,
-    BuiltStep,
-    PromptStep,
-    RequestStep,
-    ToolCallStep,
-    TurnReply,
-    WorkflowTurn,
-)
 from banksman.prompting.templates import Placeholder, look_up, parts_of
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
@@ -32,7 +22,7 @@ from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 MAX_MESSAGE_CHARS = 4_000
 
 
-async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:
+async def take_built_turn(built: workflows.Built, turn: workflows.WorkflowTurn) -> workflows.TurnReply:
     async def execute(context: WorkflowContext, /, **parameters: JsonValue) -> str:
         return await _execute(built, context, Values(parameters))
 
@@ -40,29 +30,29 @@ async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:
     return await take_turn(Workflow(definition, execute), turn)
 
 
-async def _execute(built: Built, context: WorkflowContext, values: Values) -> str:
+async def _execute(built: workflows.Built, context: WorkflowContext, values: Values) -> str:
     for number, step in enumerate(built.steps, start=1):
         context.progress(number, len(built.steps), step.name)
         values.steps[step.name] = await _value_of(step, context, values)
     if built.result:
         return values.text("result", built.result)
     # The value of an approval is always true, which is not a useful result for a user.
-    named = [step.name for step in built.steps if not isinstance(step, ApprovalStep)]
+    named = [step.name for step in built.steps if not isinstance(step, workflows.ApprovalStep)]
     last = values.steps[named[-1]] if named else "Approved."
     return last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=2)
 
 
-async def _value_of(step: BuiltStep, context: WorkflowContext, values: Values) -> JsonValue:
+async def _value_of(step: workflows.BuiltStep, context: WorkflowContext, values: Values) -> JsonValue:
     """Execute a step and return its value; raise `WorkflowFailed` if the run ends with this step."""
     match step:
-        case PromptStep():
+        case workflows.PromptStep():
             return await _reply(step, context, values)
-        case ToolCallStep():
+        case workflows.ToolCallStep():
             return await _call(step, context, values)
-        case RequestStep():
+        case workflows.RequestStep():
             message = values.text(step.name, step.message, MAX_MESSAGE_CHARS)
             return await context.input(message, step.form, step=step.name, expires_s=step.expires_s)
-        case ApprovalStep():
+        case workflows.ApprovalStep():
             message = values.text(step.name, step.message, MAX_MESSAGE_CHARS)
             form: dict[str, JsonValue] = {"type": "boolean", "title": "Approve", "x-hint": "approval"}
             if await context.input(message, form, step=step.name, expires_s=step.expires_s) is not True:
@@ -72,7 +62,7 @@ async def _value_of(step: BuiltStep, context: WorkflowContext, values: Values) -
             assert_never(step)
 
 
-async def _reply(step: PromptStep, context: WorkflowContext, values: Values) -> JsonValue:
+async def _reply(step: workflows.PromptStep, context: WorkflowContext, values: Values) -> JsonValue:
     result = await context.run(
         values.text(step.name, step.prompt),
         step=step.name,
@@ -87,7 +77,7 @@ async def _reply(step: PromptStep, context: WorkflowContext, values: Values) -> 
     return result.content.get("content")
 
 
-async def _call(step: ToolCallStep, context: WorkflowContext, values: Values) -> JsonValue:
+async def _call(step: workflows.ToolCallStep, context: WorkflowContext, values: Values) -> JsonValue:
     arguments = values.arguments(step.name, step.arguments)
     result = await context.tool(step.tool, arguments, step=step.name)
     if result.is_error and step.on_failure == "end":
@@ -188,8 +178,10 @@ def check_built(definition: WorkflowDefinition, find_tool: FindTool) -> None:
     if definition.built is None:
         raise BadInput("built", None, "the steps of the workflow")
     size = len(definition.model_dump_json())
-    if size > MAX_BUILT_BYTES:
-        raise BadInput("built", None, f"must have at most {MAX_BUILT_BYTES} bytes as JSON, not {size}")
+    if size > workflows.MAX_BUILT_BYTES:
+        raise BadInput(
+            "built", None, f"must have at most {workflows.MAX_BUILT_BYTES} bytes as JSON, not {size}"
+        )
     earlier: list[str] = []
     for number, step in enumerate(definition.built.steps):
         place = f"built.steps.{number}"
@@ -197,7 +189,7 @@ def check_built(definition: WorkflowDefinition, find_tool: FindTool) -> None:
             raise BadInput(f"{place}.name", step.name, "a name that no other step has")
         for part, template in _templates(step):
             _check_references(f"{place}.{part}", template, definition, earlier)
-        if isinstance(step, ToolCallStep):
+        if isinstance(step, workflows.ToolCallStep):
             _check_call(place, step, find_tool(step.tool))
         earlier.append(step.name)
     _check_references("built.result", definition.built.result, definition, earlier)
@@ -206,17 +198,17 @@ def check_built(definition: WorkflowDefinition, find_tool: FindTool) -> None:
 def value_forms(definition: WorkflowDefinition) -> JsonObject | None:
     """Return one schema with the forms of all requested values; None if no step requests a value."""
     steps = () if definition.built is None else definition.built.steps
-    forms: JsonObject = {step.name: step.form for step in steps if isinstance(step, RequestStep)}
+    forms: JsonObject = {step.name: step.form for step in steps if isinstance(step, workflows.RequestStep)}
     return {"type": "object", "properties": forms} if forms else None
 
 
-def _templates(step: BuiltStep) -> Iterator[tuple[str, JsonValue]]:
+def _templates(step: workflows.BuiltStep) -> Iterator[tuple[str, JsonValue]]:
     match step:
-        case PromptStep():
+        case workflows.PromptStep():
             yield "prompt", step.prompt
-        case ToolCallStep():
+        case workflows.ToolCallStep():
             yield "arguments", step.arguments
-        case RequestStep() | ApprovalStep():
+        case workflows.RequestStep() | workflows.ApprovalStep():
             yield "message", step.message
         case _:
             assert_never(step)
@@ -238,7 +230,7 @@ def _check_references(
             raise BadInput(place, "{{" + reference.path + "}}", f"a parameter or an earlier step{known}")
 
 
-def _check_call(place: str, step: ToolCallStep, tool: ToolDefinition | None) -> None:
+def _check_call(place: str, step: workflows.ToolCallStep, tool: ToolDefinition | None) -> None:
     if tool is None:
         raise BadInput(f"{place}.tool", step.tool, "the name of a tool")
     required = tool.input_schema.get("required")
