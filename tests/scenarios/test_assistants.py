@@ -116,26 +116,42 @@ async def test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plai
     assert warning["level"] == "warning"
 
 
-@pytest.mark.parametrize("tools", [{"enabled": False}, {"enabled": True, "allowed_tools": []}])
+SHOWN_CALLS = (
+    'Like this:\n{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}',
+    '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}',
+    '{"tool": "bash", "parameters": {"command": ',
+    '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>',
+    '{"name": "bash", "parameters": {"command": "ls"}}',
+)
+
+
+@pytest.mark.parametrize("protocol", ["native", "json_text"])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {"enabled": False},
+        {"enabled": True, "allowed_tools": []},
+        {"enabled": True, "allowed_tools": ["no_such_tool"]},
+    ],
+    ids=["disabled", "empty list", "nothing left"],
+)
 async def test_without_tools_a_reply_that_shows_a_call_is_text(
-    client: Client, http: httpx.AsyncClient, play: Play, tools: dict[str, Any]
+    client: Client, http: httpx.AsyncClient, play: Play, tools: dict[str, Any], protocol: str
 ) -> None:
-    """R82, R86, R40: a user who asks for an example call gets it, whole or broken."""
-    shown = [
-        'Like this:\n{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}',
-        '{"tool": "bash", "parameters": {"command": ',
-    ]
-    name = play(*(ScriptedReply(text=text) for text in shown))
-    settings = {**tools, "tool_protocol": "json_text"}
+    """R82, R86, R40: a user who asks for an example call gets it, whole or broken, in any format."""
+    name = play(*(ScriptedReply(text=text) for text in SHOWN_CALLS))
+    settings = {**tools, "tool_protocol": protocol}
     conversation = await client.create(assistant=await created(http, model=name, tools=settings))
 
-    outcomes = [await client.run(conversation, "show me an example call") for _ in shown]
+    outcomes = [await client.run(conversation, "show me an example call") for _ in SHOWN_CALLS]
 
     assert [(one["status"], one["content"], one["iterations"]) for one in outcomes] == [
-        ("completed", text, 1) for text in shown
+        ("completed", text, 1) for text in SHOWN_CALLS
     ]
     deltas = [frame["data"]["text"] for frame in client.frames if frame["type"] == "message.delta"]
-    assert "".join(deltas) == "".join(shown)
+    assert "".join(deltas) == "".join(SHOWN_CALLS)
+    for kind in ("tool_call.requested", "protocol.retry", "model.notice"):
+        assert client.events(conversation, kind) == []
 
 
 async def test_tools_of_an_assistant_can_be_disabled_and_a_run_records_its_revision(

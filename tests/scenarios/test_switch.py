@@ -33,16 +33,21 @@ async def test_with_tools_disabled_the_system_is_plain_chat(
     """R40, R82, R57: tools are enabled for the assistant and disabled for the system; none is offered, none
     runs."""
     call = ScriptedCall(name="bash", arguments={"command": "touch never"})
+    written = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
     name = play(
         ScriptedReply(text="Only words."),
         ScriptedReply(tool_calls=(call,)),
         ScriptedReply(text="Words again."),
+        ScriptedReply(text=written),
     )
     async with Client.connected(plain_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
 
         plain = await client.run(conversation, "hi")
         stubborn = await client.run(conversation, "use bash")
+
+        text = {"tool_protocol": "json_text"}
+        shown_call = await client.run(conversation, "show me a call", overrides=text)
 
         async with httpx.AsyncClient(base_url=plain_system.url, timeout=WAIT_TIMEOUT_S) as http:
             shown = (await http.get("/v1/system-prompts/default/enhanced")).json()
@@ -52,3 +57,8 @@ async def test_with_tools_disabled_the_system_is_plain_chat(
     assert "tools" not in first and "## Tools" not in first["messages"][0]["content"]
     assert (shown["tools"], "## Tools" in shown["content"]) == ([], False)
     assert (stubborn["content"], kinds) == ("Words again.", ["unknown_tool"])
+    assert (shown_call["status"], shown_call["content"], shown_call["tool_calls"]) == (
+        "completed",
+        written,
+        [],
+    )
