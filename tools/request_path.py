@@ -106,8 +106,7 @@ STEPS: tuple[Step, ...] = (
         (
             "banksman.bus.storage.live: _received _deliver",
             "banksman.gateway.live.feed: _take",
-            "banksman.gateway.approvals.operations: decide",
-            "banksman.gateway.approvals.decisions: reply submit decide _item_decision",
+            "banksman.gateway.approvals.decisions: decide submit decide _item_decision",
             "banksman.runs.approval.requests: sign",
             "banksman.bus.storage.approval_slots: read store_reply",
         ),

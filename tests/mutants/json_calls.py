@@ -147,10 +147,10 @@ MUTANTS = (
     Mutant(
         "R14",
         "a frontend can list tools on the endpoint that was removed",
-        "services/gateway/banksman/gateway/workflows/operations.py",
-        '@operations.add("workflow.list", "GET /workflows")\n',
-        '@operations.add("tool.available", "GET /tools/available")\n'
-        '@operations.add("workflow.list", "GET /workflows")\n',
+        "services/gateway/banksman/gateway/workflows/workflows.py",
+        '    @operations.add("workflow.list", "GET /workflows")\n',
+        '    @operations.add("tool.available", "GET /tools/available")\n'
+        '    @operations.add("workflow.list", "GET /workflows")\n',
         JSON_CALLS + "test_there_is_no_endpoint_for_tools",
     ),
     Mutant(

@@ -132,8 +132,8 @@ MUTANTS = (
         "R43",
         "the built-in tools are not listed",
         "services/gateway/banksman/gateway/assistants/tools.py",
-        "        return (*builtin, *registered)\n",
-        "        return tuple(registered)\n",
+        "        return ToolViews.of((*builtin, *registered))\n",
+        "        return ToolViews.of(tuple(registered))\n",
         SCENARIOS + "test_tools_are_listed_and_read_by_name_over_every_interface",
     ),
     Mutant(

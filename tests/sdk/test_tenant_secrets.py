@@ -145,7 +145,7 @@ async def test_a_call_whose_secret_is_missing_or_unreadable_is_refused_with_its_
     async with serving(nats, "tenant-acme", "weather", box), BrokerClock(operator) as clock:
         await SecretStore(operator, SecretBox(b"other" * 8), clock).set(ADMIN, "API_TOKEN", VALUE)
         unreadable = await refusal()
-        await secrets.delete(ADMIN, "API_TOKEN")
+        await secrets.delete_secret("API_TOKEN", ADMIN)
         missing = await refusal()
 
     assert unreadable is not None and "'API_TOKEN' was encrypted with another signing key" in unreadable

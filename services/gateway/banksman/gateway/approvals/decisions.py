@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from banksman.contracts.approvals import (
     ApprovalItem,
@@ -28,7 +28,9 @@ from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import approved_first, sent_items
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import APPROVE
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -47,6 +49,9 @@ CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 """Checks edited arguments for the tool of a name."""
 OnFirst = Callable[[FirstApproval, ApprovalRequested], Awaitable[None]]
 """Receives the first of two approvals, and the request as the second approver is sent it."""
+
+
+operations = Operations("approvals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +103,19 @@ class Decisions:
     on_first: list[OnFirst] = field(default_factory=list[OnFirst])
     """Called after each first approval, again for a repeat of its request."""
 
-    async def reply(self, caller: Caller, request: ApprovalDecision) -> Ack:
-        """Store a user's decision; a repeated request returns the result of the first one."""
-        check_conversation(request.conversation_id, conversation_of_approval(request.approval_id))
-        if (request.all is None) == (not request.decisions):
+    @operations.on_frame(ApprovalDecision, "approval_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
+    async def decide(self: Service, frame: ApprovalDecision, caller: CallerDep) -> Ack:
+        """Decide an approval request."""
+        check_conversation(frame.conversation_id, conversation_of_approval(frame.approval_id))
+        if (frame.all is None) == (not frame.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
-        ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
-        given = {name: getattr(request, name) for name in DECISION_FIELDS}
+        ids = await ids_once(self.requests, caller, frame, {"answer": new_id("answer-")})
+        given = {name: getattr(frame, name) for name in DECISION_FIELDS}
         submitted = SubmittedDecision(by=caller.user, decision_id=ids["answer"], **given)
-        result = await self.submit(caller.tenant, request.approval_id, submitted)
+        result = await self.submit(caller.tenant, frame.approval_id, submitted)
         reply = result.reply
         return Ack(
-            reply_to=request.id,
+            reply_to=frame.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
             resolved_by=None if result.outcome == AWAITING_SECOND else reply.by,
@@ -159,6 +165,9 @@ class Decisions:
                 # user may have decided it since. The second attempt then finds the request and the decision.
                 return await attempt()
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
+
+
+Service = Annotated[Decisions, provided(Decisions)]
 
 
 class ContentChanged(Conflict):

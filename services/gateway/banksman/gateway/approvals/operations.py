@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from banksman.bus.publish import RunQueue
@@ -19,7 +19,9 @@ from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
+from banksman.gateway.approvals.decisions import operations as decision_operations
 from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.approvals.pending import operations as pending_operations
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.remembered import operations as remembered_operations
 from banksman.gateway.approvals.stored_replies import ReplySlots, readable, stored_reply, valid_reply
@@ -27,16 +29,18 @@ from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.caller import APPROVE, Caller
+from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
-from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
 from banksman.runs.approval.requests import input_digests
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
+
+operations = Operations("approvals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +69,17 @@ class Inputs:
     signing_key: bytes
     requests: StoredRequests
 
-    async def reply(self, caller: Caller, request: InputReply) -> Ack:
-        """Store the value that a user provides; a repeated request returns the result of the first one."""
-        check_conversation(request.conversation_id, conversation_of_approval(request.request_id))
-        ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
+    @operations.on_frame(InputReply, "request_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
+    async def provide(self: Providing, frame: InputReply, caller: CallerDep) -> Ack:
+        """Provide the value that a workflow requested."""
+        check_conversation(frame.conversation_id, conversation_of_approval(frame.request_id))
+        ids = await ids_once(self.requests, caller, frame, {"answer": new_id("answer-")})
         provided = await self.submit(
-            caller.tenant, request.request_id, request.value, by=caller.user, reply_id=ids["answer"]
+            caller.tenant, frame.request_id, frame.value, by=caller.user, reply_id=ids["answer"]
         )
         reply = provided.reply
         return Ack(
-            reply_to=request.id,
+            reply_to=frame.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
             resolved_by=reply.by,
@@ -145,35 +150,8 @@ class Inputs:
             raise BadInput(field, problem.value, problem.expected)
 
 
-MAX_PENDING = 1_000
-
-Limit = Annotated[int, Query(ge=1, le=MAX_PENDING)]
-After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
-Pending = Annotated[PendingApprovals, provided(PendingApprovals)]
 Deciding = Annotated[Decisions, provided(Decisions)]
 Providing = Annotated[Inputs, provided(Inputs)]
-
-operations = Operations("approvals")
-
-
-@operations.on_frame(ApprovalDecision, "approval_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
-async def decide(frame: ApprovalDecision, decisions: Deciding, caller: CallerDep) -> Ack:
-    """Decide an approval request."""
-    return await decisions.reply(caller, frame)
-
-
-@operations.on_frame(InputReply, "request_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
-async def provide(frame: InputReply, inputs: Providing, caller: CallerDep) -> Ack:
-    """Provide the value that a workflow requested."""
-    return await inputs.reply(caller, frame)
-
-
-@operations.add("approval.list", "GET /context/approvals")
-async def list_approvals(
-    pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> bodies.ApprovalPage:
-    """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
-    return await pending.page(caller.tenant, caller.user, limit=limit, after=after)
 
 
 @operations.add(
@@ -202,31 +180,12 @@ async def decide_approval(
 ) -> bodies.Resolution | Response:
     """Decide an approval request. The first decision takes effect; a later one gets 409 with the first."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
-    ack = await decisions.reply(caller, frame)
+    ack = await decisions.decide(frame, caller)
     if ack.outcome == AWAITING_SECOND:
         return JSONResponse(bodies.FirstOfTwo.of(ack).model_dump(mode="json"), 202)
     if not ack.already_resolved:
         return bodies.Resolution.of(ack)
     return _late(bodies.LateDecision, ack, f"the approval was {ack.outcome} by {ack.resolved_by} before")
-
-
-@operations.add(
-    "approval.aside",
-    "POST /context/approvals/{approval_id}/aside",
-    right=APPROVE,
-    errors=(MISSING, CONFLICT, EARLY),
-)
-async def set_approval_aside(approval_id: str, pending: Pending, caller: CallerDep) -> None:
-    """Remove an approval request from the caller's inbox. The request stays open, and may be escalated."""
-    await pending.set_aside(caller, approval_id)
-
-
-@operations.add("input.list", "GET /context/inputs")
-async def list_inputs(
-    pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
-) -> bodies.InputPage:
-    """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
-    return await pending.inputs(caller.tenant, limit=limit, after=after)
 
 
 @operations.add(
@@ -251,7 +210,7 @@ async def provide_input(
 ) -> bodies.ProvidedValue | Response:
     """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
     frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
-    ack = await inputs.reply(caller, frame)
+    ack = await inputs.provide(frame, caller)
     if not ack.already_resolved:
         return bodies.ProvidedValue.of(ack)
     return _late(bodies.LateValue, ack, f"the value was {ack.outcome} by {ack.resolved_by} before")
@@ -280,4 +239,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature((*operations, *remembered_operations), build)
+FEATURE = Feature((*operations, *decision_operations, *pending_operations, *remembered_operations), build)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Query
 
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message, StoredMessage
@@ -22,7 +24,9 @@ from banksman.gateway.approvals import bodies
 from banksman.gateway.approvals.stored_replies import readable
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.views import approved_first, sent_items
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.caller import APPROVE
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.ports import Clock
 
@@ -33,6 +37,14 @@ so a list that is read at once could miss the change."""
 N = TypeVar("N", FirstApproval, SetAside)
 OnChange = Callable[[], None]
 """Called after a change; must not block."""
+
+
+MAX_PENDING = 1_000
+
+Limit = Annotated[int, Query(ge=1, le=MAX_PENDING)]
+After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
+
+operations = Operations("approvals")
 
 
 @dataclass(eq=False)
@@ -69,8 +81,12 @@ class PendingApprovals:
     def __post_init__(self) -> None:
         self.bus.on_reconnect(self._notify_all)
 
-    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> bodies.ApprovalPage:
-        """Return a page of the open requests, oldest first, as `user` sees them."""
+    @operations.add("approval.list", "GET /context/approvals")
+    async def list_approvals(
+        self: Service, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
+    ) -> bodies.ApprovalPage:
+        """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
+        tenant = caller.tenant
         pending = await self.slots.pending(tenant, limit=limit, after=after)
         notes = await self.slots.notes(tenant) if pending else {}
         now = self.clock.now()
@@ -82,7 +98,7 @@ class PendingApprovals:
                 title=title,
                 requested_by=creator,
                 **{name: value for name, value in one.request if name != "items"},
-                **_noted(one.request, notes.get(one.request.approval_id, {}), user, now),
+                **_noted(one.request, notes.get(one.request.approval_id, {}), caller.user, now),
             )
             for one in pending
             for title, creator in (conversations[one.request.conversation_id],)
@@ -91,8 +107,12 @@ class PendingApprovals:
             items=items, next=pending[-1].stream_seq if len(pending) == limit else None
         )
 
-    async def inputs(self, tenant: str, *, limit: int, after: int) -> bodies.InputPage:
-        pending = await self.slots.pending(tenant, limit=limit, after=after, inputs=True)
+    @operations.add("input.list", "GET /context/inputs")
+    async def list_inputs(
+        self: Service, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
+    ) -> bodies.InputPage:
+        """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
+        pending = await self.slots.pending(caller.tenant, limit=limit, after=after, inputs=True)
         items = (
             {**one.request.input.model_dump(by_alias=True), **dict(one.request)}
             for one in pending
@@ -136,8 +156,14 @@ class PendingApprovals:
                 for subscription in followed.subscriptions:
                     await subscription.unsubscribe()
 
-    async def set_aside(self, caller: Caller, approval_id: str) -> None:
-        """Remove a request from the caller's inbox, which may escalate it. A repeat changes nothing."""
+    @operations.add(
+        "approval.aside",
+        "POST /context/approvals/{approval_id}/aside",
+        right=APPROVE,
+        errors=(MISSING, CONFLICT, EARLY),
+    )
+    async def set_approval_aside(self: Service, approval_id: str, caller: CallerDep) -> None:
+        """Remove an approval request from the caller's inbox. It stays open, and may be escalated."""
         check_token(approval_id, "approval_id")
         request, reply = await readable(self.slots, caller.tenant, approval_id)
         if request is None or request.input is not None:
@@ -161,6 +187,9 @@ class PendingApprovals:
         # Messages that were published while the connection was down are lost.
         for followed in self._tenants.values():
             followed.notify()
+
+
+Service = Annotated[PendingApprovals, provided(PendingApprovals)]
 
 
 def _noted(

@@ -23,7 +23,7 @@ from banksman.contracts.work import ForgetDecision
 from banksman.gateway.conversations.conversations import Conversations, read_all
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.operation.caller import APPROVE, Caller
+from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
 from banksman.gateway.quotas.backlog import Backlog
@@ -64,6 +64,9 @@ class ListedRemembered(Stored):
     calls: tuple[RememberedCall, ...]
 
 
+operations = Operations("policies")
+
+
 @dataclass(frozen=True, slots=True)
 class RememberedDecisions:
     bus: Bus
@@ -79,17 +82,24 @@ class RememberedDecisions:
             raise Conflict(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
         await bucket.create(key, RememberedPlace(approval_id=approval_id))
 
-    async def list(self, caller: Caller) -> tuple[ListedRemembered, ...]:
+    @operations.add("remembered.list", "GET /context/remembered")
+    async def list_remembered(self: Service, caller: CallerDep) -> Listing[ListedRemembered]:
+        """List the decisions that apply to further calls, newest first."""
         places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
         listed = await read_all(partial(self._listed, caller.tenant), places)
         found = (one for one in listed if one is not None)
-        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
+        items = sorted(found, key=lambda one: one.at, reverse=True)
+        return Listing[ListedRemembered](items=tuple(items))
 
-    async def withdraw(self, caller: Caller, approval_id: str) -> None:
-        """Withdraw a remembered decision, and return when the withdrawal is in the log.
-
-        Raises `NotReady` if it is not in the log within 5 seconds; a repeated request continues to wait.
-        """
+    @operations.add(
+        "remembered.withdraw",
+        "DELETE /context/remembered/{approval_id}",
+        right=APPROVE,
+        errors=(MISSING, EARLY),
+    )
+    async def withdraw_remembered(self: Service, approval_id: str, caller: CallerDep) -> None:
+        """Withdraw a remembered decision: the next matching call waits for approval again."""
+        # It is withdrawn once that is in the log. After `NotReady`, a repeated request continues to wait.
         conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
         if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
             raise NotFound("remembered decision", approval_id)
@@ -156,19 +166,3 @@ def _call(tool: str, arguments: JsonObject, decision: Literal["approve", "reject
 
 
 Service = Annotated[RememberedDecisions, provided(RememberedDecisions)]
-
-operations = Operations("policies")
-
-
-@operations.add("remembered.list", "GET /context/remembered")
-async def list_remembered(remembered: Service, caller: CallerDep) -> Listing[ListedRemembered]:
-    """List the decisions that apply to further calls, newest first."""
-    return Listing[ListedRemembered](items=await remembered.list(caller))
-
-
-@operations.add(
-    "remembered.withdraw", "DELETE /context/remembered/{approval_id}", right=APPROVE, errors=(MISSING, EARLY)
-)
-async def withdraw_remembered(approval_id: str, remembered: Service, caller: CallerDep) -> None:
-    """Withdraw a remembered decision: the next matching call waits for approval again."""
-    await remembered.withdraw(caller, approval_id)

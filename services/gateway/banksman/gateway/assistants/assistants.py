@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Annotated
+
+from fastapi import Path, Query
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import ASSISTANT_REVISIONS
@@ -11,6 +14,9 @@ from banksman.contracts.assistants import (
     Assistant,
     AssistantBody,
     AssistantChanges,
+    AssistantList,
+    AssistantRevision,
+    AssistantRevisions,
     AssistantUpdate,
     ChangedField,
     NewAssistant,
@@ -22,6 +28,8 @@ from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.quotas.stored import SharedBucket
 from banksman.runs.ports import Clock
@@ -41,6 +49,10 @@ RESPONSE_SCHEMA = "options.response_schema"
 MAX_REVISIONS = 50
 MAX_BYTES = 512 * 1024
 """Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
+DETAILS = ("name", "revision")
+Revision = Annotated[int, Path(ge=1)]
+
+operations = Operations("assistants")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +64,103 @@ class Assistants:
     models: ModelNames
     schemas: SchemaChecker
 
-    async def list(self, caller: Caller) -> tuple[Assistant, ...]:
-        return tuple(_without_file_contents(one) for one in await self.store.list(caller.tenant))
+    @operations.add("assistant.list", "GET /context/assistants")
+    async def list_assistants(self: Service, caller: CallerDep) -> AssistantList:
+        """List assistants, without the contents of their files."""
+        listed = await self.store.list(caller.tenant)
+        return AssistantList(items=tuple(_without_file_contents(one) for one in listed))
 
-    async def get(self, caller: Caller, assistant_id: str) -> Assistant:
-        return await self.store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
-
-    async def create(self, caller: Caller, given: NewAssistant, request_id: str) -> Assistant:
-        """Store a new assistant. A repeated request returns the assistant that the first one created."""
-        await self._check_parts(caller, given)
-        mine = {"id": given.id or new_id("as"), "request": new_id("q")}
-        ids = await self.requests.once_created(caller, "assistant", request_id, given, mine)
-        assistant = given.assistant(ids["id"])
+    @operations.add(
+        "assistant.create", "POST /context/assistants", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
+    )
+    async def create_assistant(
+        self: Service, body: StrictBody[NewAssistant], caller: CallerDep, request_id: RequestId
+    ) -> Assistant:
+        """Create an assistant."""
+        await self._check_parts(caller, body)
+        mine = {"id": body.id or new_id("as"), "request": new_id("q")}
+        ids = await self.requests.once_created(caller, "assistant", request_id, body, mine)
+        assistant = body.assistant(ids["id"])
         _check_right(caller, Assistant(id=assistant.id), assistant)
         stored, is_new = await self.store.create_once(caller.tenant, assistant, is_first=ids == mine)
         if is_new:
             await self.histories.add(caller.tenant, None, stored, caller.user)
         return stored
 
-    async def update(self, caller: Caller, assistant_id: str, given: AssistantUpdate) -> Assistant:
-        """Replace an assistant. A repeated request changes nothing."""
-        await self._check_parts(caller, given)
-        assistant = given.assistant(check_token(assistant_id, "assistant_id"))
-        return await self._replace(caller, assistant, given.revision)
+    @operations.add("assistant.read", "GET /context/assistants/{assistant_id}")
+    async def read_assistant(self: Service, assistant_id: str, caller: CallerDep) -> Assistant:
+        """Read an assistant."""
+        return await self.store.get(caller.tenant, check_token(assistant_id, "assistant_id"))
 
-    async def delete(self, caller: Caller, assistant_id: str) -> None:
-        stored = await self.get(caller, assistant_id)
+    @operations.add(
+        "assistant.update",
+        "PUT /context/assistants/{assistant_id}",
+        errors=(MISSING, CONFLICT),
+        audit=DETAILS,
+    )
+    async def update_assistant(
+        self: Service, assistant_id: str, body: StrictBody[AssistantUpdate], caller: CallerDep
+    ) -> Assistant:
+        """Replace an assistant."""
+        # A repeated request changes nothing.
+        await self._check_parts(caller, body)
+        assistant = body.assistant(check_token(assistant_id, "assistant_id"))
+        return await self._replace(caller, assistant, body.revision)
+
+    @operations.add("assistant.revisions", "GET /context/assistants/{assistant_id}/revisions")
+    async def list_revisions(self: Service, assistant_id: str, caller: CallerDep) -> AssistantRevisions:
+        """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
+        items = (await self._history(caller, assistant_id)).items
+        listed = (
+            AssistantRevision(revision=one.assistant.revision, at=one.at, by=one.by, current=one is items[-1])
+            for one in reversed(items)
+        )
+        return AssistantRevisions(items=tuple(listed))
+
+    @operations.add("assistant.revision", "GET /context/assistants/{assistant_id}/revisions/{revision}")
+    async def read_revision(
+        self: Service, assistant_id: str, revision: Revision, caller: CallerDep
+    ) -> Assistant:
+        """Read a revision of an assistant."""
+        return (await self._history(caller, assistant_id)).at(revision)
+
+    @operations.add(
+        "assistant.changes", "GET /context/assistants/{assistant_id}/revisions/{revision}/changes"
+    )
+    async def compare_revisions(
+        self: Service,
+        assistant_id: str,
+        revision: Revision,
+        caller: CallerDep,
+        since: Annotated[int | None, Query(ge=1)] = None,
+    ) -> AssistantChanges:
+        """Show the fields in which a revision differs from revision `since`, or from the one before it."""
+        return (await self._history(caller, assistant_id)).changes(revision, since)
+
+    @operations.add(
+        "assistant.restore",
+        "POST /context/assistants/{assistant_id}/revisions/{revision}/restore",
+        audit=DETAILS,
+    )
+    async def restore_revision(
+        self: Service, assistant_id: str, revision: Revision, caller: CallerDep
+    ) -> Assistant:
+        """Store the content of a revision again, as a new revision."""
+        # A repeated request changes nothing.
+        wanted = (await self._history(caller, assistant_id)).at(revision)
+        await self._check_parts(caller, wanted)
+        return await self._replace(caller, wanted, None)
+
+    @operations.add("assistant.delete", "DELETE /context/assistants/{assistant_id}", audit=())
+    async def delete_assistant(self: Service, assistant_id: str, caller: CallerDep) -> None:
+        """Delete an assistant."""
+        stored = await self.read_assistant(assistant_id, caller)
         _check_right(caller, stored, self.store.initial(assistant_id) or Assistant(id=assistant_id))
         await self.store.delete(caller.tenant, assistant_id, stored.revision)
         await self.histories.delete(caller.tenant, assistant_id)
 
-    async def history(self, caller: Caller, assistant_id: str) -> History:
-        return await self.histories.of(caller.tenant, await self.get(caller, assistant_id))
-
-    async def restore(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
-        """Store the content of a revision again, as a new one. A repeated request changes nothing."""
-        wanted = (await self.history(caller, assistant_id)).at(revision)
-        await self._check_parts(caller, wanted)
-        return await self._replace(caller, wanted, None)
+    async def _history(self, caller: Caller, assistant_id: str) -> History:
+        return await self.histories.of(caller.tenant, await self.read_assistant(assistant_id, caller))
 
     async def _replace(self, caller: Caller, assistant: Assistant, revision: int | None) -> Assistant:
         before = await self.store.get(caller.tenant, assistant.id)
@@ -108,6 +179,9 @@ class Assistants:
                 self.models.checked(name)
         if given.options.response_schema is not None:
             await self.schemas.check_schema(caller.tenant, given.options.response_schema, RESPONSE_SCHEMA)
+
+
+Service = Annotated[Assistants, provided(Assistants)]
 
 
 def _check_right(caller: Caller, before: Assistant, after: Assistant) -> bool:

@@ -14,7 +14,6 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire, parse_as
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, EnhancePrompt
 from banksman.gateway.assistants.tenant_store import TenantStore
-from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, Operations
 from banksman.gateway.operation.parameters import (
     CallerDep,
@@ -63,69 +62,9 @@ class EnhancedPromptBody(Stored):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    store: TenantStore[SystemPrompt]
-    requests: StoredRequests
-    enhancing: EnhancedPrompts
-
-    async def list(self, caller: Caller) -> tuple[SystemPrompt, ...]:
-        return tuple(await self.store.list(caller.tenant))
-
-    async def get(self, caller: Caller, prompt_id: str) -> SystemPrompt:
-        return await self.store.get(caller.tenant, check_token(prompt_id, "prompt_id"))
-
-    async def create(self, caller: Caller, given: NewPrompt, request_id: str) -> SystemPrompt:
-        """Store a new prompt. A repeated request returns the prompt that the first one created."""
-        variables_of(given.content)  # refuses malformed placeholders
-        mine = {"id": given.id or new_id("p"), "request": new_id("q")}
-        ids = await self.requests.once_created(caller, "prompt", request_id, given, mine)
-        prompt = given.prompt(ids["id"])
-        return (await self.store.create_once(caller.tenant, prompt, is_first=ids == mine))[0]
-
-    async def replace(self, caller: Caller, prompt_id: str, given: PromptBody) -> SystemPrompt:
-        """Replace a prompt; raise `BadInput` if a placeholder of the content is malformed."""
-        variables_of(given.content)
-        prompt = given.prompt(check_token(prompt_id, "prompt_id"))
-        return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
-
-    async def delete(self, caller: Caller, prompt_id: str) -> None:
-        # `get` stores the built-in prompt, so deleting it succeeds even before its first use.
-        prompt = await self.get(caller, prompt_id)
-        await self.store.delete(caller.tenant, prompt.id)
-
-    async def enhanced(self, caller: Caller, prompt_id: str, wanted: EnhancePrompt) -> EnhancedPromptBody:
-        """Return a prompt with tools and instructions, as a run would have it."""
-        prompt = await self.get(caller, prompt_id)
-        base = await self.enhancing.rendered(caller, prompt.content, wanted)
-        protocol = wanted.protocol or await self.enhancing.protocol(caller, wanted)
-        enhanced = await self.enhancing.enhanced(caller, base, protocol, wanted)
-        return EnhancedPromptBody(
-            id=prompt.id,
-            name=prompt.name,
-            content=enhanced.text,
-            base=base,
-            tools=tuple(tool.name for tool in enhanced.tools),
-            dropped_tools=enhanced.dropped,
-            shortened=enhanced.shortened,
-            estimated_tokens=enhanced.estimated_tokens,
-            protocol=protocol,
-            revision=prompt.revision,
-        )
-
-
-Service = Annotated[Prompts, provided(Prompts)]
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 operations = Operations("system prompts")
-
-
-@operations.add(
-    "prompt.list", "GET /v1/system-prompts", not_over_nats="declared below, in pages that fit a message"
-)
-async def list_prompts(prompts: Service, caller: CallerDep) -> Listing[SystemPrompt]:
-    """List system prompts."""
-    return Listing[SystemPrompt](items=await prompts.list(caller))
 
 
 class ListPrompts(Wire):
@@ -144,82 +83,117 @@ class PromptPage(Stored):
     """`after` of the next page; null at the end."""
 
 
-@operations.over_nats("prompt.list", not_over_http="declared above, in one page")
-async def list_prompt_page(request: ListPrompts, prompts: Service, caller: CallerDep) -> PromptPage:
-    """List the system prompts, sorted by id."""
-    found = await prompts.list(caller)
-    later = [one for one in found if request.after is None or one.id > request.after]
-    page = tuple(later[: request.limit])
-    return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    store: TenantStore[SystemPrompt]
+    requests: StoredRequests
+    enhancing: EnhancedPrompts
 
-
-@operations.add("prompt.create", "POST /v1/system-prompts", errors=(CONFLICT, EARLY), audit=())
-async def create_prompt(
-    body: StrictBody[NewPrompt], prompts: Service, caller: CallerDep, request_id: RequestId
-) -> SystemPrompt:
-    """Create a system prompt."""
-    return await prompts.create(caller, body, request_id)
-
-
-@operations.add("prompt.read", "GET /v1/system-prompts/{prompt_id}")
-async def read_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> SystemPrompt:
-    """Read a system prompt."""
-    return await prompts.get(caller, prompt_id)
-
-
-@operations.add("prompt.update", "PUT /v1/system-prompts/{prompt_id}", audit=())
-async def update_prompt(
-    prompt_id: str, body: StrictBody[PromptBody], prompts: Service, caller: CallerDep
-) -> SystemPrompt:
-    """Replace a system prompt."""
-    return await prompts.replace(caller, prompt_id, body)
-
-
-@operations.add("prompt.delete", "DELETE /v1/system-prompts/{prompt_id}", audit=())
-async def delete_prompt(prompt_id: str, prompts: Service, caller: CallerDep) -> None:
-    """Delete a system prompt."""
-    await prompts.delete(caller, prompt_id)
-
-
-@operations.add(
-    "prompt.enhance",
-    "GET /v1/system-prompts/{prompt_id}/enhanced",
-    not_over_nats="declared below, with an object as `variables`",
-)
-async def read_enhanced_prompt(
-    prompt_id: str,
-    prompts: Service,
-    caller: CallerDep,
-    protocol: ToolProtocol | None = None,
-    budget_tokens: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
-    variables: str | None = None,
-    assistant: str | None = None,
-    conversation_id: str | None = None,
-    user_message: Annotated[str, Query(max_length=20_000)] = "",
-) -> EnhancedPromptBody:
-    """Read a prompt with tools by category, call instructions and diagram instructions (R25).
-
-    `protocol` defaults to that of the conversation or assistant, or of the assistant `default` if neither is
-    given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more tools
-    exist than fit, the prompt contains those relevant to `assistant`, to the history of `conversation_id` and
-    to the user's next message, `user_message` (R26, R33).
-    """
-    wanted = EnhancePrompt(
-        protocol=protocol,
-        budget_tokens=budget_tokens,
-        variables=None if variables is None else parse_as(VARIABLES, variables, what="variables"),
-        assistant=None if assistant is None else check_token(assistant, "assistant"),
-        conversation_id=None if conversation_id is None else check_token(conversation_id, "conversation_id"),
-        user_message=user_message,
+    @operations.add(
+        "prompt.list", "GET /v1/system-prompts", not_over_nats="declared below, in pages that fit a message"
     )
-    return await prompts.enhanced(caller, prompt_id, wanted)
+    async def list_prompts(self: Service, caller: CallerDep) -> Listing[SystemPrompt]:
+        """List system prompts."""
+        return Listing[SystemPrompt](items=tuple(await self.store.list(caller.tenant)))
+
+    @operations.over_nats("prompt.list", not_over_http="declared above, in one page")
+    async def list_prompt_page(self: Service, request: ListPrompts, caller: CallerDep) -> PromptPage:
+        """List the system prompts, sorted by id."""
+        found = await self.store.list(caller.tenant)
+        later = [one for one in found if request.after is None or one.id > request.after]
+        page = tuple(later[: request.limit])
+        return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
+
+    @operations.add("prompt.create", "POST /v1/system-prompts", errors=(CONFLICT, EARLY), audit=())
+    async def create_prompt(
+        self: Service, body: StrictBody[NewPrompt], caller: CallerDep, request_id: RequestId
+    ) -> SystemPrompt:
+        """Create a system prompt."""
+        variables_of(body.content)  # refuses malformed placeholders
+        mine = {"id": body.id or new_id("p"), "request": new_id("q")}
+        ids = await self.requests.once_created(caller, "prompt", request_id, body, mine)
+        prompt = body.prompt(ids["id"])
+        return (await self.store.create_once(caller.tenant, prompt, is_first=ids == mine))[0]
+
+    @operations.add("prompt.read", "GET /v1/system-prompts/{prompt_id}")
+    async def read_prompt(self: Service, prompt_id: str, caller: CallerDep) -> SystemPrompt:
+        """Read a system prompt."""
+        return await self.store.get(caller.tenant, check_token(prompt_id, "prompt_id"))
+
+    @operations.add("prompt.update", "PUT /v1/system-prompts/{prompt_id}", audit=())
+    async def update_prompt(
+        self: Service, prompt_id: str, body: StrictBody[PromptBody], caller: CallerDep
+    ) -> SystemPrompt:
+        """Replace a system prompt."""
+        variables_of(body.content)
+        prompt = body.prompt(check_token(prompt_id, "prompt_id"))
+        return await self.store.replace(caller.tenant, prompt, rewrite_equal=True)
+
+    @operations.add("prompt.delete", "DELETE /v1/system-prompts/{prompt_id}", audit=())
+    async def delete_prompt(self: Service, prompt_id: str, caller: CallerDep) -> None:
+        """Delete a system prompt."""
+        # Reading stores the built-in prompt, so deleting it succeeds even before its first use.
+        prompt = await self.read_prompt(prompt_id, caller)
+        await self.store.delete(caller.tenant, prompt.id)
+
+    @operations.add(
+        "prompt.enhance",
+        "GET /v1/system-prompts/{prompt_id}/enhanced",
+        not_over_nats="declared below, with an object as `variables`",
+    )
+    async def read_enhanced_prompt(
+        self: Service,
+        prompt_id: str,
+        caller: CallerDep,
+        protocol: ToolProtocol | None = None,
+        budget_tokens: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+        variables: str | None = None,
+        assistant: str | None = None,
+        conversation_id: str | None = None,
+        user_message: Annotated[str, Query(max_length=20_000)] = "",
+    ) -> EnhancedPromptBody:
+        """Read a prompt with tools by category, call instructions and diagram instructions (R25).
+
+        `protocol` defaults to that of the conversation or assistant, or of the assistant `default` if neither
+        is given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more
+        tools exist than fit, the prompt contains those relevant to `assistant`, to the history of
+        `conversation_id` and to the user's next message, `user_message` (R26, R33).
+        """
+        wanted = EnhancePrompt(
+            protocol=protocol,
+            budget_tokens=budget_tokens,
+            variables=None if variables is None else parse_as(VARIABLES, variables, what="variables"),
+            assistant=None if assistant is None else check_token(assistant, "assistant"),
+            conversation_id=(
+                None if conversation_id is None else check_token(conversation_id, "conversation_id")
+            ),
+            user_message=user_message,
+        )
+        return await self.enhance_prompt(prompt_id, wanted, caller)
+
+    @operations.over_nats(
+        "prompt.enhance", "prompt_id", not_over_http="declared above, with `variables` in the query"
+    )
+    async def enhance_prompt(
+        self: Service, prompt_id: str, request: EnhancePrompt, caller: CallerDep
+    ) -> EnhancedPromptBody:
+        """Read a prompt with tools by category, call instructions and diagram instructions."""
+        prompt = await self.read_prompt(prompt_id, caller)
+        base = await self.enhancing.rendered(caller, prompt.content, request)
+        protocol = request.protocol or await self.enhancing.protocol(caller, request)
+        enhanced = await self.enhancing.enhanced(caller, base, protocol, request)
+        return EnhancedPromptBody(
+            id=prompt.id,
+            name=prompt.name,
+            content=enhanced.text,
+            base=base,
+            tools=tuple(tool.name for tool in enhanced.tools),
+            dropped_tools=enhanced.dropped,
+            shortened=enhanced.shortened,
+            estimated_tokens=enhanced.estimated_tokens,
+            protocol=protocol,
+            revision=prompt.revision,
+        )
 
 
-@operations.over_nats(
-    "prompt.enhance", "prompt_id", not_over_http="declared above, with `variables` in the query"
-)
-async def enhance_prompt(
-    prompt_id: str, request: EnhancePrompt, prompts: Service, caller: CallerDep
-) -> EnhancedPromptBody:
-    """Read a prompt with tools by category, call instructions and diagram instructions."""
-    return await prompts.enhanced(caller, prompt_id, request)
+Service = Annotated[Prompts, provided(Prompts)]

@@ -12,10 +12,12 @@ from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, ToolView, ToolViews, tool_view, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
-from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runs.runners.placement import Placements
+
+operations = Operations("tools", right=ADMIN)
 
 
 class Tools:
@@ -36,9 +38,11 @@ class Tools:
         served = [one for one in await self._visible(tenant) if self._is_served(one)]
         return _with_workspace_tools(served)
 
-    async def list(self, caller: Caller) -> tuple[ToolView, ...]:
+    @operations.add("tool.list", "GET /context/tools")
+    async def list_tools(self: Service, caller: CallerDep) -> ToolViews:
+        """List the tools that the tenant's models may call, the built-in ones first (R43)."""
         if not self._enabled:
-            return ()
+            return ToolViews.of(())
         runs = self._runs()
         builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
         registered = [
@@ -46,10 +50,13 @@ class Tools:
             for one in await self._visible(caller.tenant)
             if one.definition.name not in WORKSPACE_NAMES
         ]
-        return (*builtin, *registered)
+        return ToolViews.of((*builtin, *registered))
 
-    async def get(self, caller: Caller, name: str) -> ToolView:
-        found = next((tool for tool in await self.list(caller) if tool.name == name), None)
+    @operations.add("tool.read", "GET /context/tools/{name}")
+    async def read_tool(self: Service, name: str, caller: CallerDep) -> ToolView:
+        """Read a tool that the tenant's models may call (R42)."""
+        listed = await self.list_tools(caller)
+        found = next((tool for tool in listed.items if tool.name == name), None)
         if found is None:
             raise NotFound("tool", name[:64])
         return found
@@ -76,17 +83,3 @@ def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolD
 
 
 Service = Annotated[Tools, provided(Tools)]
-
-operations = Operations("tools", right=ADMIN)
-
-
-@operations.add("tool.list", "GET /context/tools")
-async def list_tools(tools: Service, caller: CallerDep) -> ToolViews:
-    """List the tools that the tenant's models may call, the built-in ones first (R43)."""
-    return ToolViews.of(await tools.list(caller))
-
-
-@operations.add("tool.read", "GET /context/tools/{name}")
-async def read_tool(name: str, tools: Service, caller: CallerDep) -> ToolView:
-    """Read a tool that the tenant's models may call (R42)."""
-    return await tools.get(caller, name)

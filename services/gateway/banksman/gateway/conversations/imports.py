@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import (
@@ -25,7 +25,8 @@ from banksman.gateway.assistants.run_settings import ModelNames, resolve_setting
 from banksman.gateway.assistants.tenant_store import TenantStore
 from banksman.gateway.conversations.bodies import ExportedConversation
 from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
-from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import CONFLICT, BodyLimit, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import DerivedIds, StoredRequests
 from banksman.runs.ports import Clock
@@ -39,6 +40,9 @@ MAX_BYTES = 768 * 1024
 OUTCOMES = frozenset(get_args(Outcome))
 
 
+operations = Operations("conversations")
+
+
 @dataclass(frozen=True, slots=True)
 class Imports:
     conversations: Conversations
@@ -49,16 +53,20 @@ class Imports:
     clock: Clock
     models: ModelNames
 
-    async def create(
-        self, caller: Caller, given: ExportedConversation, request_id: str
+    @operations.add(
+        "conversation.import",
+        "POST /context/conversations/import",
+        body=BodyLimit.LARGE,
+        errors=(CONFLICT,),
+        audit=(),
+    )
+    async def import_conversation(
+        self: Service, body: StrictBody[ExportedConversation], caller: CallerDep, request_id: RequestId
     ) -> ConversationRecord:
-        """Store a new conversation with the messages of an export; an agent writes them into its log.
-
-        A repeated request returns the conversation that the first one created. `BadInput` names the event
-        that is malformed or exceeds a limit.
-        """
+        """Create a conversation with the messages of an exported one, without its calls, files and costs."""
+        # An agent writes them into the log. `BadInput` names the event that is malformed or exceeds a limit.
         fresh = {"conversation_id": self.requests.new("c")}
-        ids = await self.requests.once_created(caller, "import", request_id, given, fresh)
+        ids = await self.requests.once_created(caller, "import", request_id, body, fresh)
         conversation_id = ids["conversation_id"]
         assistant = await self.assistants.get(caller.tenant, "default")
         settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.models)
@@ -69,14 +77,14 @@ class Imports:
             settings=settings.model_copy(
                 update={"system_prompt": None, "system_prompt_id": None, "variables": {}}
             ),
-            runs=runs_in(given.events, conversation_id),
+            runs=runs_in(body.events, conversation_id),
         )
         size = len(signal.model_dump_json())
         if size > MAX_BYTES:
             raise BadInput("events", f"{size} bytes", f"messages of at most {MAX_BYTES} bytes together")
         await self.backlog.logs.check(caller.tenant)
         await self.backlog.check_signal(caller.tenant, size)
-        exported = given.conversation.get("title")
+        exported = body.conversation.get("title")
         title = exported[:MAX_TITLE_CHARS] if isinstance(exported, str) else ""
         title = title or title_of(signal.runs[0].message.content)
         record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
@@ -84,6 +92,9 @@ class Imports:
             await self.conversations.create(caller.tenant, record)
             await self.queue.signal(signal, f"import-{conversation_id}")
         return await self.conversations.get(caller.tenant, conversation_id)
+
+
+Service = Annotated[Imports, provided(Imports)]
 
 
 def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tuple[ImportedRun, ...]:

@@ -17,8 +17,10 @@ from banksman.gateway.assistants.run_settings import model_names
 from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations import bodies
 from banksman.gateway.conversations.changes import ConversationChanges, Titles
+from banksman.gateway.conversations.changes import operations as title_operations
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.imports import Imports
+from banksman.gateway.conversations.imports import operations as import_operations
 from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.search import operations as search_operations
 from banksman.gateway.conversations.views import Views
@@ -27,7 +29,7 @@ from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.operation.caller import CHAT
-from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, BodyLimit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests
@@ -75,23 +77,6 @@ async def create_conversation(
     return await index.get(caller.tenant, ack.conversation_id or "")
 
 
-@operations.add(
-    "conversation.import",
-    "POST /context/conversations/import",
-    body=BodyLimit.LARGE,
-    errors=(CONFLICT,),
-    audit=(),
-)
-async def import_conversation(
-    body: StrictBody[bodies.ExportedConversation],
-    imports: Annotated[Imports, provided(Imports)],
-    caller: CallerDep,
-    request_id: RequestId,
-) -> ConversationRecord:
-    """Create a conversation with the messages of an exported one. Calls, files and costs are not imported."""
-    return await imports.create(caller, body, request_id)
-
-
 @operations.add("conversation.list", "GET /context/conversations")
 async def list_conversations(
     index: Index,
@@ -137,14 +122,6 @@ async def rename_conversation(
     if marks := body.model_dump(include={"pinned", "archived"}, exclude_none=True):
         await index.mark(caller.tenant, conversation_id, marks)
     return await index.current(caller.tenant, conversation_id)
-
-
-@operations.add("conversation.title", "POST /context/conversations/{conversation_id}/title")
-async def generate_title(
-    conversation_id: str, titles: Annotated[Titles, provided(Titles)], caller: CallerDep
-) -> ConversationRecord:
-    """Let a model write the title from the first exchange. A title that a user chose is not replaced."""
-    return await titles.generate(caller, conversation_id)
 
 
 @operations.add("conversation.delete", "DELETE /context/conversations/{conversation_id}", audit=())
@@ -226,4 +203,4 @@ async def build(base: Foundation) -> None:
     services.add(changes, imports, titles, Search(base.bus, index), followed, over_http)
 
 
-FEATURE = Feature((*operations, *search_operations), build)
+FEATURE = Feature((*operations, *import_operations, *title_operations, *search_operations), build)

@@ -22,7 +22,6 @@ from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.listing import PAGE_S, Budget, position, windows
-from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.quotas.rates import TooManyRequests
@@ -58,6 +57,9 @@ class HitPage(Stored):
     """`cursor` of the next page, also after a page without hits; null once all conversations were read."""
 
 
+operations = Operations("conversations")
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """Searches logs without an index. Each page has a budget of time and bytes, because logs must be read."""
@@ -68,15 +70,25 @@ class Search:
     _tenants: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
     _waiting: Counter[str] = field(default_factory=Counter[str])
 
-    async def find(self, caller: Caller, text: str, cursor: str | None, limit: int) -> HitPage:
-        """Return a page; raise `TooManyRequests` if too many searches of the tenant wait."""
+    @operations.add("conversation.search", "GET /context/search")
+    async def search(
+        self: Service,
+        caller: CallerDep,
+        q: Annotated[str, Query(min_length=2, max_length=200)],
+        cursor: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    ) -> HitPage:
+        """Find messages of the tenant's conversations that contain a text, ignoring case.
+
+        The logs are read from the newest one on, at most 64 MiB in 1 s per page.
+        """
         before, tenant = position(cursor, "search"), caller.tenant
         if self._waiting[tenant] >= WAITING:
             raise TooManyRequests(PAGE_S)
         self._waiting[tenant] += 1
         try:
             async with self._tenants.setdefault(tenant, asyncio.Lock()), self._turns:
-                return await self._page(tenant, text.casefold(), before, limit)
+                return await self._page(tenant, q.casefold(), before, limit)
         finally:
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:
@@ -126,6 +138,9 @@ class Search:
         ]
 
 
+Service = Annotated[Search, provided(Search)]
+
+
 def _matches(event: Event, wanted: str) -> Iterator[tuple[Event, str, str, str]]:
     match event.data:
         case RunStarted(message_id=message_id, message=content, settings=settings):
@@ -146,21 +161,3 @@ def _snippet(text: str, at: int) -> str:
     start = max(0, at - BEFORE_CHARS)
     cut = " ".join(text[start : start + AROUND_CHARS].split())
     return f"{'…' if start else ''}{cut}{'…' if start + AROUND_CHARS < len(text) else ''}"
-
-
-operations = Operations("conversations")
-
-
-@operations.add("conversation.search", "GET /context/search")
-async def search(
-    searching: Annotated[Search, provided(Search)],
-    caller: CallerDep,
-    q: Annotated[str, Query(min_length=2, max_length=200)],
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-) -> HitPage:
-    """Find messages of the tenant's conversations that contain a text, ignoring case.
-
-    The logs are read from the newest one on, at most 64 MiB in 1 s per page.
-    """
-    return await searching.find(caller, q, cursor, limit)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
+from typing import Annotated
 
+from fastapi import Query
 from pydantic import Field
 
 from banksman.bus.connection import Bus
@@ -17,8 +19,9 @@ from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFou
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.caller import ALL_MODES, Caller
-from banksman.gateway.operation.parameters import RequestBody
+from banksman.gateway.operation.caller import ADMIN, ALL_MODES, Caller
+from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.gateway.settings import ApiKey, Mode, Right
 from banksman.runs.ports import Clock
 
@@ -58,6 +61,13 @@ class KeyDescription(Stored):
     """Null for a key that never expires."""
 
 
+class CreatedKey(KeyDescription):
+    """A new key."""
+
+    key: str
+    """The key itself. It is stored nowhere and shown only here."""
+
+
 class StoredKey(KeyDescription):
     sha256: str
     name: str = ""
@@ -65,6 +75,14 @@ class StoredKey(KeyDescription):
     in_file: bool = Field(default=False, exclude_if=lambda in_file: not in_file)
     """True for a key of the gateway's file of keys: the entry only lists the key, and the file decides
     whether it is accepted."""
+
+
+TenantQuery = Annotated[
+    Token | None, Query(description="Another tenant than that of the key; needs the right `operator`.")
+]
+
+
+key_operations = Operations("keys", right=ADMIN)
 
 
 class ApiKeys:
@@ -84,29 +102,43 @@ class ApiKeys:
         self._digests: dict[str, str] = {}
         """Digests by key of the bucket's entry."""
 
-    async def list(self, caller: Caller, tenant: str | None) -> list[StoredKey]:
-        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first."""
+    @key_operations.add("key.list", "GET /context/keys", errors=(FORBIDDEN,))
+    async def list_keys(
+        self: Service, caller: CallerDep, tenant: TenantQuery = None
+    ) -> Listing[KeyDescription]:
+        """List the API keys that were created here, oldest first."""
         owner = _tenant(caller, tenant)
         found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
-        return sorted(found, key=lambda key: (key.created_at, key.id))
+        found.sort(key=lambda key: (key.created_at, key.id))
+        return Listing[KeyDescription](items=tuple(found))
 
-    async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
+    @key_operations.add("key.read", "GET /context/keys/{key_id}", errors=(FORBIDDEN, MISSING))
+    async def read_key(
+        self: Service, key_id: str, caller: CallerDep, tenant: TenantQuery = None
+    ) -> KeyDescription:
+        """Read an API key."""
         return (await self._entry(caller, key_id, tenant)).value
 
-    async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
-        """Store a new key; return the key itself, which is stored nowhere, and its description.
-
-        The first key of a gateway that serves without one is written to its file of keys too: from then on
-        each request needs a key.
-        """
+    @key_operations.add(
+        "key.create",
+        "POST /context/keys",
+        errors=(FORBIDDEN, CONFLICT),
+        audit=("user", "name", "rights", "expires_at"),
+    )
+    async def create_key(
+        self: Service, body: StrictBody[NewKey], caller: CallerDep, tenant: TenantQuery = None
+    ) -> CreatedKey:
+        """Create an API key. Its text is in this response only."""
+        # The first key of a gateway that serves without one is written to its file of keys too: from then on
+        # each request needs a key.
         owner = _tenant(caller, tenant)
-        if "operator" in asked.rights and "operator" not in caller.rights:
+        if "operator" in body.rights and "operator" not in caller.rights:
             raise Forbidden("only an operator grants the right operator")
         keyless = self._keys.keyless
         if keyless:
             # The first key closes the gateway to requests without a key, which concerns all tenants.
             caller.need("operator")
-        if keyless and "admin" not in asked.rights:
+        if keyless and "admin" not in body.rights:
             raise Conflict(
                 "this gateway needs no key yet: the first key needs the right admin, which creates others"
             )
@@ -120,7 +152,7 @@ class ApiKeys:
             created_at=self._clock.now(),
             created_by=caller.user,
             in_file=keyless,
-            **dict(asked),
+            **dict(body),
         )
         entry_key = f"{owner}.{key.id}"
         await self._bucket.create(entry_key, key)
@@ -132,10 +164,13 @@ class ApiKeys:
                 await self._bucket.delete(entry_key)
                 raise
         await self._wait_until(lambda view: view.get(entry_key) is not None)
-        return text, key
+        return CreatedKey(**dict(key), key=text)
 
-    async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
-        """Delete a key; `Conflict` for a key of the file of keys. Websockets with the key are closed."""
+    @key_operations.add(
+        "key.revoke", "DELETE /context/keys/{key_id}", errors=(FORBIDDEN, MISSING, CONFLICT), audit=()
+    )
+    async def revoke_key(self: Service, key_id: str, caller: CallerDep, tenant: TenantQuery = None) -> None:
+        """Revoke an API key: requests with it are refused at once, and its websockets are closed."""
         entry = await self._entry(caller, key_id, tenant)
         if entry.value.in_file:
             raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
@@ -168,6 +203,9 @@ class ApiKeys:
             self._by_digest[key.sha256] = _configured(key)
         elif old is not None and self.on_revoked is not None:
             self.on_revoked(old)
+
+
+Service = Annotated[ApiKeys, provided(ApiKeys)]
 
 
 def _tenant(caller: Caller, named: str | None) -> str:

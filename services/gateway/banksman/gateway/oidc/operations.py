@@ -18,7 +18,7 @@ from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, parse
 from banksman.gateway.feature import Feature, Groundwork
 from banksman.gateway.oidc.provider import SignInCode
-from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ, Caller
+from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ
 from banksman.gateway.operation.declaration import Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
@@ -73,6 +73,11 @@ class IdentityProvider(Stored):
     """The rights of tokens without the claim `rights_claim`."""
 
 
+OF_BROWSERS = "browsers sign in, for requests over HTTP"
+
+operations = Operations("keys")
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderSignIns:
     settings: OidcSettings | None
@@ -80,7 +85,14 @@ class ProviderSignIns:
     """None without a provider."""
     dispatcher: Dispatcher
 
-    async def where(self) -> SignIn:
+    @operations.add(
+        "sign_in.read", "GET /v1/sign-in", right=PUBLIC, not_over_nats=OF_BROWSERS, include_in_schema=False
+    )
+    async def read_sign_in(self: Service) -> SignIn:
+        """Return where users sign in.
+
+        Without a provider the fields are null: browsers would log an error each time a user opens the page.
+        """
         if self.tokens is None or self.settings is None or self.settings.client_id is None:
             return SignIn()
         return SignIn(
@@ -89,8 +101,15 @@ class ProviderSignIns:
             scope=" ".join(self.settings.scopes),
         )
 
-    async def sign_in(self, body: bytes) -> BearerToken:
-        """Exchange the code in the body of a request for a token, and record the sign-in in the audit trail.
+    @operations.add(
+        "sign_in.finish",
+        "POST /v1/sign-in",
+        right=PUBLIC,
+        not_over_nats=OF_BROWSERS,
+        include_in_schema=False,
+    )
+    async def sign_in(self: Service, request: Request) -> BearerToken:
+        """Exchange a code for a token, and record the sign-in in the audit trail.
 
         Raises:
             NotFound: There is no provider.
@@ -99,7 +118,8 @@ class ProviderSignIns:
         """
         if self.tokens is None:
             raise NotFound("sign-in", "provider")
-        token, caller = await self.tokens.sign_in(parse(SignInCode, body))
+        # The body is parsed here: without a provider, every request is refused alike.
+        token, caller = await self.tokens.sign_in(parse(SignInCode, await request.body()))
         if caller.rights.isdisjoint(READ):
             # Refused here and not at the websocket, whose close reason would name rights and no remedy.
             raise Forbidden(
@@ -111,11 +131,12 @@ class ProviderSignIns:
             await trail.record(caller, SIGNED_IN, "http", tenant=caller.tenant, target=caller.user, reply={})
         return BearerToken(token=token, expires_at=caller.expires_at)
 
-    def providers(self, caller: Caller) -> tuple[IdentityProvider, ...]:
-        """Return the provider as the caller may see it; none without one. Secrets are omitted."""
+    @operations.add("identity_provider.list", "GET /context/identity-providers", right=ADMIN)
+    async def list_identity_providers(self: Service, caller: CallerDep) -> Listing[IdentityProvider]:
+        """List the providers (none or one) through which users of the tenant sign in, with their roles."""
         settings = self.settings
         if settings is None:
-            return ()
+            return Listing[IdentityProvider](items=())
         provider = IdentityProvider(
             issuer=settings.issuer,
             on_page=settings.client_id is not None,
@@ -130,47 +151,10 @@ class ProviderSignIns:
             ),
             default_rights=settings.default_rights,
         )
-        return (provider,)
+        return Listing[IdentityProvider](items=(provider,))
 
 
-SignIns = Annotated[ProviderSignIns, provided(ProviderSignIns)]
-OF_BROWSERS = "browsers sign in, for requests over HTTP"
-
-operations = Operations("keys")
-
-
-@operations.add("identity_provider.list", "GET /context/identity-providers", right=ADMIN)
-async def list_identity_providers(sign_ins: SignIns, caller: CallerDep) -> Listing[IdentityProvider]:
-    """List the providers (none or one) through which users of the tenant sign in, with their roles."""
-    return Listing[IdentityProvider](items=sign_ins.providers(caller))
-
-
-@operations.add(
-    "sign_in.read",
-    "GET /v1/sign-in",
-    right=PUBLIC,
-    not_over_nats=OF_BROWSERS,
-    include_in_schema=False,
-)
-async def read_sign_in(sign_ins: SignIns) -> SignIn:
-    """Return where users sign in.
-
-    Without a provider the fields are null: browsers would log an error each time a user opens the page.
-    """
-    return await sign_ins.where()
-
-
-@operations.add(
-    "sign_in.finish",
-    "POST /v1/sign-in",
-    right=PUBLIC,
-    not_over_nats=OF_BROWSERS,
-    include_in_schema=False,
-)
-async def sign_in(request: Request, sign_ins: SignIns) -> BearerToken:
-    """Exchange a code for a token."""
-    # The body is parsed here: without a provider, every request is refused alike.
-    return await sign_ins.sign_in(await request.body())
+Service = Annotated[ProviderSignIns, provided(ProviderSignIns)]
 
 
 async def start(base: Groundwork) -> None:

@@ -70,7 +70,9 @@ class Dispatcher:
         """
         operation = self._frames[type(frame)]
         await self.admit(operation, caller)
-        return await operation.handler(frame, **self._context(operation, caller, "") | known)
+        parameter = parameters_of(operation).body or ""
+        context = self._context(operation, caller, "") | {parameter: frame} | known
+        return await operation.handler(**context)
 
     async def admit(self, operation: Operation, caller: Caller) -> None:
         """Check the caller's right, and that the system has room for new work; raises as `handle`."""

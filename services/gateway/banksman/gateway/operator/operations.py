@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import Path, Query
 from pydantic import Field
 
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.frames import RunCancel
-from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation import parameters
@@ -19,17 +17,10 @@ from banksman.gateway.operation.declaration import Audit, Operations
 from banksman.gateway.operator import work
 from banksman.gateway.operator.overview import Overview, OverviewReader
 from banksman.gateway.operator.processes import Processes, Services
-from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage, Tenants
+from banksman.gateway.operator.tenants import Tenants
+from banksman.gateway.operator.tenants import operations as tenant_operations
 from banksman.gateway.runs.starts import RunCancels
 from banksman.gateway.usage.operations import UsageReports
-
-Letters = Annotated[work.DeadLetters, parameters.provided(work.DeadLetters)]
-Limit = Annotated[int, Query(ge=1, le=work.MAX_LETTERS)]
-After = Annotated[int, Query(ge=0, le=parameters.MAX_POSITION)]
-Letter = Annotated[int, Path(ge=1, le=parameters.MAX_POSITION)]
-TenantLimit = Annotated[int, Query(ge=1, le=MAX_TENANTS)]
-RunLimit = Annotated[int, Query(ge=1, le=work.MAX_RUNS)]
-NO_OPERATORS = "no user of NATS has the right `operator`"
 
 operations = Operations("operations", right=OPERATE)
 
@@ -48,13 +39,13 @@ class OperatorCancelled(Stored):
     reason: str
 
 
-@operations.add("operator.overview", "GET /operator/overview", not_over_nats=NO_OPERATORS)
+@operations.add("operator.overview", "GET /operator/overview", not_over_nats=work.NO_OPERATORS)
 async def read_overview(reader: Annotated[OverviewReader, parameters.provided(OverviewReader)]) -> Overview:
     """Read the sizes of streams, the messages that wait for services, and the runners that are alive."""
     return await reader.overview()
 
 
-@operations.add("operator.services", "GET /operator/services", not_over_nats=NO_OPERATORS)
+@operations.add("operator.services", "GET /operator/services", not_over_nats=work.NO_OPERATORS)
 async def read_services(processes: Annotated[Processes, parameters.provided(Processes)]) -> Services:
     """Read the state of each process (version, readiness or the problem, load) and of the NATS servers.
 
@@ -63,62 +54,12 @@ async def read_services(processes: Annotated[Processes, parameters.provided(Proc
     return await processes.read()
 
 
-@operations.add("operator.tenants", "GET /operator/tenants", not_over_nats=NO_OPERATORS)
-async def list_tenants(
-    tenants: Annotated[Tenants, parameters.provided(Tenants)],
-    limit: TenantLimit = MAX_TENANTS,
-    after: Token | None = None,
-) -> TenantPage:
-    """List the tenants, sorted by name: what each consumed today and this month, its keys and its limits.
-
-    A tenant is listed if it consumed something, has API keys, or has limits of its own.
-    """
-    return await tenants.page(after=after or "", limit=limit)
-
-
-@operations.add("dead_letter.list", "GET /operator/dead-letters", not_over_nats=NO_OPERATORS)
-async def list_dead_letters(
-    letters: Letters, limit: Limit = work.MAX_LETTERS, after: After = 0
-) -> work.DeadLetterPage:
-    """List the messages that could not be handled, oldest first."""
-    return await letters.page(after=after, limit=limit)
-
-
-@operations.add("dead_letter.read", "GET /operator/dead-letters/{letter_id}", not_over_nats=NO_OPERATORS)
-async def read_dead_letter(letter_id: Letter, letters: Letters) -> work.ShownDeadLetter:
-    """Read a dead letter with its headers and the beginning of its content."""
-    return await letters.read(letter_id)
-
-
-@operations.add(
-    "dead_letter.discard", "DELETE /operator/dead-letters/{letter_id}", audit=(), not_over_nats=NO_OPERATORS
-)
-async def discard_dead_letter(letter_id: Letter, letters: Letters) -> None:
-    """Delete a dead letter permanently."""
-    await letters.discard(letter_id)
-
-
-@operations.add("operator.runs", "GET /operator/runs", not_over_nats=NO_OPERATORS)
-async def list_open_runs(
-    runs: Annotated[work.OpenRuns, parameters.provided(work.OpenRuns)],
-    state: work.OpenState = "queued",
-    limit: RunLimit = work.MAX_RUNS,
-    after: After = 0,
-    tenant: Token | None = None,
-) -> work.OpenRunPage:
-    """List the runs that are queued or wait for users, oldest first, without contents.
-
-    Without `tenant`, the runs of all tenants are listed.
-    """
-    return await runs.page(state, after=after, limit=limit, tenant=tenant or ANY)
-
-
 @operations.add(
     "operator.cancel",
     "POST /operator/runs/{tenant}/{run_id}/cancel",
     status=202,
     audit=Audit("run.cancelled", ("reason",)),
-    not_over_nats=NO_OPERATORS,
+    not_over_nats=work.NO_OPERATORS,
 )
 async def cancel_open_run(
     tenant: Token,
@@ -136,17 +77,6 @@ async def cancel_open_run(
     return OperatorCancelled(tenant=tenant, run_id=run_id, reason=body.reason)
 
 
-@operations.add(
-    "dead_letter.replay",
-    "POST /operator/dead-letters/{letter_id}/replay",
-    audit=(),
-    not_over_nats=NO_OPERATORS,
-)
-async def replay_dead_letter(letter_id: Letter, letters: Letters) -> None:
-    """Publish a dead letter on its subject again, and remove it from the dead letters."""
-    await letters.replay(letter_id)
-
-
 async def build(base: Foundation) -> None:
     bus, services = base.bus, base.services
     services.add(
@@ -158,4 +88,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *work.operations, *tenant_operations), build)

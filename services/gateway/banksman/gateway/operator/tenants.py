@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Query
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import count_below, subjects_in
@@ -11,12 +14,19 @@ from banksman.contracts.subjects import ANY, approval_reply, approval_request, r
 from banksman.contracts.usage import UsageReport, passthrough_key, usage_key
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.identity.auth import Keys
+from banksman.gateway.operation.caller import OPERATE
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import provided
+from banksman.gateway.operator.work import NO_OPERATORS
 from banksman.gateway.usage.operations import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50
 """Tenants in one page. Each tenant takes two reads and four counts. For a count the broker lists the counted
 subjects: at most as many as the limits of the tenant, such as `waiting_runs`, permit in a queue."""
+
+
+operations = Operations("operations", right=OPERATE)
 
 
 class TenantRuns(Stored):
@@ -52,17 +62,24 @@ class TenantPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """Lists the tenants that consumed something, have API keys, or have limits of their own."""
-
     bus: Bus
     keys: Keys
     usage: UsageReports
     settings: TenantSettings
 
-    async def page(self, *, after: str, limit: int) -> TenantPage:
+    @operations.add("operator.tenants", "GET /operator/tenants", not_over_nats=NO_OPERATORS)
+    async def list_tenants(
+        self: Service,
+        limit: Annotated[int, Query(ge=1, le=MAX_TENANTS)] = MAX_TENANTS,
+        after: Token | None = None,
+    ) -> TenantPage:
+        """List the tenants, sorted by name: what each consumed today and this month, its keys and its limits.
+
+        A tenant is listed if it consumed something, has API keys, or has limits of its own.
+        """
         keys = self.keys.by_tenant()
         known = {*await self._counted(), *keys, *self.settings.named}
-        names = sorted(name for name in known if name > after)
+        names = sorted(name for name in known if after is None or name > after)
         page = names[:limit]
         items = tuple([await self._tenant(name, keys[name]) for name in page])
         return TenantPage(items=items, next=page[-1] if len(names) > limit else None)
@@ -98,3 +115,6 @@ class Tenants:
 
     async def _ids(self, below: str) -> set[str]:
         return {subject.rpartition(".")[2] async for subject, _ in subjects_in(self.bus, APPROVALS, below)}
+
+
+Service = Annotated[Tenants, provided(Tenants)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
+from fastapi import Path, Query
 from pydantic import Field, TypeAdapter, ValidationError
 
 from banksman.bus import dead, jetstream
@@ -20,11 +21,15 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
-from banksman.contracts.wire import Stored, Timestamp
+from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.work import ApprovalRequest, DeadLetter, ResumeRun, StartRun
+from banksman.gateway.operation.caller import OPERATE
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import MAX_POSITION, provided
 
 MAX_RUNS = 50
 """Runs in one page. Each queued run takes one request to the broker."""
+MAX_LETTERS = 200
 OpenState = Literal["queued", "queued_workflow", "awaiting_approval", "awaiting_input"]
 """
 queued             no agent has ended or parked it: it waits for an agent, or an agent drives it
@@ -32,6 +37,13 @@ queued_workflow    the same for a run of a workflow
 awaiting_approval  it waits for a decision
 awaiting_input     it waits for a value
 """
+
+Letters = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
+Letter = Annotated[int, Path(ge=1, le=MAX_POSITION)]
+After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
+NO_OPERATORS = "no user of NATS has the right `operator`"
+
+operations = Operations("operations", right=OPERATE)
 
 Work = StartRun | ResumeRun | StartWorkflow
 _WORK: TypeAdapter[Work] = TypeAdapter(Annotated[Work, Field(discriminator="type")])
@@ -62,7 +74,19 @@ class OpenRuns:
     bus: Bus
     approvals: ApprovalSlots
 
-    async def page(self, state: OpenState, *, after: int, limit: int, tenant: str = ANY) -> OpenRunPage:
+    @operations.add("operator.runs", "GET /operator/runs", not_over_nats=NO_OPERATORS)
+    async def list_open_runs(
+        self: Service,
+        state: OpenState = "queued",
+        limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS,
+        after: After = 0,
+        tenant: Token | None = None,
+    ) -> OpenRunPage:
+        """List the runs that are queued or wait for users, oldest first, without contents.
+
+        Without `tenant`, the runs of all tenants are listed.
+        """
+        tenant = tenant or ANY
         match state:
             case "queued":
                 return await self._queued(RUNS, subjects.run_work(tenant, ANY), after, limit)
@@ -92,6 +116,9 @@ class OpenRuns:
         return OpenRunPage(items=tuple(found), next=after if read == limit else None)
 
 
+Service = Annotated[OpenRuns, provided(OpenRuns)]
+
+
 def _open_run(stream_seq: int, stored: ApprovalRequest | Work, at: str) -> OpenRun:
     return OpenRun(
         id=stream_seq,
@@ -102,7 +129,6 @@ def _open_run(stream_seq: int, stored: ApprovalRequest | Work, at: str) -> OpenR
     )
 
 
-MAX_LETTERS = 200
 SHOWN_BYTES = 16 * 1024
 _REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
 """Streams on whose subjects a gateway may publish. Only the operator's NATS user may publish on others."""
@@ -141,7 +167,11 @@ class DeadLetterPage(Stored):
 class DeadLetters:
     bus: Bus
 
-    async def page(self, *, after: int, limit: int) -> DeadLetterPage:
+    @operations.add("dead_letter.list", "GET /operator/dead-letters", not_over_nats=NO_OPERATORS)
+    async def list_dead_letters(
+        self: LetterService, limit: Letters = MAX_LETTERS, after: After = 0
+    ) -> DeadLetterPage:
+        """List the messages that could not be handled, oldest first."""
         found: list[ListedDeadLetter] = []
         async for stored in dead.dead_letters(self.bus, after=after):
             letter = stored.letter
@@ -150,7 +180,9 @@ class DeadLetters:
                 return DeadLetterPage(items=tuple(found), next=stored.stream_seq)
         return DeadLetterPage(items=tuple(found), next=None)
 
-    async def read(self, letter_id: int) -> ShownDeadLetter:
+    @operations.add("dead_letter.read", "GET /operator/dead-letters/{letter_id}", not_over_nats=NO_OPERATORS)
+    async def read_dead_letter(self: LetterService, letter_id: Letter) -> ShownDeadLetter:
+        """Read a dead letter with its headers and the beginning of its content."""
         letter = await dead.read_dead_letter(self.bus, letter_id)
         payload = base64.b64decode(letter.payload_base64)
         return ShownDeadLetter(
@@ -160,17 +192,34 @@ class DeadLetters:
             payload_bytes=len(payload),
         )
 
-    async def discard(self, letter_id: int) -> None:
+    @operations.add(
+        "dead_letter.discard",
+        "DELETE /operator/dead-letters/{letter_id}",
+        audit=(),
+        not_over_nats=NO_OPERATORS,
+    )
+    async def discard_dead_letter(self: LetterService, letter_id: Letter) -> None:
+        """Delete a dead letter permanently."""
         await dead.remove(self.bus, letter_id)
 
-    async def replay(self, letter_id: int) -> None:
-        """Publish a dead letter again and remove it. If that fails, it remains a dead letter."""
+    @operations.add(
+        "dead_letter.replay",
+        "POST /operator/dead-letters/{letter_id}/replay",
+        audit=(),
+        not_over_nats=NO_OPERATORS,
+    )
+    async def replay_dead_letter(self: LetterService, letter_id: Letter) -> None:
+        """Publish a dead letter on its subject again, and remove it from the dead letters."""
+        # If that fails, it remains a dead letter.
         letter = await dead.read_dead_letter(self.bus, letter_id)
         if letter.stream not in _REPLAYED:
             raise Conflict(
                 f"a gateway may not publish on {letter.subject}: use `banksman dead replay {letter_id}`"
             )
         await dead.replay(self.bus, letter_id)
+
+
+LetterService = Annotated[DeadLetters, provided(DeadLetters)]
 
 
 def _listed_letter(letter_id: int, letter: DeadLetter) -> ListedDeadLetter:

@@ -19,7 +19,7 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules import models, times
+from banksman.gateway.schedules import times
 from banksman.gateway.schedules.due import DueSchedules, ScheduleStore, start_run
 from banksman.gateway.schedules.models import (
     ComingStarts,
@@ -39,6 +39,9 @@ Shown = TypeVar("Shown", ListedSchedule, ReadSchedule)
 
 MAX_START_BYTES = 64 * 1024
 """Maximum bytes of a schedule's `start`, as JSON."""
+DETAILS = ("name", "enabled")
+
+operations = Operations("schedules")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +56,19 @@ class Schedules:
     assistants: AssistantStore
     workflows: Workflows
 
-    async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
+    @operations.add("schedule.list", "GET /context/schedules")
+    async def list_schedules(self: Service, caller: CallerDep) -> Listing[ListedSchedule]:
+        """List the tenant's schedules, oldest first, each with its last run."""
         stored = await self.store.list(caller.tenant)
-        return tuple(_shown(schedule, ListedSchedule) for schedule in stored)
+        return Listing[ListedSchedule](items=tuple(_shown(one, ListedSchedule) for one in stored))
 
-    async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
-        return await times.coming_starts(await self.store.list(caller.tenant), self.clock.now())
-
-    async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
-        schedule = (await self.store.get(caller.tenant, schedule_id)).value
-        runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
-        return _shown(schedule.model_copy(update={"runs": runs}), ReadSchedule)
-
-    async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
-        """Store a new schedule. A repeated request returns the schedule that the first one created."""
+    @operations.add(
+        "schedule.create", "POST /context/schedules", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
+    )
+    async def create_schedule(
+        self: Service, body: StrictBody[ScheduleBody], caller: CallerDep, request_id: RequestId
+    ) -> ReadSchedule:
+        """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
         ids = await self.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
@@ -83,8 +85,24 @@ class Schedules:
         most = self.settings.max_schedules_per_tenant
         return _shown(await self.store.create(caller.tenant, schedule, most), ReadSchedule)
 
-    async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
-        """Replace a schedule; from now on it acts as the caller. Its last runs stay."""
+    @operations.add("schedule.coming", "GET /context/schedules/coming")
+    async def coming_starts(self: Service, caller: CallerDep) -> Listing[ComingStarts]:
+        """List when the tenant's schedules start in the next two weeks."""
+        stored = await self.store.list(caller.tenant)
+        return Listing[ComingStarts](items=await times.coming_starts(stored, self.clock.now()))
+
+    @operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
+    async def read_schedule(self: Service, schedule_id: str, caller: CallerDep) -> ReadSchedule:
+        """Read a schedule with its last runs and their status."""
+        schedule = (await self.store.get(caller.tenant, schedule_id)).value
+        runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
+        return _shown(schedule.model_copy(update={"runs": runs}), ReadSchedule)
+
+    @operations.add("schedule.update", "PUT /context/schedules/{schedule_id}", audit=DETAILS)
+    async def replace_schedule(
+        self: Service, schedule_id: str, body: StrictBody[ScheduleBody], caller: CallerDep
+    ) -> ReadSchedule:
+        """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
         await self._check(caller, body)
         while True:
             entry = await self.store.get(caller.tenant, schedule_id)
@@ -102,13 +120,24 @@ class Schedules:
             if await self.store.replace(caller.tenant, entry, changed):
                 return _shown(changed, ReadSchedule)
 
-    async def delete(self, caller: Caller, schedule_id: str) -> None:
+    @operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=())
+    async def delete_schedule(self: Service, schedule_id: str, caller: CallerDep) -> None:
+        """Delete a schedule. Runs that it started continue."""
         await self.store.get(caller.tenant, schedule_id)
         await self.store.delete(caller.tenant, schedule_id, self.clock.now())
 
-    async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
-        """Start the run of a schedule now, as the caller; a repeated request starts no second run."""
+    @operations.add(
+        "schedule.run",
+        "POST /context/schedules/{schedule_id}/run",
+        status=202,
+        errors=(MISSING, CONFLICT, EARLY),
+    )
+    async def run_schedule(
+        self: Service, schedule_id: str, caller: CallerDep, request_id: RequestId
+    ) -> ScheduledRun:
+        """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
         entry = await self.store.get(caller.tenant, schedule_id)
+        # With the request's id, a repeated request starts no second run.
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(self.dispatcher, caller, entry.value, source=source)
         run = ScheduledRun(
@@ -172,6 +201,9 @@ class Schedules:
         return run.model_copy(update={"status": found.view.status})
 
 
+Service = Annotated[Schedules, provided(Schedules)]
+
+
 def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:
     """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
     before = (schedule.at, schedule.cron, schedule.timezone)
@@ -181,67 +213,6 @@ def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | No
 def _shown(schedule: Schedule, model: type[Shown]) -> Shown:
     fields = schedule.model_dump(include=set(model.model_fields))
     return model(**fields, last_run=next(iter(schedule.runs), None))
-
-
-Service = Annotated[Schedules, provided(Schedules)]
-DETAILS = ("name", "enabled")
-
-operations = Operations("schedules")
-
-
-@operations.add("schedule.list", "GET /context/schedules")
-async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[models.ListedSchedule]:
-    """List the tenant's schedules, oldest first, each with its last run."""
-    return Listing[models.ListedSchedule](items=await schedules.list(caller))
-
-
-@operations.add(
-    "schedule.create", "POST /context/schedules", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
-)
-async def create_schedule(
-    body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep, request_id: RequestId
-) -> models.ReadSchedule:
-    """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
-    return await schedules.create(caller, body, request_id)
-
-
-@operations.add("schedule.coming", "GET /context/schedules/coming")
-async def coming_starts(schedules: Service, caller: CallerDep) -> Listing[models.ComingStarts]:
-    """List when the tenant's schedules start in the next two weeks."""
-    return Listing[models.ComingStarts](items=await schedules.coming(caller))
-
-
-@operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
-async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> models.ReadSchedule:
-    """Read a schedule with its last runs and their status."""
-    return await schedules.get(caller, schedule_id)
-
-
-@operations.add("schedule.update", "PUT /context/schedules/{schedule_id}", audit=DETAILS)
-async def replace_schedule(
-    schedule_id: str, body: StrictBody[models.ScheduleBody], schedules: Service, caller: CallerDep
-) -> models.ReadSchedule:
-    """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
-    return await schedules.replace(caller, schedule_id, body)
-
-
-@operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=())
-async def delete_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> None:
-    """Delete a schedule. Runs that it started continue."""
-    await schedules.delete(caller, schedule_id)
-
-
-@operations.add(
-    "schedule.run",
-    "POST /context/schedules/{schedule_id}/run",
-    status=202,
-    errors=(MISSING, CONFLICT, EARLY),
-)
-async def run_schedule(
-    schedule_id: str, schedules: Service, caller: CallerDep, request_id: RequestId
-) -> models.ScheduledRun:
-    """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
-    return await schedules.run(caller, schedule_id, request_id)
 
 
 async def build(base: Foundation) -> None:

@@ -47,22 +47,49 @@ class StepDetail(Stored):
     """The event that ended the step; None while it is open."""
 
 
+class StepPage(Stored):
+    """A page of the steps of a run, in the order in which they began."""
+
+    items: tuple[RunStep, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+    total: int
+
+
+MAX_STEPS = 500
+
+operations = Operations("runs")
+
+
 @dataclass(frozen=True, slots=True)
 class StepDetails:
-    """Rebuilds the steps of runs.
-
-    The log has the messages and the settings of each request. The system prompt and the tools are rebuilt
-    from the settings, so they contain the current text of a stored prompt and the currently registered tools.
-    """
+    """Rebuilds the steps of runs from the log, which has the messages and the settings of each request."""
 
     runs: Runs
     views: Views
     prompts: EnhancedPrompts
 
-    async def list(self, caller: Caller, run_id: str) -> list[RunStep]:
-        return steps_of(await self.runs.events(caller.tenant, run_id), run_id)
+    @operations.add("step.list", "GET /context/runs/{run_id}/steps")
+    async def list_steps(
+        self: Service,
+        run_id: str,
+        caller: CallerDep,
+        after: Annotated[int, Query(ge=0, description="Steps to skip.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS,
+    ) -> StepPage:
+        """List the steps of a run: model requests, tool calls, approval requests and waits."""
+        steps = steps_of(await self.runs.events(caller.tenant, run_id), run_id)
+        page = steps[after : after + limit]
+        end = after + len(page)
+        return StepPage(items=tuple(page), next=end if end < len(steps) else None, total=len(steps))
 
-    async def get(self, caller: Caller, run_id: str, step_id: str) -> StepDetail:
+    @operations.add("step.read", "GET /context/runs/{run_id}/steps/{step_id}")
+    async def read_step(self: Service, run_id: str, step_id: str, caller: CallerDep) -> StepDetail:
+        """Read a step with its request and its result.
+
+        The messages of a model request are those of the log. Its system prompt and tools are rebuilt from the
+        settings of the run, so they differ if a stored prompt or a registered tool has changed since.
+        """
         events = await self.runs.events(caller.tenant, run_id)
         step = next((one for one in steps_of(events, run_id) if one.step_id == step_id), None)
         if step is None:
@@ -103,6 +130,9 @@ class StepDetails:
                 return apply_events(state, stored.commit.events[:ends])
             state = apply_commit(state, stored.stream_seq, stored.commit)
         return state
+
+
+Service = Annotated[StepDetails, provided(StepDetails)]
 
 
 def _end_of(stored: StoredCommit, run_id: str, step_id: str) -> int | None:
@@ -176,46 +206,6 @@ def _id_of(data: EventBody) -> str | None:
             return data.request_id
         case _:
             return None
-
-
-Service = Annotated[StepDetails, provided(StepDetails)]
-MAX_STEPS = 500
-
-operations = Operations("runs")
-
-
-class StepPage(Stored):
-    """A page of the steps of a run, in the order in which they began."""
-
-    items: tuple[RunStep, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-    total: int
-
-
-@operations.add("step.list", "GET /context/runs/{run_id}/steps")
-async def list_steps(
-    run_id: str,
-    details: Service,
-    caller: CallerDep,
-    after: Annotated[int, Query(ge=0, description="Steps to skip.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS,
-) -> StepPage:
-    """List the steps of a run: model requests, tool calls, approval requests and waits."""
-    steps = await details.list(caller, run_id)
-    page = steps[after : after + limit]
-    end = after + len(page)
-    return StepPage(items=tuple(page), next=end if end < len(steps) else None, total=len(steps))
-
-
-@operations.add("step.read", "GET /context/runs/{run_id}/steps/{step_id}")
-async def read_step(run_id: str, step_id: str, details: Service, caller: CallerDep) -> StepDetail:
-    """Read a step with its request and its result.
-
-    The messages of a model request are those of the log. Its system prompt and tools are rebuilt from the
-    settings of the run, so they differ if a stored prompt or a registered tool has changed since.
-    """
-    return await details.get(caller, run_id, step_id)
 
 
 async def build(base: Foundation) -> None:

@@ -16,12 +16,19 @@ from banksman.gateway.usage.passthrough import PassthroughUsage, stored_totals
 from banksman.runs.ports import Clock
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
+operations = Operations("assistants")
+
 
 class UsageReports:
     def __init__(self, bus: Bus, clock: Clock, settings: TenantSettings) -> None:
         self._clock = clock
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._settings = settings
+
+    @operations.add("usage", "GET /context/usage")
+    async def read_usage(self: Service, caller: CallerDep) -> UsageReport:
+        """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
+        return self.report(caller.tenant, await self.totals(caller.tenant))
 
     async def totals(self, tenant: str) -> UsageTotals:
         return await stored_totals(self._bucket, tenant)
@@ -31,6 +38,9 @@ class UsageReports:
         limits, now = self._settings.of(tenant), self._clock.now()
         windows = tuple(_window(window, totals, limits, now) for window in WINDOWS)
         return UsageReport(tenant=tenant, as_of=totals.as_of, windows=windows)
+
+
+Service = Annotated[UsageReports, provided(UsageReports)]
 
 
 def _window(window: Window, totals: UsageTotals, limits: TenantLimits, now: datetime) -> UsageWindow:
@@ -47,17 +57,6 @@ def _window(window: Window, totals: UsageTotals, limits: TenantLimits, now: date
         max_tokens=max_tokens,
         max_cost_usd=max_usd,
     )
-
-
-operations = Operations("assistants")
-
-
-@operations.add("usage", "GET /context/usage")
-async def read_usage(
-    reports: Annotated[UsageReports, provided(UsageReports)], caller: CallerDep
-) -> UsageReport:
-    """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
-    return reports.report(caller.tenant, await reports.totals(caller.tenant))
 
 
 async def build(base: Foundation) -> None:

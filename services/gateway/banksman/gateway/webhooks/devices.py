@@ -51,6 +51,24 @@ class DeviceDescription(Stored):
     """When it stops receiving messages, unless the page is opened on it before."""
 
 
+OF_A_BROWSER = "a device is the browser of one user, who is unknown over NATS"
+
+operations = Operations("push", right=APPROVE)
+
+
+class PushOffer(Stored):
+    """The data that a browser needs to subscribe."""
+
+    public_key: str
+    """The `applicationServerKey`, in base64url. It changes with the signing key of approvals."""
+
+
+@operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
+async def read_push_offer(signer: Annotated[PushSigner, provided(PushSigner)]) -> PushOffer:
+    """Read the data that a browser needs to subscribe."""
+    return PushOffer(public_key=signer.public_key)
+
+
 @dataclass(frozen=True, slots=True)
 class Devices:
     """Registers devices, and decides which events each of them gets."""
@@ -61,26 +79,35 @@ class Devices:
     keys: Keys
     clock: Clock
 
-    async def register(self, caller: Caller, asked: PushSubscription) -> Webhook:
-        """Store a device of the caller, or renew it; raise `Conflict` if the tenant has too many."""
-        self.sender.check("push", asked.endpoint)
-        encrypted_for(asked.keys, b"")
+    @operations.add("device.list", "GET /context/push/devices", not_over_nats=OF_A_BROWSER)
+    async def list_devices(self: Service, caller: CallerDep) -> Listing[DeviceDescription]:
+        """List the caller's devices, oldest first."""
+        found = await self._of(caller)
+        return Listing[DeviceDescription](items=tuple(_described(one) for one in found))
+
+    @operations.add("device.register", "PUT /context/push/devices", not_over_nats=OF_A_BROWSER)
+    async def register_device(
+        self: Service, body: StrictBody[PushSubscription], caller: CallerDep
+    ) -> DeviceDescription:
+        """Register the caller's device for approval requests, or renew it."""
+        self.sender.check("push", body.endpoint)
+        encrypted_for(body.keys, b"")
         now = self.clock.now()
         others = await self.store.devices(caller.tenant)
         # A browser has one address: if another user signs in there, the device becomes that user's.
-        device_id = f"{DEVICE_PREFIX}{digest(asked.endpoint.encode())[:32]}"
+        device_id = f"{DEVICE_PREFIX}{digest(body.endpoint.encode())[:32]}"
         known = next((one for one in others if (one.id, one.created_by) == (device_id, caller.user)), None)
         device = Webhook(
             id=device_id,
             tenant=caller.tenant,
-            url=asked.endpoint,
+            url=body.endpoint,
             events=("approval.requested", "approval.escalated"),
             format="push",
             created_at=known.created_at if known else now,
             created_by=caller.user,
             device=Device(
-                keys=asked.keys,
-                origin=asked.origin,
+                keys=body.keys,
+                origin=body.origin,
                 api_key=caller.key,
                 expires_at=now + (LIFETIME if caller.key else LIFETIME_WITHOUT_KEY),
             ),
@@ -88,15 +115,16 @@ class Devices:
         await self._make_room([one for one in others if one.id != device_id], caller.user, now)
         await self.store.put(device)
         await self.queue.follow()
-        return device
+        return _described(device)
 
-    async def list(self, caller: Caller) -> list[Webhook]:
+    async def _of(self, caller: Caller) -> list[Webhook]:
         return [one for one in await self.store.devices(caller.tenant) if one.created_by == caller.user]
 
-    async def remove(self, caller: Caller, device_id: str) -> None:
-        """Remove a device of the caller; pending messages to it are dropped."""
+    @operations.add("device.remove", "DELETE /context/push/devices/{device_id}", not_over_nats=OF_A_BROWSER)
+    async def remove_device(self: Service, device_id: str, caller: CallerDep) -> None:
+        """Remove a device of the caller."""
         check_token(device_id, "device_id")
-        found = [one for one in await self.list(caller) if one.id == device_id]
+        found = [one for one in await self._of(caller) if one.id == device_id]
         if not found:
             raise NotFound("device", device_id)
         await self.store.remove(found[0])
@@ -118,49 +146,13 @@ class Devices:
             await self.store.remove(one)
 
 
-def described(device: Webhook) -> DeviceDescription:
+Service = Annotated[Devices, provided(Devices)]
+
+
+def _described(device: Webhook) -> DeviceDescription:
     return DeviceDescription(id=device.id, created_at=device.created_at, expires_at=_expiry(device))
 
 
 def _expiry(device: Webhook) -> datetime:
     assert device.device is not None
     return device.device.expires_at
-
-
-OF_A_BROWSER = "a device is the browser of one user, who is unknown over NATS"
-Service = Annotated[Devices, provided(Devices)]
-
-operations = Operations("push", right=APPROVE)
-
-
-class PushOffer(Stored):
-    """The data that a browser needs to subscribe."""
-
-    public_key: str
-    """The `applicationServerKey`, in base64url. It changes with the signing key of approvals."""
-
-
-@operations.add("push.read", "GET /context/push", not_over_nats=OF_A_BROWSER)
-async def read_push_offer(signer: Annotated[PushSigner, provided(PushSigner)]) -> PushOffer:
-    """Read the data that a browser needs to subscribe."""
-    return PushOffer(public_key=signer.public_key)
-
-
-@operations.add("device.list", "GET /context/push/devices", not_over_nats=OF_A_BROWSER)
-async def list_devices(devices: Service, caller: CallerDep) -> Listing[DeviceDescription]:
-    """List the caller's devices, oldest first."""
-    return Listing[DeviceDescription](items=tuple(described(one) for one in await devices.list(caller)))
-
-
-@operations.add("device.register", "PUT /context/push/devices", not_over_nats=OF_A_BROWSER)
-async def register_device(
-    body: StrictBody[PushSubscription], devices: Service, caller: CallerDep
-) -> DeviceDescription:
-    """Register the caller's device for approval requests, or renew it."""
-    return described(await devices.register(caller, body))
-
-
-@operations.add("device.remove", "DELETE /context/push/devices/{device_id}", not_over_nats=OF_A_BROWSER)
-async def remove_device(device_id: str, devices: Service, caller: CallerDep) -> None:
-    """Remove a device of the caller."""
-    await devices.remove(caller, device_id)

@@ -9,13 +9,14 @@ from banksman.contracts.wire import Stored, Token
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.caller import ADMIN, Caller
+from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.devices import operations as push_operations
-from banksman.gateway.webhooks.models import Delivery, Webhook, WebhookBody, WebhookDescription
+from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
 from banksman.gateway.webhooks.push_messages import PushSigner
 from banksman.gateway.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.webhooks.recipients import Recipients
@@ -25,36 +26,6 @@ from banksman.gateway.webhooks.task_receivers import TaskReceivers
 from banksman.gateway.webhooks.task_receivers import operations as task_operations
 from banksman.runs.ports import Clock
 
-
-@dataclass(frozen=True, slots=True)
-class Webhooks:
-    store: WebhookStore
-    queue: WebhookQueue
-    sender: Sender
-    recipients: Recipients
-    clock: Clock
-    signing_key: bytes
-
-    async def create(self, caller: Caller, asked: WebhookBody) -> tuple[str, Webhook]:
-        """Store a new webhook; return its secret and its description. It receives events from now on."""
-        self.sender.check(asked.format, asked.url)
-        webhook = await self.store.create(caller.tenant, caller.user, asked, self.clock.now())
-        await self.queue.follow()
-        return secret_of(self.signing_key, webhook.tenant, webhook.id), webhook
-
-    async def replace(self, caller: Caller, webhook_id: str, asked: WebhookBody) -> Webhook:
-        self.sender.check(asked.format, asked.url)
-        return await self.store.replace(caller.tenant, webhook_id, asked)
-
-    async def test(self, caller: Caller, webhook_id: str) -> str:
-        webhook = await self.store.get(caller.tenant, webhook_id)
-        self.recipients.check_test(webhook)
-        message = test_message(webhook, self.clock.now())
-        await self.queue.put(message)
-        return message.id
-
-
-Service = Annotated[Webhooks, provided(Webhooks)]
 # The address of a webhook may contain a token.
 DETAILS = ("events", "format")
 
@@ -75,53 +46,67 @@ class QueuedTest(Stored):
     """The message's `webhook-id`, which is also its id in the list of deliveries."""
 
 
-@operations.add("webhook.list", "GET /context/webhooks")
-async def list_webhooks(webhooks: Service, caller: CallerDep) -> Listing[WebhookDescription]:
-    """List the tenant's webhooks, oldest first."""
-    return Listing[WebhookDescription](items=tuple(await webhooks.store.list(caller.tenant)))
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    store: WebhookStore
+    queue: WebhookQueue
+    sender: Sender
+    recipients: Recipients
+    clock: Clock
+    signing_key: bytes
+
+    @operations.add("webhook.list", "GET /context/webhooks")
+    async def list_webhooks(self: Service, caller: CallerDep) -> Listing[WebhookDescription]:
+        """List the tenant's webhooks, oldest first."""
+        return Listing[WebhookDescription](items=tuple(await self.store.list(caller.tenant)))
+
+    @operations.add(
+        "webhook.create", "POST /context/webhooks", errors=(CONFLICT,), audit=DETAILS, confidential=True
+    )
+    async def create_webhook(
+        self: Service, body: StrictBody[WebhookBody], caller: CallerDep
+    ) -> CreatedWebhook:
+        """Create a webhook, which receives events from now on. Only this response contains its secret."""
+        self.sender.check(body.format, body.url)
+        webhook = await self.store.create(caller.tenant, caller.user, body, self.clock.now())
+        await self.queue.follow()
+        secret = secret_of(self.signing_key, webhook.tenant, webhook.id)
+        return CreatedWebhook(**dict(webhook), secret=secret)
+
+    @operations.add("webhook.read", "GET /context/webhooks/{webhook_id}")
+    async def read_webhook(self: Service, webhook_id: str, caller: CallerDep) -> WebhookDescription:
+        """Read a webhook."""
+        return await self.store.get(caller.tenant, webhook_id)
+
+    @operations.add("webhook.update", "PUT /context/webhooks/{webhook_id}", audit=DETAILS, confidential=True)
+    async def replace_webhook(
+        self: Service, webhook_id: str, body: StrictBody[WebhookBody], caller: CallerDep
+    ) -> WebhookDescription:
+        """Replace a webhook. Its secret is unchanged; pending messages go to the new address."""
+        self.sender.check(body.format, body.url)
+        return await self.store.replace(caller.tenant, webhook_id, body)
+
+    @operations.add("webhook.delete", "DELETE /context/webhooks/{webhook_id}", audit=())
+    async def delete_webhook(self: Service, webhook_id: str, caller: CallerDep) -> None:
+        """Delete a webhook; pending messages to it are dropped."""
+        await self.store.delete(caller.tenant, webhook_id)
+
+    @operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202)
+    async def test_webhook(self: Service, webhook_id: str, caller: CallerDep) -> QueuedTest:
+        """Send a message `webhook.test`; a recipient and a tenant get ten at once, then six a minute."""
+        webhook = await self.store.get(caller.tenant, webhook_id)
+        self.recipients.check_test(webhook)
+        message = test_message(webhook, self.clock.now())
+        await self.queue.put(message)
+        return QueuedTest(id=message.id)
+
+    @operations.add("webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries")
+    async def list_deliveries(self: Service, webhook_id: str, caller: CallerDep) -> Listing[Delivery]:
+        """List the newest deliveries of the last three days."""
+        return Listing[Delivery](items=tuple(await self.store.deliveries(caller.tenant, webhook_id)))
 
 
-@operations.add(
-    "webhook.create", "POST /context/webhooks", errors=(CONFLICT,), audit=DETAILS, confidential=True
-)
-async def create_webhook(
-    body: StrictBody[WebhookBody], webhooks: Service, caller: CallerDep
-) -> CreatedWebhook:
-    """Create a webhook, which receives events from now on. Only this response contains its secret."""
-    secret, webhook = await webhooks.create(caller, body)
-    return CreatedWebhook(**dict(webhook), secret=secret)
-
-
-@operations.add("webhook.read", "GET /context/webhooks/{webhook_id}")
-async def read_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> WebhookDescription:
-    """Read a webhook."""
-    return await webhooks.store.get(caller.tenant, webhook_id)
-
-
-@operations.add("webhook.update", "PUT /context/webhooks/{webhook_id}", audit=DETAILS, confidential=True)
-async def replace_webhook(
-    webhook_id: str, body: StrictBody[WebhookBody], webhooks: Service, caller: CallerDep
-) -> WebhookDescription:
-    """Replace a webhook. Its secret is unchanged; pending messages go to the new address."""
-    return await webhooks.replace(caller, webhook_id, body)
-
-
-@operations.add("webhook.delete", "DELETE /context/webhooks/{webhook_id}", audit=())
-async def delete_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> None:
-    """Delete a webhook; pending messages to it are dropped."""
-    await webhooks.store.delete(caller.tenant, webhook_id)
-
-
-@operations.add("webhook.test", "POST /context/webhooks/{webhook_id}/test", status=202)
-async def test_webhook(webhook_id: str, webhooks: Service, caller: CallerDep) -> QueuedTest:
-    """Send a message of type `webhook.test`; a recipient and a tenant get ten at once, then six a minute."""
-    return QueuedTest(id=await webhooks.test(caller, webhook_id))
-
-
-@operations.add("webhook.deliveries", "GET /context/webhooks/{webhook_id}/deliveries")
-async def list_deliveries(webhook_id: str, webhooks: Service, caller: CallerDep) -> Listing[Delivery]:
-    """List the newest deliveries of the last three days."""
-    return Listing[Delivery](items=tuple(await webhooks.store.deliveries(caller.tenant, webhook_id)))
+Service = Annotated[Webhooks, provided(Webhooks)]
 
 
 async def build(base: Foundation) -> None:
@@ -129,7 +114,7 @@ async def build(base: Foundation) -> None:
     store, signer, views = WebhookStore(bus), PushSigner(key), base.services[Views]
     sender, queue = Sender(key, base.settings.gateway, signer), WebhookQueue(bus, store, key)
     devices = Devices(store, sender, queue, base.keys, clock)
-    receivers = TaskReceivers(store, sender, queue, views, key, clock)
+    receivers = TaskReceivers(store, sender, queue, views, base.services[Runs], key, clock)
     recipients = Recipients()
     deliveries = WebhookDeliveries(bus, store, devices, sender, recipients, clock)
     enter, background = base.stack.enter_async_context, bus.background

@@ -28,6 +28,11 @@ MAX_PER_TENANT = 200
 """Maximum receivers of one task, and of all open tasks of a tenant."""
 
 
+OF_A2A = "the methods of A2A for push notification configurations do the same"
+
+operations = Operations("webhooks")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReceivers:
     """Stores receivers. One is removed after it has confirmed the end of its run."""
@@ -36,15 +41,23 @@ class TaskReceivers:
     sender: Sender
     queue: WebhookQueue
     views: Views
+    runs: Runs
     signing_key: bytes
     clock: Clock
 
-    async def add(self, caller: Caller, asked: TaskReceiver, conversation_id: str, *, after_seq: int) -> str:
-        receiver = await self._put(caller, asked)
+    @operations.between_features(
+        "task_receiver.create", right=CHAT, errors=(MISSING, CONFLICT), reason=OF_A2A
+    )
+    async def create_receiver(self: Service, receiver: TaskReceiver, caller: CallerDep) -> str:
+        """Store a receiver, and return the secret with which messages to it are signed."""
+        found = await self.runs.get(caller.tenant, receiver.run_id)
+        stored = await self._put(caller, receiver)
         await self.queue.follow()
-        events = await self.views.events(caller.tenant, conversation_id, after_seq=after_seq)
-        await self.queue.catch_up(receiver, conversation_id, events)
-        return secret_of(self.signing_key, receiver.tenant, receiver.id)
+        # The run may have ended, or requested a decision, before the receiver was stored.
+        first = max(0, found.view.first_seq - 1)
+        events = await self.views.events(caller.tenant, found.conversation_id, after_seq=first)
+        await self.queue.catch_up(stored, found.conversation_id, events)
+        return secret_of(self.signing_key, stored.tenant, stored.id)
 
     async def _put(self, caller: Caller, asked: TaskReceiver) -> Webhook:
         self.sender.check("a2a", asked.url)
@@ -73,22 +86,31 @@ class TaskReceivers:
             await self.store.remove(one)
         return receiver
 
-    async def list(self, caller: Caller, run_id: str) -> tuple[TaskReceiver, ...]:
-        found = await self._of_tenant(caller.tenant)
-        return tuple(
+    async def _of_task(self, caller: Caller, run_id: str) -> list[TaskReceiver]:
+        return [
             TaskReceiver(run_id=run_id, config_id=task.config_id, url=one.url)
-            for one, task in found
+            for one, task in await self._of_tenant(caller.tenant)
             if task.run_id == run_id
-        )
+        ]
 
-    async def get(self, caller: Caller, run_id: str, config_id: str) -> TaskReceiver:
-        found = [one for one in await self.list(caller, run_id) if one.config_id == config_id]
+    @operations.between_features("task_receiver.read", right=READ, errors=(MISSING,), reason=OF_A2A)
+    async def read_receiver(self: Service, run_id: str, config_id: str, caller: CallerDep) -> TaskReceiver:
+        """Return a receiver, without its headers."""
+        found = [one for one in await self._of_task(caller, run_id) if one.config_id == config_id]
         if not found:
             raise NotFound("push notification configuration", config_id)
         return found[-1]
 
-    async def delete(self, caller: Caller, run_id: str, config_id: str) -> None:
-        """Delete a receiver, if there is one; pending messages to it are dropped."""
+    @operations.between_features("task_receiver.list", right=READ, errors=(MISSING,), reason=OF_A2A)
+    async def list_receivers(self: Service, run_id: str, caller: CallerDep) -> list[TaskReceiver]:
+        """Return the receivers of a task, without their headers."""
+        await self.runs.get(caller.tenant, run_id)
+        return await self._of_task(caller, run_id)
+
+    @operations.between_features("task_receiver.delete", right=CHAT, errors=(MISSING,), reason=OF_A2A)
+    async def delete_receiver(self: Service, run_id: str, config_id: str, caller: CallerDep) -> None:
+        """Delete a receiver; a missing one is no error."""
+        await self.runs.get(caller.tenant, run_id)
         for one, task in await self._of_tenant(caller.tenant):
             if _is_named(task, run_id, config_id):
                 await self.store.remove(one)
@@ -97,47 +119,8 @@ class TaskReceivers:
         return [(one, one.task) for one in await self.store.receivers(tenant) if one.task is not None]
 
 
+Service = Annotated[TaskReceivers, provided(TaskReceivers)]
+
+
 def _is_named(task: Task, run_id: str, config_id: str) -> bool:
     return (task.run_id, task.config_id) == (run_id, config_id)
-
-
-OF_A2A = "the methods of A2A for push notification configurations do the same"
-Service = Annotated[TaskReceivers, provided(TaskReceivers)]
-RunReads = Annotated[Runs, provided(Runs)]
-
-operations = Operations("webhooks")
-
-
-@operations.between_features("task_receiver.create", right=CHAT, errors=(MISSING, CONFLICT), reason=OF_A2A)
-async def create_receiver(
-    receiver: TaskReceiver, receivers: Service, runs: RunReads, caller: CallerDep
-) -> str:
-    """Store a receiver, and return the secret with which messages to it are signed."""
-    found = await runs.get(caller.tenant, receiver.run_id)
-    # The run may have ended, or requested a decision, before the receiver was stored.
-    first = max(0, found.view.first_seq - 1)
-    return await receivers.add(caller, receiver, found.conversation_id, after_seq=first)
-
-
-@operations.between_features("task_receiver.read", right=READ, errors=(MISSING,), reason=OF_A2A)
-async def read_receiver(run_id: str, config_id: str, receivers: Service, caller: CallerDep) -> TaskReceiver:
-    """Return a receiver, without its headers."""
-    return await receivers.get(caller, run_id, config_id)
-
-
-@operations.between_features("task_receiver.list", right=READ, errors=(MISSING,), reason=OF_A2A)
-async def list_receivers(
-    run_id: str, receivers: Service, runs: RunReads, caller: CallerDep
-) -> list[TaskReceiver]:
-    """Return the receivers of a task, without their headers."""
-    await runs.get(caller.tenant, run_id)
-    return list(await receivers.list(caller, run_id))
-
-
-@operations.between_features("task_receiver.delete", right=CHAT, errors=(MISSING,), reason=OF_A2A)
-async def delete_receiver(
-    run_id: str, config_id: str, receivers: Service, runs: RunReads, caller: CallerDep
-) -> None:
-    """Delete a receiver; a missing one is no error."""
-    await runs.get(caller.tenant, run_id)
-    await receivers.delete(caller, run_id, config_id)

@@ -1,4 +1,4 @@
-"""Workflows: list, read, start; create, replace and delete those without code."""
+"""The start of workflows, by name or by a text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from banksman.bus.publish import RunQueue
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.ids import check_token
 from banksman.contracts.messages import PERSON, Provenance
-from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
+from banksman.contracts.registry import ParsedWorkflow
 from banksman.contracts.wire import JsonObject, Token
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.run_settings import model_names
@@ -21,7 +21,6 @@ from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import (
     CallerDep,
-    Listing,
     RequestBody,
     RequestId,
     StrictBody,
@@ -34,9 +33,9 @@ from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.operations import Location, Started, Wait
 from banksman.gateway.runs.starts import RunsOverHttp
 from banksman.gateway.workflows.starts import WorkflowStarts, WorkflowTexts
-from banksman.gateway.workflows.workflows import NewWorkflow, Workflows, WorkflowUpdate
+from banksman.gateway.workflows.workflows import Workflows
+from banksman.gateway.workflows.workflows import operations as workflow_operations
 
-Service = Annotated[Workflows, provided(Workflows)]
 Starts = Annotated[WorkflowStarts, provided(WorkflowStarts)]
 Requests = Annotated[StoredRequests, provided(StoredRequests)]
 
@@ -49,18 +48,6 @@ operations = Operations("workflows")
 async def start(frame: WorkflowStart, starts: Starts, requests: Requests, caller: CallerDep) -> Ack:
     """Start a workflow."""
     return await starts.start(caller, frame, requests)
-
-
-@operations.add("workflow.list", "GET /workflows")
-async def list_workflows(workflows: Service, caller: CallerDep) -> Listing[WorkflowDefinition]:
-    """List workflows."""
-    return Listing[WorkflowDefinition](items=await workflows.list(caller.tenant))
-
-
-@operations.add("workflow.categories", "GET /workflows/categories")
-async def list_workflow_categories(workflows: Service, caller: CallerDep) -> Listing[WorkflowCategory]:
-    """List workflows by category."""
-    return Listing[WorkflowCategory](items=await workflows.categories(caller.tenant))
 
 
 class WorkflowText(RequestBody):
@@ -80,38 +67,6 @@ async def parse_workflow(
 ) -> ParsedWorkflow:
     """Return the workflow that a text describes, as a filled form for confirmation. It is not started."""
     return await texts.parse(caller, body.text, model=body.model)
-
-
-@operations.add("workflow.read", "GET /workflows/{name}")
-async def read_workflow(name: str, workflows: Service, caller: CallerDep) -> WorkflowDefinition:
-    """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
-    return await workflows.get(caller.tenant, check_token(name, "name"))
-
-
-@operations.add("workflow.create", "POST /workflows", errors=(CONFLICT,), audit=("title",))
-async def create_workflow(
-    body: StrictBody[NewWorkflow], workflows: Service, caller: CallerDep
-) -> WorkflowDefinition:
-    """Create a workflow without code.
-
-    Its steps run one after the other: agent runs, tool calls, requests for a value, approval points. Texts
-    refer to parameters (`{{parameters.topic}}`) and to the values of earlier steps (`{{steps.outline}}`).
-    """
-    return await workflows.create(caller.tenant, body)
-
-
-@operations.add("workflow.update", "PUT /workflows/{name}", errors=(MISSING, CONFLICT), audit=("title",))
-async def update_workflow(
-    name: str, body: StrictBody[WorkflowUpdate], workflows: Service, caller: CallerDep
-) -> WorkflowDefinition:
-    """Replace a workflow without code. Its open runs continue with the version that they started with."""
-    return await workflows.replace(caller.tenant, check_token(name, "name"), body)
-
-
-@operations.add("workflow.delete", "DELETE /workflows/{name}", audit=())
-async def delete_workflow(name: str, workflows: Service, caller: CallerDep) -> None:
-    """Delete a workflow without code. Its open runs continue."""
-    await workflows.delete(caller.tenant, check_token(name, "name"))
 
 
 class NewWorkflowRun(RequestBody):
@@ -169,4 +124,4 @@ async def build(base: Foundation) -> None:
     services.add(workflows, starts, WorkflowTexts(workflows=workflows, model=services[OneRequest]))
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *workflow_operations), build)

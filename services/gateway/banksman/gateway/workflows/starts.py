@@ -165,7 +165,7 @@ class WorkflowTexts:
         """
         if text.lstrip().startswith("/"):
             return await self.workflows.parse(registry.ParseWorkflow(tenant=caller.tenant, text=text))
-        listed = await self.workflows.list(caller.tenant)
+        listed = (await self.workflows.list_workflows(caller)).items
         chosen = await self._chosen(caller, text, model, listed[:MAX_WORKFLOWS])
         name, parameters = chosen.get("workflow"), chosen.get("parameters")
         if not isinstance(name, str) or name not in {one.name for one in listed}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -11,6 +11,7 @@ from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
+from banksman.contracts.ids import check_token
 from banksman.contracts.registry import (
     STORED_SERVER,
     CheckWorkflow,
@@ -28,7 +29,8 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.wire import JsonObject, Token
 from banksman.contracts.workflows import Built
-from banksman.gateway.operation.parameters import RequestBody
+from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 
 TIMEOUT_S = 5.0
 
@@ -66,21 +68,32 @@ class WorkflowUpdate(WorkflowBody):
     """The revision to replace; None replaces any."""
 
 
+operations = Operations("workflows")
+
+
 class Workflows:
     """The registered workflows. Methods raise `RemoteError` with the service's code, such as `not_found`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def list(self, tenant: str) -> tuple[WorkflowDefinition, ...]:
-        return (await self._request("list", ListWorkflows(tenant=tenant), WorkflowList)).workflows
+    @operations.add("workflow.list", "GET /workflows")
+    async def list_workflows(self: Service, caller: CallerDep) -> Listing[WorkflowDefinition]:
+        """List workflows."""
+        reply = await self._request("list", ListWorkflows(tenant=caller.tenant), WorkflowList)
+        return Listing[WorkflowDefinition](items=reply.workflows)
 
-    async def categories(self, tenant: str) -> tuple[WorkflowCategory, ...]:
-        request = ListWorkflows(tenant=tenant)
-        return (await self._request("categories", request, WorkflowCategories)).categories
+    @operations.add("workflow.categories", "GET /workflows/categories")
+    async def list_workflow_categories(self: Service, caller: CallerDep) -> Listing[WorkflowCategory]:
+        """List workflows by category."""
+        reply = await self._request("categories", ListWorkflows(tenant=caller.tenant), WorkflowCategories)
+        return Listing[WorkflowCategory](items=reply.categories)
 
-    async def get(self, tenant: str, name: str) -> WorkflowDefinition:
-        return await self._request("get", WorkflowName(name=name, tenant=tenant), WorkflowDefinition)
+    @operations.add("workflow.read", "GET /workflows/{name}")
+    async def read_workflow(self: Service, name: str, caller: CallerDep) -> WorkflowDefinition:
+        """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
+        wanted = WorkflowName(name=check_token(name, "name"), tenant=caller.tenant)
+        return await self._request("get", wanted, WorkflowDefinition)
 
     async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
         """Return the parameters with defaults; raise `BadInput`, which names the field, if one is invalid."""
@@ -90,17 +103,35 @@ class Workflows:
         except RemoteError as error:
             raise _of_field(error, "parameters.") from error
 
-    async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
-        """Store a new workflow; a repeated request returns the workflow of the first one."""
+    @operations.add("workflow.create", "POST /workflows", errors=(CONFLICT,), audit=("title",))
+    async def create_workflow(
+        self: Service, body: StrictBody[NewWorkflow], caller: CallerDep
+    ) -> WorkflowDefinition:
+        """Create a workflow without code.
+
+        Its steps run one after the other: agent runs, tool calls, requests for a value, approval points.
+        Texts refer to parameters (`{{parameters.topic}}`) and to the values of earlier steps
+        (`{{steps.outline}}`).
+        """
+        # A repeated request returns the workflow of the first one.
         definition = body.definition(body.name)
-        return await self._store(StoreWorkflow(tenant=tenant, definition=definition, create=True))
+        return await self._store(StoreWorkflow(tenant=caller.tenant, definition=definition, create=True))
 
-    async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
-        store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
-        return await self._store(store)
+    @operations.add("workflow.update", "PUT /workflows/{name}", errors=(MISSING, CONFLICT), audit=("title",))
+    async def update_workflow(
+        self: Service, name: str, body: StrictBody[WorkflowUpdate], caller: CallerDep
+    ) -> WorkflowDefinition:
+        """Replace a workflow without code. Its open runs continue with the version that they started with."""
+        definition = body.definition(check_token(name, "name"))
+        return await self._store(
+            StoreWorkflow(tenant=caller.tenant, definition=definition, revision=body.revision)
+        )
 
-    async def delete(self, tenant: str, name: str) -> None:
-        await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
+    @operations.add("workflow.delete", "DELETE /workflows/{name}", audit=())
+    async def delete_workflow(self: Service, name: str, caller: CallerDep) -> None:
+        """Delete a workflow without code. Its open runs continue."""
+        request = DeleteWorkflow(tenant=caller.tenant, name=check_token(name, "name"))
+        await self._request("delete", request, WorkflowDefinition)
 
     async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
         try:
@@ -119,6 +150,9 @@ class Workflows:
             return reply.model_validate_json(data)
         except ValidationError as error:
             raise Unavailable(f"the workflows service sent an unreadable reply to {action!r}") from error
+
+
+Service = Annotated[Workflows, provided(Workflows)]
 
 
 def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:

@@ -61,7 +61,7 @@ async def forward(
     if usage is not None:
         await usage.check(caller.tenant)
     if PROMPT_ID in given:
-        prompt = await services.connected(Prompts).get(caller, str(given[PROMPT_ID]))
+        prompt = await services.connected(Prompts).read_prompt(str(given[PROMPT_ID]), caller)
         body = with_prompt(_parsed(body), prompt.content, dialect)
     try:
         candidates = upstreams.candidates(model, dialect)
