@@ -175,9 +175,9 @@ MUTANTS = (
     Mutant(
         "R94",
         "arguments that are no object are accepted",
-        AGENT + "protocols/native.py",
-        "    if not isinstance(value, dict):\n        raise BadInput(",
-        "    if not isinstance(value, dict):\n        return {}\n        raise BadInput(",
+        AGENT + "protocols/repairs.py",
+        "            return value, None\n        raise BadInput(",
+        "            return value, None\n        return {}, None\n        raise BadInput(",
         "tests/agent/protocols/test_native.py::test_malformed_arguments_fail_one_call_and_keep_the_others",
     ),
     Mutant(

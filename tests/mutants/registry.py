@@ -76,8 +76,8 @@ MUTANTS = (
         "R52",
         "a tool without arguments cannot be called",
         AGENT + "protocols/native.py",
-        'strict_json(text, what="arguments") if text.strip() else {}',
-        'strict_json(text, what="arguments")',
+        "read_arguments(text) if text.strip() else ({}, None)",
+        "read_arguments(text)",
         "tests/agent/protocols/test_native.py::test_empty_arguments_are_an_empty_object",
     ),
     Mutant(
