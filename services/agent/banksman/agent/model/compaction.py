@@ -97,9 +97,12 @@ class Compactor:
         build = await self._compaction(owned, request, size, limit, requires_summary=True)
         return partial(_ended, build, size)
 
+    def _window(self, model: str, own: int | None) -> int:
+        return context_tokens(model, self.settings.context_tokens, own, self.providers.context_tokens(model))
+
     def _limit(self, run: Run) -> int:
         settings = run.settings
-        window = context_tokens(settings.model, self.settings.context_tokens, settings.limits.context_tokens)
+        window = self._window(settings.model, settings.limits.context_tokens)
         share = window * self.settings.compact_at
         return round(min(share, max(window / 4, window - (settings.options.max_tokens or 0))))
 
@@ -156,7 +159,7 @@ class Compactor:
     def _request(
         self, model: str, older: tuple[Message, ...], wanted: CompactionCut, size: Size
     ) -> UserMessage:
-        window = context_tokens(model, self.settings.context_tokens, None)
+        window = self._window(model, None)
         chars = round(window * self.settings.compact_at * BYTES_PER_TOKEN / size.ratio)
         words = _summary_chars(wanted, size) // 8
         text = transcript(older, min(MAX_TRANSCRIPT_CHARS, chars))

@@ -74,15 +74,15 @@ class Size:
         return self.fixed + sum(self.messages)
 
 
-def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) -> int:
+def context_tokens(model: str, overrides: Mapping[str, int], own: int | None, told: int | None = None) -> int:
     """Return the context size of `provider:model` in tokens.
 
-    The assistant's limit `own` takes precedence over the operator's table `overrides`, and that over the
-    built-in one. Both tables are by the start of the name.
+    The assistant's limit `own` takes precedence over the operator's table `overrides`, then what the server
+    `told`, then the built-in table. Both tables are by the start of the name.
     """
     if own is not None:
         return own
-    for table in (overrides, CONTEXT_TOKENS):
+    for table in (overrides, {model: told} if told else {}, CONTEXT_TOKENS):
         matching = [prefix for prefix in table if model.startswith(prefix)]
         if matching:
             return table[max(matching, key=len)]

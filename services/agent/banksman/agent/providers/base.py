@@ -26,6 +26,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
+from banksman.agent.providers.facts import Facts
 from banksman.agent.providers.images import concerns_images, has_links, unsupported, with_images
 from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
 from banksman.agent.providers.schemas import offered
@@ -217,7 +218,8 @@ class RetryingProvider(ABC, Generic[C]):
         until = time.monotonic() + deadline_s
         profile = self.profile(request.model)
         tools, notices = offered(request.tools, profile)
-        messages = with_images(request.messages, profile.images)
+        blind = self.facts(request.model).images is False
+        messages = with_images(request.messages, "none" if blind else profile.images)
         request = replace(request, messages=opened(messages, self.name, self.origin), tools=tools)
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
@@ -311,6 +313,10 @@ class RetryingProvider(ABC, Generic[C]):
     def origin(self) -> str:
         """The name of this provider at its address, for the states of replies."""
         return origin_of(self.name, self.entry.base_url)
+
+    def facts(self, model: str) -> Facts:
+        """Return what the server told of a model so far; nothing for a vendor that is not asked."""
+        return Facts()
 
     def profile(self, model: str) -> Profile:
         return profile_of(self.entry.base_url, model, self.entry.vendor, self.settings.profiles_file)

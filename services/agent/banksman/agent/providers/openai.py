@@ -18,6 +18,7 @@ from banksman.agent.providers.base import (
     TransientFault,
 )
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens, merge_state
+from banksman.agent.providers.facts import Facts, ServerFacts
 from banksman.agent.providers.openai_request import CALLS_FIELD, body
 from banksman.agent.providers.profiles import Profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
@@ -48,6 +49,14 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         super().__init__(name, settings, entry)
         self._on_responses: dict[str, None] = {}
         """Models that the Chat Completions API refused, the newest last."""
+        self._facts = ServerFacts(entry.base_url, lambda url, body: self.client.fetch(url, body))
+
+    def facts(self, model: str) -> Facts:
+        return self._facts.known(model, self.profile(model).facts)
+
+    async def close(self) -> None:
+        await self._facts.close()
+        await super().close()
 
     def make_client(self) -> OpenAIApi:
         from banksman.agent.providers.openai_api import OpenAIApi

@@ -10,7 +10,7 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import aiohttp
@@ -27,12 +27,17 @@ from banksman.agent.providers.streams import (
 )
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.wire import JsonObject
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
 _LASTING_CODES = frozenset({"context_length_exceeded", "content_filter"})
+
+_FETCH_S = 5.0
+"""Seconds for a question about the server itself, which no request waits for."""
+MAX_FETCHED_BYTES = 1024 * 1024
 
 _END_S = 0.1
 """Seconds to wait for the end of a stream after the last event."""
@@ -96,6 +101,17 @@ class OpenAIApi:
             raise TransientFault(f"the connection failed: {error}", reason="unreachable") from error
         except (aiohttp.ClientError, OSError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
+
+    async def fetch(self, url: str, body: JsonObject | None) -> JsonObject:
+        """Return the JSON object at a URL of this server; `{}` for every error and for a large reply."""
+        timeout = aiohttp.ClientTimeout(total=_FETCH_S)
+        ask = partial(self._session.request, "POST" if body else "GET", url, json=body, proxy=self._proxy)
+        try:
+            async with ask(timeout=timeout, allow_redirects=False) as response:
+                text = await _beginning(response.content, MAX_FETCHED_BYTES)
+                return as_object(json.loads(text)) if response.status == 200 else {}
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
+            return {}
 
     async def close(self) -> None:
         if "_session" in self.__dict__:
@@ -178,9 +194,9 @@ def _message_in(error: object) -> str:
     return as_text(error) or next((text for text in map(as_text, named) if text), "")
 
 
-async def _beginning(content: aiohttp.StreamReader) -> bytes:
+async def _beginning(content: aiohttp.StreamReader, most: int = MAX_ERROR_BYTES) -> bytes:
     read = bytearray()
-    while len(read) < MAX_ERROR_BYTES and (piece := await content.read(MAX_ERROR_BYTES - len(read))):
+    while len(read) < most and (piece := await content.read(most - len(read))):
         read += piece
     return bytes(read)
 

@@ -22,6 +22,7 @@ from pydantic.dataclasses import dataclass
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.exchanges import CALL_ID
+from banksman.agent.providers.facts import FactSource
 from banksman.agent.providers.images import Images
 from banksman.contracts.events import FinishReason
 from banksman.contracts.validation_errors import expected
@@ -92,6 +93,8 @@ class Profile(BaseModel):
     """The API of an address with both. A model that the Chat Completions API refuses moves by itself."""
     encrypted_reasoning: bool = True
     """Whether a request to the Responses API may ask for encrypted reasoning."""
+    facts: FactSource = "none"
+    """Where the server tells the context size of a model and whether it sees images."""
     images: Images = "any"
     """The images that may be sent; a note replaces others. A model that refuses images gets notes too."""
     tool_name: Pattern = re.compile("[a-zA-Z0-9_-]{1,64}")
