@@ -154,7 +154,8 @@ async def test_tools_are_listed_and_read_by_name_over_every_interface(
     of_registry = [one.definition.name for one in await observer.list()]
 
     by_name = {tool["name"]: tool for tool in listed_tools}
-    assert [tool["name"] for tool in listed_tools][:4] == ["bash", "read_file", "write_file", "web_fetch"]
+    builtins = ["bash", "read_file", "edit_file", "write_file", "web_fetch", "search_code"]
+    assert [tool["name"] for tool in listed_tools][:6] == builtins
     assert by_name[WEATHER] == read == over_nats[WEATHER].model_dump(mode="json")
     assert (read["owner"], read["requires_approval"], read["available"]) == ("weather", False, True)
     assert read["input_schema"]["required"] == ["location"] and read["category"] == "weather"
