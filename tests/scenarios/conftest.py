@@ -40,6 +40,17 @@ TENANTS = {
 }
 """Tenants with limits. Only services on NATS use them."""
 
+VENDORS = {
+    "claude": ("anthropic", "", "anthropic"),
+    "deepseek": ("chat", "", "deepseek"),
+    "gemini": ("chat", "/v1beta/openai", "gemini"),
+    "gpt": ("chat", "/v1", "openai"),
+    "gpt-responses": ("responses", "/v1", "openai"),
+    "mistral": ("chat", "/v1", "mistral"),
+    "ollama": ("chat", "/v1", "ollama"),
+}
+"""The API, the path and the vendor of providers. Importing the stand-ins would cost every worker seconds."""
+
 PRICED = "priced"
 """The script whose model has a price: one dollar per token."""
 
@@ -74,6 +85,20 @@ def webhook_port() -> int:
 
 
 @pytest.fixture(scope="session")
+def vendors() -> dict[str, dict[str, str]]:
+    """Providers at free ports, on which a test may serve a vendor's stand-in."""
+    return {
+        name: {
+            "api": api,
+            "base_url": f"http://127.0.0.1:{free_port()}{prefix}",
+            "api_key": "key",
+            "vendor": vendor,
+        }
+        for name, (api, prefix, vendor) in VENDORS.items()
+    }
+
+
+@pytest.fixture(scope="session")
 def mcp_port() -> int:
     """The port that the system's runner may connect to, on which a test may serve MCP."""
     return free_port()
@@ -86,6 +111,7 @@ def system(
     mcp_port: int,
     backboard_port: int,
     webhook_port: int,
+    vendors: dict[str, dict[str, str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Generator[System]:
     """The system, started once. A test that kills processes starts its own."""
@@ -97,7 +123,7 @@ def system(
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
-        "BANKSMAN_MODELS__PROVIDERS": json.dumps({"my-server": {"base_url": f"{model.url}/v1"}}),
+        "BANKSMAN_MODELS__PROVIDERS": json.dumps({"my-server": {"base_url": f"{model.url}/v1"}, **vendors}),
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps(
             [json_api, f"127.0.0.1:{mcp_port}"]

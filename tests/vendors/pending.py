@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-PENDING: dict[str, list[str]] = {
-    "The adapter of this API is missing.": [
-        "*: Bedrock*",
-        "*: Gemini",
-        "*: Gemini: *",
-    ],
-}
+PENDING: dict[str, list[str]] = {}
 """Patterns of `test: vendor` and `test: vendor: parameter`, by the reason."""
 
 

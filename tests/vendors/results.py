@@ -26,10 +26,5 @@ async def results() -> dict[str, dict[str, Finding]]:
     return found
 
 
-def text() -> str:
-    """Return the content of the file."""
-    return json.dumps(asyncio.run(results()), indent=2, ensure_ascii=False) + "\n"
-
-
 if __name__ == "__main__":
-    PATH.write_text(text(), encoding="utf-8")
+    PATH.write_text(json.dumps(asyncio.run(results()), indent=2, ensure_ascii=False) + "\n", "utf-8")

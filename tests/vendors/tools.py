@@ -88,6 +88,10 @@ SCHEMAS: dict[str, Any] = {
         "properties": {"a": {"type": "string", "x-order": 1, "examples": ["b"], "contentEncoding": "base64"}},
         "required": ["a", "missing"],
     },
+    "odd_property_names": {
+        "type": "object",
+        "properties": {"$filter": {"type": "string"}, "a b": {"type": "string"}, "ü": {"type": "string"}},
+    },
     "conditions": {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"type": "string"}},

@@ -89,6 +89,11 @@ class Anthropic(StandIn):
         schema = tool["input_schema"]
         if schema.get("type") != "object":
             raise self.refusal(f"tools.{index}.custom.input_schema.type: Field required")
+        if not all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name) for name in schema.get("properties") or ()):
+            raise self.refusal(
+                f"tools.{index}.custom.input_schema.properties: Property keys should match pattern "
+                "'^[a-zA-Z0-9_.-]{1,64}$'"
+            )
         if any(word in schema for word in ("oneOf", "allOf", "anyOf")):
             raise self.refusal(
                 f"tools.{index}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf "
@@ -254,13 +259,14 @@ class Anthropic(StandIn):
         sent = list(_prompt_blocks(body))
         text = [json.dumps(_content(block)) for block in sent]
         prefixes = ["".join(text[: index + 1]) for index in range(len(text))]
-        read = written = 0
+        read, written, marked = 0, 0, set[str]()
         for index, block in enumerate(sent):
             if "cache_control" in block:
                 written = len(prefixes[index])
                 reachable = prefixes[max(0, index - LOOKBACK_BLOCKS) : index + 1]
                 read = max([read, *(len(one) for one in reachable if one in self._cached)])
-                self._cached.add(prefixes[index])
+                marked.add(prefixes[index])
+        self._cached |= marked
         total = len(prefixes[-1]) if prefixes else 0
         return {
             "input_tokens": (total - max(read, written)) // CHARS_PER_TOKEN + 1,

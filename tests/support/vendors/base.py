@@ -119,15 +119,10 @@ class StandIn(ABC):
         self._prefixes: set[str] = set()
         self._count = 0
 
-    @property
-    def entry(self) -> Json:
-        """The entry of the setting `models.providers`."""
-        return {
-            "api": self.api,
-            "base_url": f"{self.url}{self.prefix}",
-            "api_key": "key",
-            "vendor": self.vendor,
-        }
+    @classmethod
+    def entry(cls, url: str) -> dict[str, str]:
+        """Return the entry of the setting `models.providers` for a server at `url`."""
+        return {"api": cls.api, "base_url": f"{url}{cls.prefix}", "api_key": "key", "vendor": cls.vendor}
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -140,14 +135,14 @@ class StandIn(ABC):
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, brain: Brain) -> AsyncGenerator[Self]:
-        """Serve on a free port until the context ends."""
+    async def running(cls, brain: Brain, port: int = 0) -> AsyncGenerator[Self]:
+        """Serve until the context ends; port 0 is a free one."""
         server = cls(brain)
         app = web.Application(client_max_size=64 * 1024 * 1024)
         server.add_routes(app.router)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:

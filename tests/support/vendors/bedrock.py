@@ -45,6 +45,11 @@ class Bedrock(StandIn):
     model = "anthropic.claude-sonnet-4-5-20250929-v1:0"
     content_type = "application/vnd.amazon.eventstream"
 
+    @classmethod
+    def entry(cls, url: str) -> Json:
+        """Return an entry without a key, which the SDK sends over HTTPS only; it signs requests instead."""
+        return {name: value for name, value in super().entry(url).items() if name != "api_key"}
+
     def refusal(self, message: str, *, status: int = 400, kind: str = "ValidationException") -> Refusal:
         return Refusal(status, {"message": message}, {"x-amzn-ErrorType": kind})
 
@@ -166,7 +171,7 @@ class Bedrock(StandIn):
             turn.finish, "tool_use" if turn.calls else "end_turn"
         )
         yield _message("messageStop", {"stopReason": reason})
-        read, written = tokens(json.dumps(body["messages"])), tokens(turn.text + str(turn.calls))
+        read, written = tokens(json.dumps(body)), tokens(turn.text + str(turn.calls))
         usage: Json = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
         if '"cachePoint"' in json.dumps(body):
             usage["cacheReadInputTokens"] = self.cached_tokens(
@@ -208,7 +213,9 @@ def _pattern_problem(value: Any, shape: Any, path: str) -> str | None:
         case "string" if isinstance(value, str):
             pattern, most = shape.metadata.get("pattern"), shape.metadata.get("max")
             wrong = (pattern and not re.fullmatch(pattern, value)) or (most and len(value) > most)
-            wrong = wrong or (shape.enum and value not in shape.enum)
+            wrong = (
+                wrong or (shape.enum and value not in shape.enum) or len(value) < shape.metadata.get("min", 0)
+            )
             text = f"Value '{value}' at '{path}' failed to satisfy constraint: {shape.metadata}"
             return text if wrong else None
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 
@@ -106,7 +107,7 @@ class Gemini(StandIn):
                 "Additional data, "
                 f"function call `default_api:{call['name']}` , position {position}."
             )
-        if found is not None and found.rstrip("=") not in UNKNOWN_SIGNATURES | _accepted(call):
+        if found is not None and _standard(found).rstrip("=") not in _STANDINS | _accepted(call):
             raise self.refusal("Corrupted thought signature.")
 
     def read(self, body: Json) -> Prompt:
@@ -123,7 +124,7 @@ class Gemini(StandIn):
                 if "functionResponse" in part
             ),
             images=tuple(
-                part["inlineData"]["data"] if "inlineData" in part else part["fileData"]["fileUri"]
+                _standard(part["inlineData"]["data"]) if "inlineData" in part else part["fileData"]["fileUri"]
                 for one in contents
                 for part in one["parts"]
                 if "inlineData" in part or "fileData" in part
@@ -165,7 +166,7 @@ class Gemini(StandIn):
         yield event({"candidates": [end], "usageMetadata": counts, "modelVersion": self.model})
 
     def _usage(self, body: Json, turn: Turn) -> Json:
-        text = json.dumps([body.get("tools"), body["contents"]])
+        text = json.dumps([body.get("tools"), body.get("systemInstruction"), body["contents"]])
         counts = {
             "promptTokenCount": tokens(text),
             "candidatesTokenCount": tokens(turn.text + str(turn.calls)),
@@ -176,10 +177,18 @@ class Gemini(StandIn):
         return {**counts, "totalTokenCount": sum(counts.values()) - counts["cachedContentTokenCount"]}
 
 
+def _standard(data: str) -> str:
+    """Return Base64 in the standard alphabet; the SDK sends the one for URLs."""
+    return data.replace("-", "+").replace("_", "/")
+
+
+_STANDINS = {_standard(one) for one in UNKNOWN_SIGNATURES} | {
+    base64.b64encode(one.encode()).decode().rstrip("=") for one in UNKNOWN_SIGNATURES
+}
+
+
 def _accepted(call: Json) -> set[str]:
-    written = signature(call["name"], call.get("args") or {})
-    # The SDK sends bytes in the alphabet for URLs.
-    return {written.rstrip("="), written.rstrip("=").replace("+", "-").replace("/", "_")}
+    return {signature(call["name"], call.get("args") or {}).rstrip("=")}
 
 
 def _declarations(body: Json) -> list[Json]:

@@ -9,6 +9,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 
 from tests.support.vendors.base import Json, Refusal
 from tests.support.vendors.chat import ChatStandIn
+from tests.support.vendors.openai_responses import OpenAIResponses
 from tests.support.vendors.schemas import openai_problem
 
 
@@ -54,6 +55,16 @@ class OpenAIChat(ChatStandIn):
             param=name,
         )
 
+    def check_tool(self, index: int, function: Json) -> None:
+        super().check_tool(index, function)
+        if (length := len(function.get("description") or "")) > 1024:
+            raise self.refusal(
+                f"Invalid 'tools[{index}].function.description': string too long. Expected a string with "
+                f"maximum length 1024, but got a string with length {length} instead.",
+                code="string_above_max_length",
+                param=f"tools[{index}].function.description",
+            )
+
     def check_schema(self, name: str, schema: Any) -> None:
         if schema is not None and (found := openai_problem(schema)) is not None:
             raise self.refusal(
@@ -67,12 +78,8 @@ class OpenAIChat(ChatStandIn):
         return iter(())
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Serve both APIs, which models require in turn."""
         super().add_routes(router)
-        router.add_post(f"{self.prefix}/responses", self._responses)
-
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        from tests.support.vendors.openai_responses import OpenAIResponses
-
         other = OpenAIResponses(self.brain)
         other.exchanges = self.exchanges
-        return await other.serve(request)
+        other.add_routes(router)

@@ -193,7 +193,7 @@ class OpenAIResponses(StandIn):
         }
 
     def _usage(self, body: Json, items: list[Json]) -> Json:
-        text = json.dumps([body.get("tools"), body["input"]])
+        text = json.dumps([body.get("tools"), body.get("instructions"), body["input"]])
         read, written = tokens(text), tokens("".join(map(_written, items)))
         return {
             "input_tokens": read,

@@ -163,8 +163,12 @@ def _mark(turns: list[list[Block]]) -> int:
     """Mark the last block and earlier ones at intervals; return the number of marks. Thinking takes none."""
     places = [(blocks, at) for blocks in turns for at in range(len(blocks))]
     marks = min(MAX_MESSAGE_MARKS, 1 + (len(places) - 1) // MARK_EVERY)
-    for number in range(marks):
-        behind = reversed(places[: len(places) - number * MARK_EVERY])
+    ends = [len(places) - number * MARK_EVERY for number in range(marks)]
+    # After a reply with many calls, the end of the previous request, which it marked, is farther back.
+    if 0 < (previous := len(places) - sum(map(len, turns[-2:]))) < ends[-1] and marks > 1:
+        ends[-1] = previous
+    for end in ends:
+        behind = reversed(places[:end])
         blocks, at = next(place for place in behind if place[0][place[1]]["type"] not in _UNMARKED)
         blocks[at] = cast("Block", {**blocks[at], "cache_control": _CACHE})
     return marks
