@@ -14,7 +14,7 @@ from structlog.contextvars import bound_contextvars
 from banksman.agent.model import replies
 from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents, structured
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
+from banksman.agent.model.context import BYTES_PER_TOKEN, cut_notices, size_of
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import Completion, Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
@@ -238,6 +238,7 @@ class ModelStep:
         calls, read_notices = (
             (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())
         )
+        cut = cut_notices(prepared.request, written.usage)
         call_ids = tuple(clock.new_id("k") for _ in calls)
         now = clock.now()
         return ReplyCommit(
@@ -250,7 +251,9 @@ class ModelStep:
             approval_id=approval_id_for(run.run_id),
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
-            notices=replies.shown_notices(run.run_id, (*prepared.notices, *written.notices, *read_notices)),
+            notices=replies.shown_notices(
+                run.run_id, (*prepared.notices, *written.notices, *read_notices, *cut)
+            ),
         )
 
     async def _facts(
