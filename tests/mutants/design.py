@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "R33",
-        "numbers do not tell tools apart",
+        "numbers do not distinguish tools",
         PROMPTING + "enhance.py",
         "        bool(parts) and parts <= needs.spoken,\n",
         "        False,\n",
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "R33",
-        "nobody is shown which tools were left out",
+        "no user is shown which tools were left out",
         AGENT + "model/step.py",
         "(self._left_out(prompt),) if prompt.dropped and is_first else ()",
         "()",

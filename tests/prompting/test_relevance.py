@@ -81,7 +81,7 @@ def test_the_user_names_one_of_many_similar_tools(text: str) -> None:
 
 
 def test_the_user_names_a_tool_of_an_mcp_server_behind_a_long_text() -> None:
-    """R33: nobody types the id of the server, and the instruction follows what was pasted."""
+    """R33: no user types the id of the server, and the instruction follows what was pasted."""
     many = (*(tool(f"stock__gizmo_{number:02d}") for number in range(80)), *WORKSPACE_TOOLS)
     pasted = "line of a log\n" * 10_000
     needs = needs_of((user_message(f"{pasted}Now run gizmo_05."),), MESSAGE_ID)

@@ -265,7 +265,7 @@ def test_a_steer_supersedes_the_approval_request_of_a_parked_run() -> None:
 
 
 def test_a_steer_withdraws_what_follows_the_call_that_waits() -> None:
-    """R13: it may build on the call that nobody approved. What precedes that call has run."""
+    """R13: it may build on the call that no user approved. What precedes that call has run."""
     scenario = Scenario()
     scenario.start(Plan((calls("effect", needing_approval(), "effect", "pure"),)))
     scenario.run()

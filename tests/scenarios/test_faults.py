@@ -178,7 +178,7 @@ async def test_a_reply_in_an_unknown_format_ends_the_run(client: Client, play: P
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_an_empty_reply_is_requested_once_more(
+async def test_an_empty_reply_is_requested_again(
     system: System, client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R39, A27: the run states it, counts both replies, and the nudge is not part of later requests."""

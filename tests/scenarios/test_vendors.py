@@ -49,7 +49,7 @@ def model_of(provider: str) -> str:
 
 
 def looking(prompt: Prompt) -> Turn:
-    """Read both files in one reply, and once more when the user asks again."""
+    """Read both files in one reply, and again when the user asks again."""
     if len(prompt.results) < 2:
         calls = tuple(Call("read_file", {"path": path}) for path in ("notes.txt", "plan.txt"))
         return Turn(reasoning="Both may be there.", calls=calls, thinks_between=True)

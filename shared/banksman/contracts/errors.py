@@ -15,7 +15,7 @@ BanksmanError
 └── Fault                         this platform or a peer failed
     ├── Poison                    a stored message cannot be decoded: it is dead-lettered
     └── ProviderFailed            a model's API failed after all retries: provider, status, unavailable
-        ├── EmptyReply            the model wrote neither text nor calls, also when requested once more
+        ├── EmptyReply            the model wrote neither text nor calls, also when requested again
         ├── ContextOverflow       the request has more tokens than the model accepts
         └── ProviderTimedOut      the reply was not complete within the time that the run has left
 
@@ -229,7 +229,7 @@ class ProviderFailed(Fault):
 
 
 class EmptyReply(ProviderFailed):
-    """A model wrote neither text nor calls, also when it was requested once more."""
+    """A model wrote neither text nor calls, also when it was requested again."""
 
     code = ErrorCode.EMPTY_REPLY
 

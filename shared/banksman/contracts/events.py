@@ -123,7 +123,7 @@ class ModelNotice(Stored):
     tool_left_out  a tool was not offered to the model
     repaired       a call was read although its text breaks the format
     prompt_cut     the model's server appears to have cut the prompt
-    nudged         an empty reply was requested once more
+    nudged         an empty reply was requested again
 
     Newer versions may add kinds.
     """

@@ -108,7 +108,7 @@ TERMINATE_SCHEMA: JsonObject = {
 
 
 NUDGE = "Your last reply was empty. Write the answer for the user now, or call a tool if one is offered."
-"""The message that requests an empty reply once more; it does not stay in the history."""
+"""The message that requests an empty reply again; it does not stay in the history."""
 
 
 def correction(rule: str, attempt: int) -> str:

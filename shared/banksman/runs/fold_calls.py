@@ -42,9 +42,9 @@ def resolve_approval(state: Conversation, run: Run, data: ApprovalResolved) -> C
 
 
 def _decided(call: OpenCall, resolved: ApprovalResolved, *, behind: bool) -> OpenCall:
-    """Return a call after a resolution; `behind` tells whether an earlier call waited for it."""
+    """Return a call after a resolution; `behind` states whether an earlier call waited for it."""
     if call.gate != "waiting":
-        # Nobody approved the earlier call, and this one may build on it.
+        # No user approved the earlier call, and this one may build on it.
         skipped = behind and call.gate == "free" and call.result is None
         return replace(call, gate="withdrawn") if skipped and resolved.outcome in CLOSED_UNDECIDED else call
     decision = next((d for d in resolved.decisions if d.tool_call_id == call.call.id), None)

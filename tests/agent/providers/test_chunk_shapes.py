@@ -253,8 +253,8 @@ THOUGHTS = [
     ("<think>Hmm.", "Hmm.", None),
     ("Use <think>x</think> tags.", "", "Use <think>x</think> tags."),
     ("```\n<think>x</think>\n```", "", "```\n<think>x</think>\n```"),
-    ("    indented\n<thi", "", "    indented\n<thi"),
-    ("<thi", "", "<thi"),
+    ("    indented\n<thin", "", "    indented\n<thin"),
+    ("<thin", "", "<thin"),
     ("<thing>", "", "<thing>"),
 ]
 

@@ -1,4 +1,4 @@
-"""What model servers tell of their models."""
+"""What model servers state about their models."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_size_and_the_vision_of_a_model_come_from_its_server(
 
 
 @pytest.mark.parametrize("answer", ["no JSON", "[" * 100_000, "x" * 3_000_000, {"data": {"id": 1}}])
-async def test_a_server_that_tells_nonsense_is_ignored(answer: Any) -> None:
+async def test_a_server_that_states_nonsense_is_ignored(answer: Any) -> None:
     async with told("vllm", {"/v1/models": answer}) as (providers, asked):
         providers.context_tokens("mine:qwen3")
         await eventually(lambda: asked == ["/v1/models"])

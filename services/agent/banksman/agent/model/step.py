@@ -59,7 +59,7 @@ MAX_NAMES_CHARS = 250
 """Maximum characters of the names of tools in a notice."""
 
 
-NUDGED = ModelNotice(kind="nudged", text="The model's reply was empty, so it was requested once more.")
+NUDGED = ModelNotice(kind="nudged", text="The model's reply was empty, so it was requested again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class ModelStep:
         return PartialReply(truncated_text(text), paid)
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Build | None:
-        """Request and check the reply, an empty one once more; return None if the run was cancelled."""
+        """Request and check the reply, an empty one again; return None if the run was cancelled."""
         completion = await self._request(owned, prepared, prepared.request, deltas)
         if completion is None:
             return None
@@ -172,7 +172,7 @@ class ModelStep:
     async def _nudged(
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, paid: PaidReply
     ) -> _Written | Build:
-        """Request an empty reply once more; return a `Build` if the run was cancelled or fails."""
+        """Request an empty reply again; return a `Build` if the run was cancelled or fails."""
         logger.warning("the model's reply is empty", extra={"run_id": owned.run.run_id, "model": paid.model})
         nudge = UserMessage(message_id=deltas.message_id, content=NUDGE)
         request = replace(prepared.request, messages=(*prepared.request.messages, nudge))

@@ -188,7 +188,7 @@ def _turns(request: ModelRequest, provider: str, profile: Profile) -> Iterator[t
 
 
 def _reply(exchange: ModelExchange, provider: str) -> Iterator[Block]:
-    """Yield the blocks of a reply in the order in which the model wrote them, as far as its state tells it.
+    """Yield the blocks of a reply in the order in which the model wrote them, as far as its state has it.
 
     Thinking is signed, so it must be returned unchanged, and before the same call, or not at all.
     """

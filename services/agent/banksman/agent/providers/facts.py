@@ -1,4 +1,4 @@
-"""What a model server tells of its models: the context size, and whether they see images."""
+"""What a model server states about its models: the context size, and whether they see images."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Profile(BaseModel):
     encrypted_reasoning: bool = True
     """Whether a request to the Responses API may ask for encrypted reasoning."""
     facts: FactSource = "none"
-    """Where the server tells the context size of a model and whether it sees images."""
+    """Where the server states the context size of a model and whether it sees images."""
     images: Images = "any"
     """The images that may be sent; a note replaces others. A model that refuses images gets notes too."""
     tool_name: Pattern = re.compile("[a-zA-Z0-9_-]{1,64}")
@@ -125,7 +125,7 @@ class Profile(BaseModel):
         return status in self.overflow_statuses_without_text and _NO_TEXT.fullmatch(error) is not None
 
     def is_spent_quota(self, error: str) -> bool:
-        """Return whether an error means that requests fail until somebody pays or the quota is raised."""
+        """Return whether an error means that requests fail until the account is paid or the quota is raised."""
         return _found(self.spent_quota_texts, error)
 
 

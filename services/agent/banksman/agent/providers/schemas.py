@@ -158,7 +158,7 @@ class _Reduction:
         return as_object(place)
 
     def _schema(self, given: object, depth: int, seen: frozenset[str]) -> Schema:
-        """Return a subschema. `True` and `False` accept any value, which no vendor could be told."""
+        """Return a subschema. `True` and `False` accept any value, which no request can state."""
         schema = as_object(given)
         self._left -= len(str(schema))
         if depth > MAX_DEPTH or self._left < 0:

@@ -360,7 +360,7 @@ export type MessageCompleted = {
 
 /** What an agent changed in a model request or in a reply. The model does not receive it. */
 export type ModelNotice = {
-  /** tool_left_out a tool was not offered to the model repaired a call was read although its text breaks the format prompt_cut the model's server appears to have cut the prompt nudged an empty reply was requested once more Newer versions may add kinds. */
+  /** tool_left_out a tool was not offered to the model repaired a call was read although its text breaks the format prompt_cut the model's server appears to have cut the prompt nudged an empty reply was requested again Newer versions may add kinds. */
   kind: string;
   /** One sentence for the user, at most 500 characters. */
   text: string;
