@@ -125,7 +125,7 @@ class Profile(BaseModel):
         return status in self.overflow_statuses_without_text and _NO_TEXT.fullmatch(error) is not None
 
     def is_spent_quota(self, error: str) -> bool:
-        """Return whether an error means that requests fail until the account is paid or the quota is raised."""
+        """Return whether requests fail until the account is paid or its quota is raised."""
         return _found(self.spent_quota_texts, error)
 
 

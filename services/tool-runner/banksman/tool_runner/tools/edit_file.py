@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TypedDict, cast
+from typing import cast
 
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import EDIT_FILE
@@ -16,12 +16,6 @@ from banksman.tool_runner.workspaces.files import PathRefused, read_part
 
 MAX_EDITED_BYTES = 8 * 1024 * 1024
 _MAX_SHOWN_CHARS = 200
-
-
-class _Edit(TypedDict, total=False):
-    old_text: str
-    new_text: str
-    replace_all: bool
 
 
 class _Refused(Exception):
@@ -37,10 +31,10 @@ class EditFileTool:
         """Apply all edits in their order, or none."""
         if refused := await full_workspace(run):
             return refused
-        edits = cast(list[_Edit], arguments["edits"])
+        edits = cast(list[JsonObject], arguments["edits"])
         return await asyncio.to_thread(self._edit, run, str(arguments["path"]), edits)
 
-    def _edit(self, run: ToolRun, path: str, edits: list[_Edit]) -> ToolOutcome:
+    def _edit(self, run: ToolRun, path: str, edits: list[JsonObject]) -> ToolOutcome:
         try:
             file = _read(run, path)
             text, replaced = _applied(file, edits)
@@ -72,14 +66,14 @@ def _encoded(file: TextFile, text: str) -> bytes:
         raise _Refused(f"its encoding, {file.encoding}, does not have the character {missing!r}") from None
 
 
-def _applied(file: TextFile, edits: list[_Edit]) -> tuple[str, int]:
+def _applied(file: TextFile, edits: list[JsonObject]) -> tuple[str, int]:
     """Return the edited text and the number of replaced passages."""
     text, replaced = file.text, 0
     for index, edit in enumerate(edits):
-        old, new = (with_line_ends_of(file.text, edit.get(name, "")) for name in ("old_text", "new_text"))
-        found, every = text.count(old), edit.get("replace_all", False)
+        old, new = (with_line_ends_of(file.text, str(edit[name])) for name in ("old_text", "new_text"))
+        found, every = text.count(old), edit.get("replace_all") is True
         if found == 0:
-            shown = edit.get("old_text", "")[:_MAX_SHOWN_CHARS]
+            shown = str(edit["old_text"])[:_MAX_SHOWN_CHARS]
             raise _Refused(f"edits[{index}].old_text is not in the file, white space included: {shown!r}")
         if found > 1 and not every:
             raise _Refused(
