@@ -10,9 +10,9 @@ import os
 
 from fastapi import FastAPI
 from pydantic import BaseModel
-from pydantic_ai import Agent  # pyright: ignore[reportMissingImports]  # in its own environment
-from pydantic_ai.models.openai import OpenAIChatModel  # pyright: ignore[reportMissingImports]  # in its own environment
-from pydantic_ai.providers.openai import OpenAIProvider  # pyright: ignore[reportMissingImports]  # in its own environment
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 provider = OpenAIProvider(base_url=os.environ["MODEL_URL"], api_key="sk-bench")
 agent = Agent(OpenAIChatModel("scripted/add", provider=provider))

@@ -93,8 +93,8 @@ async def test_a_compaction_is_cancelled_while_the_summary_is_written(
     driving = asyncio.create_task(agent.worker.on_work(message))
     await server.wait_for_requests("summary", 1)
 
-    cancel = {"tenant": agent.tenant, "conversation_id": agent.conversation, "run_id": start.run_id}
-    await agent.signal(CancelRun(**cancel, by="ann"))
+    cancel = CancelRun(tenant=agent.tenant, conversation_id=agent.conversation, run_id=start.run_id, by="ann")
+    await agent.signal(cancel)
 
     assert await driving == Done()
     assert (await agent.events(RunFinished))[-1].status == "cancelled"
@@ -109,8 +109,15 @@ async def test_a_message_that_steers_a_compaction_gets_a_run_of_its_own(
     driving = asyncio.create_task(agent.worker.on_work(message))
     await server.wait_for_requests("summary", 1)
     start = StartRun.model_validate_json(agent.start("How many basins?", talked).data)
-    fields = {"tenant": agent.tenant, "conversation_id": agent.conversation, "message_id": new_id("m")}
-    await agent.signal(SteerRun(**fields, content="How many basins?", start=start, by="ann"))
+    steer = SteerRun(
+        tenant=agent.tenant,
+        conversation_id=agent.conversation,
+        message_id=new_id("m"),
+        content="How many basins?",
+        start=start,
+        by="ann",
+    )
+    await agent.signal(steer)
 
     server.open_gate("written")
 
