@@ -131,4 +131,4 @@ async def test_a_run_waits_for_an_overloaded_model_and_shows_it(client: Client, 
     assert (outcome["status"], outcome["content"]) == ("completed", "Here I am.")
     assert sorted({wait["attempt"] for wait in waits}) == [1, 2]
     assert {(wait["model"], wait["reason"]) for wait in waits} == {("anthropic:scripted/busy", "overloaded")}
-    assert all(0 < wait["next_attempt_s"] <= 1 and "Overloaded." in wait["error"] for wait in waits)
+    assert all(wait["next_attempt_s"] >= 0 and "Overloaded." in wait["error"] for wait in waits)

@@ -48,9 +48,9 @@ class Tunnels:
 
     async def link(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         """Open one tunnel and forward both directions until either ends."""
+        self._writers.add(client_out)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await client_in.readuntil(b"\r\n\r\n")).decode()
-            self._writers.add(client_out)
             method, where, _ = head.split(" ", 2)
             assert method == "CONNECT", head
             self.opened.append(where)

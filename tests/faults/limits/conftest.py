@@ -20,6 +20,7 @@ from tests.scenarios.conftest import (
     operator,
     play,
     system,
+    vendors,
     webhook_port,
 )
 from tests.support.chaos.fleet import Fleet
@@ -41,6 +42,7 @@ __all__ = [
     "play",
     "start_gateway",
     "system",
+    "vendors",
     "webhook_port",
 ]
 

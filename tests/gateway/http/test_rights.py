@@ -30,6 +30,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "PATCH /context/conversations/{conversation_id}": CHAT,
     "DELETE /context/conversations/{conversation_id}": CHAT,
     "GET /context/conversations/{conversation_id}/events": READ,
+    "POST /context/conversations/{conversation_id}/compact": CHAT,
     "POST /context/conversations/{conversation_id}/runs": CHAT,
     "GET /context/conversations/{conversation_id}/runs": READ,
     "GET /context/conversations/{conversation_id}/archive": READ,

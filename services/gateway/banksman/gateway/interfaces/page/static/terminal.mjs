@@ -1,6 +1,6 @@
 /** Text of a terminal: its colours, and the last state of lines that are still written. */
 
-// The sequences of SGR: https://www.ecma-international.org/publications-and-standards/standards/ecma-48/
+// Select Graphic Rendition, and the other sequences of ECMA-48.
 const COLOURS = /\x1b\[([\d;]{0,64})m/g;
 const OTHERS = /\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?/g;
 const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
