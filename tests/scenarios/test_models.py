@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +15,9 @@ from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply, 
 from tests.scenarios.conftest import PRICED, Play
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
-from tests.support.system import ScriptedModel
+from tests.support.commands import run_command
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 READ = ScriptedCall(name="read_file", arguments={"path": "none"}, id="call_1")
 READ_AGAIN = ScriptedCall(name="read_file", arguments={"path": "nothing"}, id="call_2")
@@ -132,3 +136,33 @@ async def test_a_run_waits_for_an_overloaded_model_and_shows_it(client: Client, 
     assert sorted({wait["attempt"] for wait in waits}) == [1, 2]
     assert {(wait["model"], wait["reason"]) for wait in waits} == {("anthropic:scripted/busy", "overloaded")}
     assert all(wait["next_attempt_s"] >= 0 and "Overloaded." in wait["error"] for wait in waits)
+
+
+@pytest.fixture
+def own_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
+    """A system whose agent warns; other tests expect none of the shared one."""
+    system = System(tmp_path / "data", model, {"BANKSMAN_LOCAL__AGENTS": "1"})
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+async def test_a_server_that_cuts_prompts_is_named_in_the_run_and_to_the_operator(
+    own_system: System, model: ScriptedModel
+) -> None:
+    """R79: by the page, whose steps show the notice, and by `banksman doctor`."""
+    usage = ScriptedUsage(input_tokens=4_096, output_tokens=3)
+    model.play("cutting", [ScriptedReply(text="Yes.", usage=usage)])
+    name = "openai:scripted/cutting"
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+        conversation = await client.create(name)
+        await client.run(conversation, "word " * 16_000)
+        notices = [event["data"] for event in client.events(conversation, "model.notice")]
+    environment = own_system.variables | {"BANKSMAN_DATA_DIR": str(own_system.data_dir)}
+    doctor = await asyncio.to_thread(run_command, "doctor", "--json", environment=environment)
+
+    assert [notice["kind"] for notice in notices] == ["prompt_cut"]
+    assert "4096" in notices[0]["text"]
+    assert f"{name}: The model's server counted 4096 tokens" in doctor.stdout

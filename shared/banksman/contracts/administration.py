@@ -51,6 +51,7 @@ CheckName = Literal[
     "lease",
     "log_record",
     "logs",
+    "models",
     "nats",
     "nats_api",
     "process",

@@ -10,6 +10,7 @@ from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
+from banksman.agent.model.cut_prompts import CutPrompts
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.relay import Relay
@@ -117,6 +118,8 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         schemas = await enter(SchemaChecker())
         cap = partial(capped, settings.tenants)
         providers = Providers(settings.models)
+        cut_prompts = CutPrompts()
+        process.health.warnings["models"] = cut_prompts.warning
         stack.push_async_callback(providers.close)
         worker = RunWorker(
             ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-", capped=cap),
@@ -132,6 +135,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 settings.agent,
                 TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,
+                cut_prompts,
             ),
             archiver=Archiver(bus, log),
         )

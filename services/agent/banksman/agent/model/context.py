@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import assert_never
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.contracts.events import ModelNotice
 from banksman.contracts.messages import (
     AssistantMessage,
     Content,
@@ -19,7 +18,6 @@ from banksman.contracts.messages import (
     Part,
     TextPart,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from banksman.contracts.tools import ToolDefinition
@@ -50,8 +48,6 @@ MESSAGE_TOKENS = 6
 """Tokens that the structure of a message, a call or a result adds to its text."""
 IMAGE_TOKENS = 1_500
 """Approximate tokens that vendors count for an image; the length of its URL does not matter."""
-MIN_CUT_TOKENS, CUT_SHARE = 1_000, 0.4
-"""A vendor's count from which, and up to which share of the estimate, a prompt counts as cut."""
 LEAST_RATIO, MOST_RATIO = 0.5, 4.0
 """The range in which a vendor's count may change the estimate: some compatible servers return wrong
 counts."""
@@ -102,23 +98,6 @@ def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measu
     messages = tuple(_message_tokens(message) for message in history)
     ratio = _ratio(fixed, messages, measured)
     return Size(round(fixed * ratio), tuple(round(count * ratio) for count in messages), ratio)
-
-
-def cut_notices(request: ModelRequest, usage: Usage) -> tuple[ModelNotice, ...]:
-    """Return a notice if the vendor counted far fewer tokens than the prompt has: its server cut the prompt.
-
-    Ollama does so at 4,096 tokens by default. Counts below `MIN_CUT_TOKENS` exclude what a cache contained.
-    """
-    if usage.input_tokens < MIN_CUT_TOKENS:
-        return ()
-    estimated = size_of(request, request.messages, None).total
-    if usage.input_tokens > estimated * CUT_SHARE:
-        return ()
-    text = (
-        f"The model's server counted {usage.input_tokens} tokens of a prompt with about {estimated}: it may "
-        "have cut the prompt. Give the model a larger context there, or set limits.context_tokens."
-    )
-    return (ModelNotice(kind="prompt_cut", text=text),)
 
 
 def _message_tokens(message: Message) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from textwrap import shorten
@@ -14,7 +14,8 @@ from structlog.contextvars import bound_contextvars
 from banksman.agent.model import replies
 from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_problems, old_contents, structured
 from banksman.agent.model.compaction import Compactor
-from banksman.agent.model.context import BYTES_PER_TOKEN, cut_notices, size_of
+from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
+from banksman.agent.model.cut_prompts import CutPrompts
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import Completion, Deltas, complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
@@ -90,6 +91,7 @@ class ModelStep:
     settings: AgentSettings
     tenants: TenantBudgets
     schemas: SchemaChecker
+    cut_prompts: CutPrompts = field(default_factory=CutPrompts)
 
     async def complete(self, owned: Ownership) -> Build:
         """Request the next reply of a run; return the `Build` of its commit.
@@ -238,7 +240,7 @@ class ModelStep:
         calls, read_notices = (
             (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())
         )
-        cut = cut_notices(prepared.request, written.usage)
+        cut = self.cut_prompts.notices(run.settings.model, prepared.request, written.usage)
         call_ids = tuple(clock.new_id("k") for _ in calls)
         now = clock.now()
         return ReplyCommit(

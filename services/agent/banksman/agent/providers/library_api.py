@@ -75,8 +75,9 @@ class LibraryApi:
         clock = asyncio.get_running_loop().time
         try:
             async with (
+                AsyncExitStack() as owned,
                 asyncio.timeout(silence_s) as silence,
-                self._model(request.model).request_stream(
+                self._model(request.model, owned).request_stream(
                     _messages(request, profile), _settings(request.options), parameters
                 ) as stream,
             ):
@@ -121,8 +122,11 @@ class LibraryApi:
         state: JsonObject | None = {RESPONSE_FIELD: written} if opaque else None
         return builder.reply(_FINISH_REASONS.get(reason, "unknown"), reason, usage, state)
 
-    def _models(self, entry: ProviderEntry) -> Callable[[str], Model[Any]]:
-        """Return the function that makes the model of a name. It imports only the vendor's own SDK."""
+    def _models(self, entry: ProviderEntry) -> Callable[[str, AsyncExitStack], Model[Any]]:
+        """Return the function that makes the model of a name. It imports only the vendor's own SDK.
+
+        What a model has opened for one request is closed with the stack of the request.
+        """
         key, url = entry.key, entry.base_url
         match entry.api:
             case "google":
@@ -130,13 +134,13 @@ class LibraryApi:
                 from pydantic_ai.providers.google import GoogleProvider
 
                 google = GoogleProvider(api_key=key or "none", base_url=url, http_client=self._http(httpx2))
-                return lambda name: GoogleModel(name, provider=google)
+                return lambda name, _: GoogleModel(name, provider=google)
             case "mistral":
                 from pydantic_ai.models.mistral import MistralModel
                 from pydantic_ai.providers.mistral import MistralProvider
 
                 mistral = MistralProvider(api_key=key or "none", base_url=url, http_client=self._http(httpx2))
-                return lambda name: MistralModel(name, provider=mistral)
+                return lambda name, _: MistralModel(name, provider=mistral)
             case "cohere":
                 from cohere import AsyncClientV2
                 from pydantic_ai.models.cohere import CohereModel
@@ -144,7 +148,7 @@ class LibraryApi:
 
                 sdk = AsyncClientV2(api_key=key or "none", base_url=url, httpx_client=self._http(httpx))
                 cohere = CohereProvider(cohere_client=sdk)
-                return lambda name: CohereModel(name, provider=cohere)
+                return lambda name, _: CohereModel(name, provider=cohere)
             case "bedrock":
                 from pydantic_ai.models.bedrock import BedrockConverseModel
                 from pydantic_ai.providers.bedrock import BedrockProvider
@@ -155,13 +159,19 @@ class LibraryApi:
                     bedrock = BedrockProvider(api_key=key, base_url=url, region_name=region)
                 else:  # The SDK of AWS searches the environment and the disk for credentials.
                     bedrock = BedrockProvider(base_url=url, region_name=region)
-                return lambda name: BedrockConverseModel(name, provider=bedrock)
+                self._stack.callback(bedrock.client.close)
+                return lambda name, _: BedrockConverseModel(name, provider=bedrock)
             case _:
                 from pydantic_ai.models.huggingface import HuggingFaceModel
                 from pydantic_ai.providers.huggingface import HuggingFaceProvider
 
-                hub = HuggingFaceProvider(api_key=key or "none", base_url=url)
-                return lambda name: HuggingFaceModel(name, provider=hub)
+                def hugging_face(name: str, owned: AsyncExitStack) -> HuggingFaceModel:
+                    # The client of the SDK keeps each stream open until it is closed itself.
+                    hub = HuggingFaceProvider(api_key=key or "none", base_url=url)
+                    owned.push_async_callback(hub.client.close)
+                    return HuggingFaceModel(name, provider=hub)
+
+                return hugging_face
 
     def _http(self, library: Any) -> Any:
         """Return a client of httpx or httpx2 that bounds what a server sends, and follows no redirect."""

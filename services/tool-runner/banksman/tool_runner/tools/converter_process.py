@@ -106,7 +106,8 @@ def _document_converter(media_type: str) -> Convert:
         kreuzberg.extract_bytes_sync(b"%PDF-1.4\n", "application/pdf", config)
 
     def convert(content: bytes) -> tuple[str, list[str]]:
-        return kreuzberg.extract_bytes_sync(content, media_type, config).content.strip(), []
+        text = kreuzberg.extract_bytes_sync(content, media_type, config).content
+        return text.replace("\r\n", "\n").strip(), []
 
     return convert
 

@@ -692,6 +692,7 @@ export default {
   'operator.check.lease': 'Das Lease wird nicht erneuert',
   'operator.check.log_record': 'Das Verzeichnis der Protokollenden ist unvollständig: ein weiterer Verlust bliebe unbemerkt',
   'operator.check.logs': 'Protokolle von Unterhaltungen sind beschädigt',
+  'operator.check.models': 'Der Server eines Modells scheint Eingaben zu kürzen',
   'operator.check.nats': 'NATS antwortet nicht',
   'operator.check.nats_api': 'Die API über NATS funktioniert nicht',
   'operator.check.process': 'Der Prozess startet oder wird beendet',

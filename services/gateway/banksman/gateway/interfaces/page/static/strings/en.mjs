@@ -692,6 +692,7 @@ export default {
   'operator.check.lease': 'The lease is not renewed',
   'operator.check.log_record': 'The record of the ends of logs is incomplete: a further loss may stay unnoticed',
   'operator.check.logs': 'Logs of conversations are damaged',
+  'operator.check.models': 'The server of a model seems to cut prompts',
   'operator.check.nats': 'NATS does not respond',
   'operator.check.nats_api': 'The API over NATS does not work',
   'operator.check.process': 'The process is starting or shutting down',
