@@ -140,6 +140,23 @@ async def test_no_edit_applies_if_one_does_not(runner: Runner, second: dict[str,
     assert stored(runner, "notes.txt") == before
 
 
+async def test_an_edit_that_would_fill_the_memory_is_refused(runner: Runner) -> None:
+    put(runner, "many.txt", b"a" * 1_000_000)
+    edits = [{"old_text": "a", "new_text": "b" * 100_000, "replace_all": True}]
+    outcome = await runner.call("edit_file", path="many.txt", edits=edits)
+    assert "edits[0] would make it longer than" in str(outcome.value["error"])
+    assert stored(runner, "many.txt") == b"a" * 1_000_000
+
+
+async def test_characters_that_only_windows_has_are_read_and_edited(runner: Runner) -> None:
+    text = "①これは日本語のテキストです。\n"
+    put(runner, "ja.txt", text.encode("cp932"))
+    value = (await runner.call("read_file", path="ja.txt")).value
+    await runner.call("edit_file", path="ja.txt", edits=[{"old_text": "①", "new_text": "②"}])
+    assert (value["content"], value["encoding"]) == (text, "shift_jis")
+    assert stored(runner, "ja.txt") == text.replace("①", "②").encode("cp932")
+
+
 async def test_crlf_is_kept_by_writes_and_edits(runner: Runner) -> None:
     put(runner, "dos.txt", b"one\r\ntwo\r\n")
     await runner.call("edit_file", path="dos.txt", edits=[{"old_text": "one\ntwo", "new_text": "1\n2"}])

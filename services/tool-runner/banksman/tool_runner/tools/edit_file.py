@@ -10,7 +10,14 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import EDIT_FILE
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.files import full_workspace, store_file
-from banksman.tool_runner.tools.texts import SAMPLE_BYTES, TextFile, binary_kind, with_line_ends_of
+from banksman.tool_runner.tools.texts import (
+    SAMPLE_BYTES,
+    TextFile,
+    binary_kind,
+    ends_with_crlf,
+    label_of,
+    with_crlf,
+)
 from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.workspaces.files import PathRefused, read_part
 
@@ -63,14 +70,17 @@ def _encoded(file: TextFile, text: str) -> bytes:
         return file.mark + text.encode(file.encoding)
     except UnicodeEncodeError as error:
         missing = error.object[error.start : error.start + 1]
-        raise _Refused(f"its encoding, {file.encoding}, does not have the character {missing!r}") from None
+        raise _Refused(
+            f"its encoding, {label_of(file.encoding)}, does not have the character {missing!r}"
+        ) from None
 
 
 def _applied(file: TextFile, edits: list[JsonObject]) -> tuple[str, int]:
     """Return the edited text and the number of replaced passages."""
-    text, replaced = file.text, 0
+    text, replaced, crlf = file.text, 0, ends_with_crlf(file.text)
     for index, edit in enumerate(edits):
-        old, new = (with_line_ends_of(file.text, str(edit[name])) for name in ("old_text", "new_text"))
+        given = (str(edit[name]) for name in ("old_text", "new_text"))
+        old, new = map(with_crlf, given) if crlf else given
         found, every = text.count(old), edit.get("replace_all") is True
         if found == 0:
             shown = str(edit["old_text"])[:_MAX_SHOWN_CHARS]
@@ -80,5 +90,7 @@ def _applied(file: TextFile, edits: list[JsonObject]) -> tuple[str, int]:
                 f"edits[{index}].old_text is in the file {found} times; give more of the text around it, "
                 "or set replace_all"
             )
+        if len(text) + found * (len(new) - len(old)) > MAX_EDITED_BYTES:
+            raise _Refused(f"edits[{index}] would make it longer than {MAX_EDITED_BYTES} characters")
         text, replaced = text.replace(old, new), replaced + found
     return text, replaced

@@ -19,7 +19,7 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
 )
 from banksman.tool_runner.settings import RunnerLimits
-from banksman.tool_runner.tools.texts import SAMPLE_BYTES, with_line_ends_of
+from banksman.tool_runner.tools.texts import SAMPLE_BYTES, ends_with_crlf, with_crlf
 from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative, write_whole
 
@@ -50,7 +50,7 @@ class WriteFileTool:
             part = read_part(run.workspace.directory, path, offset=0, max_bytes=SAMPLE_BYTES)
             existing = part.data.decode("utf-8", "replace")
         try:
-            data = with_line_ends_of(existing, content).encode()
+            data = (with_crlf(content) if ends_with_crlf(existing) else content).encode()
         except UnicodeEncodeError:
             return failure("invalid_arguments", "content: expected valid Unicode", path=path)
         return store_file(run, path, data, self.limits)

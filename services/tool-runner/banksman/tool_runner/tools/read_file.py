@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path
 
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import READ_FILE
@@ -12,16 +12,25 @@ from banksman.tool_runner.sandbox.base import MAX_UTF8_BYTES, run_until
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.converter import ConversionFailed, Converter
 from banksman.tool_runner.tools.texts import (
-    DOCUMENTS,
     MAX_TRANSCODED_BYTES,
     SAMPLE_BYTES,
     UTF_8,
     binary_kind,
+    document_type,
     encoding_of,
     known_encoding,
+    label_of,
 )
 from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, continuation, failure, page, store_output
-from banksman.tool_runner.workspaces.files import PathRefused, find_line, read_part, relative
+from banksman.tool_runner.workspaces.files import (
+    SCANNED_BYTES,
+    FilePiece,
+    PathRefused,
+    find_line,
+    line_start,
+    read_part,
+    relative,
+)
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_SCANNED_BYTES = 256 * 1024 * 1024
@@ -44,50 +53,52 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
+class _Document:
+    path: str
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ReadFileTool:
     limits: RunnerLimits
     converter: Converter
     definition = READ_FILE
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        path = str(arguments["path"])
-        try:
-            document = await asyncio.to_thread(_document, run, path)
-            if document is not None:
-                return await self._text_of(document, path, run)
-        except (PathRefused, _Unreadable) as refused:
-            return failure("tool_error", str(refused), path=path)
         label = arguments.get("encoding")
         encoding = known_encoding(label) if isinstance(label, str) else None
         if label is not None and encoding is None:
             error = f"encoding: expected a name such as windows-1252, utf-16le or shift_jis (got {label!r})"
             return failure("invalid_arguments", error)
-        return await asyncio.to_thread(self._read, arguments, run, encoding)
+        found = await asyncio.to_thread(self._read, arguments, run, encoding)
+        return await self._text_of(found, run) if isinstance(found, _Document) else found
 
-    async def _text_of(self, document: _Document, path: str, run: ToolRun) -> ToolOutcome:
+    async def _text_of(self, document: _Document, run: ToolRun) -> ToolOutcome:
         """Return the first part of a document's text; the whole text is stored as a file to read on."""
-        identity = run.workspace.identity
+        path, identity = document.path, run.workspace.identity
         try:
             text = self.converter.document(document.content, document.media_type, identity=identity)
             whole = await run_until(text, run.stop.wait())
         except ConversionFailed as failed:
-            raise _Unreadable(f"{path}: this document could not be read: {failed}") from None
+            error = f"{path}: this document could not be read: {failed}"
+            return failure("tool_error", error, path=path)
         if whole is None:
             return failure("cancelled", "the reading was cancelled", path=path)
         await run.workspace.meter.before_write()
-        return await asyncio.to_thread(self._converted, whole, document.media_type, path, run)
+        return await asyncio.to_thread(self._converted, whole, document, run)
 
-    def _converted(self, whole: str, media_type: str, path: str, run: ToolRun) -> ToolOutcome:
+    def _converted(self, whole: str, document: _Document, run: ToolRun) -> ToolOutcome:
         data = whole.encode("utf-8", "replace")
         shown = page(data, self.limits.max_output_chars)
         rest = shown.consumed_bytes < len(data)
         value: JsonObject = {
             "success": True,
-            "path": relative(path),
+            "path": relative(document.path),
             "content": shown.text,
             "truncated": rest,
             "total_bytes": len(data),
-            "media_type": media_type,
+            "media_type": document.media_type,
         }
         if not whole:
             value["note"] = "The document has no text; its pages may be images."
@@ -95,36 +106,44 @@ class ReadFileTool:
             value |= {"full_output_path": stored, "more": continuation(stored, shown.consumed_bytes)}
         return ToolOutcome(value=value, truncated=rest, output=data if rest else None)
 
-    def _read(self, arguments: JsonObject, run: ToolRun, encoding: str | None) -> ToolOutcome:
-        path = str(arguments["path"])
+    def _read(self, arguments: JsonObject, run: ToolRun, encoding: str | None) -> ToolOutcome | _Document:
+        path, directory = str(arguments["path"]), run.workspace.directory
         try:
-            source = self._source(run, path, arguments, encoding)
+            beginning = read_part(directory, path, offset=0, max_bytes=SAMPLE_BYTES)
+            if media_type := document_type(path, beginning.data):
+                content = _whole(directory, path, beginning, MAX_DOCUMENT_BYTES, "this document")
+                return _Document(path, media_type, content)
+            source = self._source(directory, path, beginning, arguments, encoding)
         except PathRefused as refused:
             return failure("tool_error", str(refused), path=path)
         except _Unreadable as reason:
             return failure("tool_error", f"{path}: {reason}", path=path)
         return self._page(relative(path), source, _number(arguments, "limit"))
 
-    def _source(self, run: ToolRun, path: str, arguments: JsonObject, encoding: str | None) -> _Source:
-        directory = run.workspace.directory
-        beginning = read_part(directory, path, offset=0, max_bytes=SAMPLE_BYTES)
+    def _source(
+        self, directory: Path, path: str, beginning: FilePiece, arguments: JsonObject, encoding: str | None
+    ) -> _Source:
         mark, likely = encoding_of(beginning.data)
         if encoding is None and (kind := binary_kind(beginning.data)):
             raise _Unreadable(f"this is no text but {kind} ({beginning.total_bytes} bytes)")
         line, start = _number(arguments, "offset") or 1, _number(arguments, "byte_offset")
-        encoding = encoding or likely
+        encoding, most = encoding or likely, self.limits.max_output_chars * MAX_UTF8_BYTES
         if encoding != UTF_8:
-            text = _transcoded(run, path, encoding, mark)
+            # Offsets in bytes are those of the text in UTF-8.
+            what = f"this text in {label_of(encoding)} (iconv converts it to UTF-8, without this limit)"
+            whole = _whole(directory, path, beginning, MAX_TRANSCODED_BYTES, what)
+            text = whole[len(mark) :].decode(encoding, "backslashreplace").encode()
             start = _start_of_line(text, line) if start is None else start
-            return _Source(text[start:], start, len(text), encoding)
+            return _Source(text[start : start + most], start, len(text), label_of(encoding))
         if start is None:
             start = find_line(directory, path, line, MAX_SCANNED_BYTES)
         if start is None:
             raise _Unreadable(f"line {line} does not begin within its first {MAX_SCANNED_BYTES} bytes")
         start = start or len(mark)
-        max_bytes = self.limits.max_output_chars * MAX_UTF8_BYTES
-        part = read_part(directory, path, offset=start, max_bytes=max_bytes)
-        return _Source(part.data, start, part.total_bytes)
+        data = beginning.data[start : start + most]
+        if min(start + most, beginning.total_bytes) > len(beginning.data):
+            data = read_part(directory, path, offset=start, max_bytes=most).data
+        return _Source(data, start, beginning.total_bytes)
 
     def _page(self, path: str, source: _Source, lines: int | None) -> ToolOutcome:
         data = source.data
@@ -151,49 +170,20 @@ class ReadFileTool:
         return ToolOutcome(value=value, truncated=rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
-    content: bytes
-    media_type: str
-
-
-def _document(run: ToolRun, path: str) -> _Document | None:
-    """Return a file that is a document by its name and its beginning; None for any other file."""
-    beginning, media_type = DOCUMENTS.get(PurePosixPath(path).suffix.lower(), (b"", ""))
-    if not beginning:
-        return None
-    directory = run.workspace.directory
-    if not read_part(directory, path, offset=0, max_bytes=len(beginning)).data.startswith(beginning):
-        return None
-    part = read_part(directory, path, offset=0, max_bytes=MAX_DOCUMENT_BYTES)
-    if len(part.data) < part.total_bytes:
-        most = f"at most {MAX_DOCUMENT_BYTES} can be read"
-        raise _Unreadable(f"{path}: this document has {part.total_bytes} bytes; {most}")
-    return _Document(part.data, media_type)
-
-
 def _number(arguments: JsonObject, name: str) -> int | None:
     value = arguments.get(name)
     return int(value) if isinstance(value, int | float) else None
 
 
-def _transcoded(run: ToolRun, path: str, encoding: str, mark: bytes) -> bytes:
-    """Return a whole file as UTF-8; offsets in bytes are those of this text."""
-    whole = read_part(run.workspace.directory, path, offset=0, max_bytes=MAX_TRANSCODED_BYTES)
-    if len(whole.data) < whole.total_bytes:
-        raise _Unreadable(
-            f"this text in {encoding} has {whole.total_bytes} bytes; only texts in UTF-8 can be longer "
-            f"than {MAX_TRANSCODED_BYTES} bytes; convert it with iconv"
-        )
-    return whole.data[len(mark) :].decode(encoding, "backslashreplace").encode()
+def _whole(directory: Path, path: str, beginning: FilePiece, most: int, what: str) -> bytes:
+    """Return a file that cannot be read in parts; `what` names it for the model."""
+    if beginning.total_bytes > most:
+        raise _Unreadable(f"{what} has {beginning.total_bytes} bytes; at most {most} can be read")
+    if len(beginning.data) == beginning.total_bytes:
+        return beginning.data
+    return read_part(directory, path, offset=0, max_bytes=most).data
 
 
 def _start_of_line(data: bytes, line: int) -> int:
     """Return the index of a line by its number from 1; the length if there are fewer lines."""
-    index = 0
-    for _ in range(line - 1):
-        found = data.find(b"\n", index)
-        if found < 0:
-            return len(data)
-        index = found + 1
-    return index
+    return line_start(lambda at: data[at : at + SCANNED_BYTES], line, len(data) + 1) or 0

@@ -20,7 +20,7 @@ from banksman.tool_runner.sandbox.base import run_until
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.tools.converter import ConversionFailed, Converter
-from banksman.tool_runner.tools.texts import UTF_8
+from banksman.tool_runner.tools.texts import UTF_8, WEB_MARKS
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -38,7 +38,6 @@ _META_CHARSET = re.compile(
     rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?+\s*+([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
 )
 _META_BYTES = 2048
-_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def charset(content_type: str, body: bytes) -> str:
 
     Missing and unknown names mean UTF-8.
     """
-    for mark, name in _BYTE_ORDER_MARKS:
+    for mark, name in WEB_MARKS:
         if body.startswith(mark):
             return name
     _, _, parameter = content_type.lower().partition("charset=")
