@@ -105,7 +105,7 @@ class Talk:
 
     def _add(self, reply: ModelReply, text: str | None, requested: Sequence[RequestedCall] = ()) -> None:
         number = len(self.history)
-        calls = tuple(_call(one, f"k{number}-{index}") for index, one in enumerate(requested))
+        calls = tuple(call_of(one, f"k{number}-{index}") for index, one in enumerate(requested))
         message = AssistantMessage(
             message_id=f"a{number}",
             content=text,
@@ -124,7 +124,7 @@ class Talk:
         return ToolResult(tool_call_id=call.id, content=self.execute(call.name, call.arguments))
 
 
-def _call(requested: RequestedCall, call_id: str) -> ToolCall:
+def call_of(requested: RequestedCall, call_id: str) -> ToolCall:
     return ToolCall(
         id=call_id,
         name=requested.name,

@@ -22,6 +22,7 @@ from typing import Any, get_args
 from tools.feature_table import table
 from tools.model_conversations import CONVERSATIONS, Conversation, Made, Transcript, result
 from tools.model_features import features
+from tools.model_talk import call_of
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -107,7 +108,7 @@ class Player:
                 transcript.ended = f"{MAX_MALFORMED} malformed replies in a row"
                 return attempt >= MAX_MALFORMED
             case RequestedCalls(text=text, calls=requested):
-                calls = [_call(one, f"{id}-{index}") for index, one in enumerate(requested)]
+                calls = [call_of(one, f"{id}-{index}") for index, one in enumerate(requested)]
                 history.append(self._message(id, reply, text, tuple(calls)))
                 for one, call in zip(requested, calls, strict=True):
                     history.append(ToolMessage(name=call.name, result=_result(one, call, transcript)))
@@ -138,16 +139,6 @@ def _malformed_in_row(history: list[Message]) -> int:
             case _:
                 break
     return count
-
-
-def _call(requested: RequestedCall, id: str) -> ToolCall:
-    return ToolCall(
-        id=id,
-        name=requested.name,
-        arguments=requested.arguments or {},
-        provider_call_id=requested.provider_call_id,
-        terminate=requested.terminate,
-    )
 
 
 def _result(requested: RequestedCall, call: ToolCall, transcript: Transcript) -> ToolResult:

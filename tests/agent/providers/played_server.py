@@ -10,8 +10,11 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.agent.providers.histories import TOOLS, user
+from tests.support.deltas import Shown
 
-from banksman.agent.protocols.base import ModelReply
+from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers.catalog import Providers
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 
@@ -76,3 +79,12 @@ def in_history(reply: ModelReply, provider: str, number: int = 1) -> Iterable[Me
     )
     for call in calls:
         yield ToolMessage(name=call.name, result=ToolResult(tool_call_id=call.id, content={"success": True}))
+
+
+async def complete(
+    providers: Providers, model: str, *history: Message, shown: Shown | None = None, **fields: Any
+) -> ModelReply:
+    """Send one message after `history`, with all tools unless `fields` of the request has others."""
+    provider, name = providers.choose(model)
+    request = ModelRequest(name, "Be brief.", (user("Hi"), *history), **{"tools": TOOLS, **fields})
+    return await provider.complete(request, deltas=shown or Shown(), deadline_s=20)

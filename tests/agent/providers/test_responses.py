@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
-from tests.agent.providers.histories import TOOLS, user
-from tests.agent.providers.played_server import PlayedServer, chat_chunks, in_history, played_server
+from tests.agent.providers.histories import user
+from tests.agent.providers.played_server import (
+    PlayedServer,
+    chat_chunks,
+    complete,
+    in_history,
+    played_server,
+)
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
 
-from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
-from banksman.contracts.messages import ImagePart, Message, TextPart, Usage, UserMessage
+from banksman.contracts.messages import ImagePart, TextPart, Usage, UserMessage
 from banksman.contracts.model_options import ModelOptions
 from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 
@@ -87,14 +92,6 @@ async def providers(played: PlayedServer) -> AsyncGenerator[Providers]:
     running = Providers(settings_for(played.url))
     yield running
     await running.close()
-
-
-async def complete(
-    providers: Providers, model: str, *history: Message, shown: Shown | None = None, **fields: Any
-) -> ModelReply:
-    provider, name = providers.choose(model)
-    request = ModelRequest(name, "Be brief.", (user("Hi"), *history), **{"tools": TOOLS, **fields})
-    return await provider.complete(request, deltas=shown or Shown(), deadline_s=20)
 
 
 async def test_streamed_reply_has_text_reasoning_parallel_calls_and_usage(server: ModelServer) -> None:

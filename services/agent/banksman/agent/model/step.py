@@ -240,7 +240,7 @@ class ModelStep:
         calls, read_notices = (
             (reading.calls, reading.notices) if isinstance(reading, RequestedCalls) else ((), ())
         )
-        cut = self.cut_prompts.notices(run.settings.model, prepared.request, written.usage)
+        cut = self.cut_prompts.notices(paid.model, prepared.request, written.usage)
         call_ids = tuple(clock.new_id("k") for _ in calls)
         now = clock.now()
         return ReplyCommit(

@@ -81,6 +81,10 @@ class Provider(Protocol):
         """
         ...
 
+    def facts(self, model: str) -> Facts:
+        """Return what the server told of a model so far; nothing for a vendor that is not asked."""
+        ...
+
     def warm(self) -> None:
         """Import the library and create the client before the first request; this takes up to a second."""
         ...
@@ -315,7 +319,6 @@ class RetryingProvider(ABC, Generic[C]):
         return origin_of(self.name, self.entry.base_url)
 
     def facts(self, model: str) -> Facts:
-        """Return what the server told of a model so far; nothing for a vendor that is not asked."""
         return Facts()
 
     def profile(self, model: str) -> Profile:

@@ -6,7 +6,7 @@ import asyncio
 from typing import assert_never
 
 from banksman.agent.providers.anthropic import Anthropic
-from banksman.agent.providers.base import Provider, ProviderSettings, RetryingProvider
+from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.library import Library
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
@@ -41,7 +41,7 @@ class Providers:
     def context_tokens(self, model: str) -> int | None:
         """Return the context size that the server of `provider:model` told; None if it told none so far."""
         provider, name = self.choose(model)
-        return provider.facts(name).context_tokens if isinstance(provider, RetryingProvider) else None
+        return provider.facts(name).context_tokens
 
     async def warm(self, model: str) -> None:
         """Import the library and the price list that the first request needs, off the event loop."""

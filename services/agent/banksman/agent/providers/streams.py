@@ -82,9 +82,6 @@ def with_pieces(stream: Any, pieces: AsyncIterable[bytes], kind: type[Any]) -> A
         return pieces
 
     async def aclose(_: object) -> None:
-        # A generator that is left to the garbage collector keeps its connection open.
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
         await stream.aclose()
 
     return type("Pieces", (kind,), {"__aiter__": iterate, "aclose": aclose})()

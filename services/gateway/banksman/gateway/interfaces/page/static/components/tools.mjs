@@ -38,7 +38,8 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
 });
 
 function lastLines(output) {
-  return coloured(lastState(output).trimEnd().split('\n').slice(-6).join('\n')).map(({ text }) => text).join('');
+  const lines = output.trimEnd().split('\n').slice(-6).join('\n');
+  return coloured(lastState(lines)).map(({ text }) => text).join('');
 }
 
 function Timing({ call }) {
