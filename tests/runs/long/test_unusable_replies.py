@@ -11,6 +11,7 @@ import pytest
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import DeltaSink, Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.agent.providers.facts import Facts
 from banksman.contracts.events import MessageCompleted
 from banksman.contracts.messages import Usage
 from banksman.contracts.tools import ToolDefinition
@@ -38,6 +39,9 @@ class Adapter:
     ) -> ModelReply:
         self.requests += 1
         return await self.write(deltas)
+
+    def facts(self, model: str) -> Facts:
+        return Facts()
 
     def warm(self) -> None:
         pass
