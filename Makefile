@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree node-syntax check-requirements check-reference
+CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree node-syntax page-checks check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
@@ -73,6 +73,8 @@ check-tree:
 	$(BIN)/python tools/check_tree.py
 node-syntax:
 	tools/node_syntax.sh
+page-checks:
+	tools/page_checks.sh
 check-reference:
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.client_types --check
@@ -244,6 +246,7 @@ format:  ## Format the sources
 	@tools/setup.sh dev
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
+	tools/page_checks.sh --write
 
 lock:  ## Update requirements/*.txt from pyproject.toml (ARGS=--upgrade)
 	@tools/setup.sh dev

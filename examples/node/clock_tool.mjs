@@ -38,7 +38,11 @@ class InvalidArguments extends Error {}
 async function getCurrentTime({ timezone }, signal) {
   signal.throwIfAborted();
   try {
-    const format = new Intl.DateTimeFormat("sv-SE", { timeZone: timezone, dateStyle: "short", timeStyle: "long" });
+    const format = new Intl.DateTimeFormat("sv-SE", {
+      timeZone: timezone,
+      dateStyle: "short",
+      timeStyle: "long",
+    });
     return { timezone, time: format.format(new Date()) };
   } catch {
     throw new InvalidArguments(`timezone: ${JSON.stringify(timezone)} is not the name of a time zone`);
@@ -79,7 +83,13 @@ async function register() {
 /** Take or renew the lease by compare-and-set on the process's key. */
 async function renew() {
   const sentAt = performance.now();
-  const lease = { runner: SERVER, runner_epoch: epoch, load: active.size, workspaces: false, serving: !draining };
+  const lease = {
+    runner: SERVER,
+    runner_epoch: epoch,
+    load: active.size,
+    workspaces: false,
+    serving: !draining,
+  };
   try {
     const ack = await store(leaseKey, lease, `lease:${epoch}:${sentAt}`, {
       "Nats-Expected-Last-Subject-Sequence": String(revision),
@@ -118,7 +128,8 @@ function onCall(message) {
 
 function admit(request, subject) {
   const { tenant, conversation_id, attempt, call, digest } = request;
-  if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`) return refused("The subject does not match the call.");
+  if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`)
+    return refused("The subject does not match the call.");
   if (call.name !== TOOL.name) return refused(`${SERVER} has no tool ${call.name}.`);
   if (ended.has(attempt)) return { answer: "done" };
   if (active.has(attempt)) return { answer: "accepted" };
@@ -142,7 +153,8 @@ async function perform(request) {
   const stop = new AbortController();
   active.set(attempt, stop);
   try {
-    if ((call.idempotent || (await mayStart(request))) && hasLease()) await finish(request, await run(request, stop));
+    if ((call.idempotent || (await mayStart(request))) && hasLease())
+      await finish(request, await run(request, stop));
     remember(attempt);
   } finally {
     active.delete(attempt);
@@ -160,7 +172,9 @@ async function run({ call, deadline }, stop) {
   const startedAt = new Date();
   const limit = Math.min(call.timeout_s * 1_000, Date.parse(deadline) - startedAt.getTime());
   const timer = setTimeout(() => stop.abort("timeout"), Math.max(limit, 0));
-  const aborted = new Promise((_, reject) => stop.signal.addEventListener("abort", () => reject(stop.signal.reason)));
+  const aborted = new Promise((_, reject) =>
+    stop.signal.addEventListener("abort", () => reject(stop.signal.reason)),
+  );
   let outcome;
   try {
     const value = await Promise.race([getCurrentTime(call.arguments, stop.signal), aborted]);
@@ -181,10 +195,13 @@ async function run({ call, deadline }, stop) {
 
 function failure(error, limit) {
   const [kind, text] =
-    error === "timeout" ? ["timeout", `${TOOL.name} did not end within its time-out of ${limit / 1_000} s`]
-    : error === "cancelled" ? ["cancelled", `${TOOL.name} was ended: cancelled`]
-    : error instanceof InvalidArguments ? ["invalid_arguments", `Invalid arguments of ${TOOL.name}: ${error.message}`]
-    : ["tool_error", `${TOOL.name} failed: ${error}`];
+    error === "timeout"
+      ? ["timeout", `${TOOL.name} did not end within its time-out of ${limit / 1_000} s`]
+      : error === "cancelled"
+        ? ["cancelled", `${TOOL.name} was ended: cancelled`]
+        : error instanceof InvalidArguments
+          ? ["invalid_arguments", `Invalid arguments of ${TOOL.name}: ${error.message}`]
+          : ["tool_error", `${TOOL.name} failed: ${error}`];
   return { content: { success: false, error: text, error_kind: kind }, is_error: true, error_kind: kind };
 }
 
@@ -192,7 +209,11 @@ function failure(error, limit) {
 async function finish({ tenant, conversation_id, attempt }, result) {
   while (hasLease()) {
     try {
-      await store(`tool.result.${tenant}.${attempt}`, { conversation_id, attempt, result }, `${SERVER}:${epoch}`);
+      await store(
+        `tool.result.${tenant}.${attempt}`,
+        { conversation_id, attempt, result },
+        `${SERVER}:${epoch}`,
+      );
       return;
     } catch (error) {
       logError(error);
@@ -208,13 +229,19 @@ function remember(attempt) {
 
 /** SHA-256 over `[name, arguments]` in canonical JSON. */
 function digestOf({ name, arguments: given }) {
-  return createHash("sha256").update(JSON.stringify(sorted([name, given]))).digest("hex");
+  return createHash("sha256")
+    .update(JSON.stringify(sorted([name, given])))
+    .digest("hex");
 }
 
 function sorted(value) {
   if (Array.isArray(value)) return value.map(sorted);
   if (value === null || typeof value !== "object") return value;
-  return Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]));
+  return Object.fromEntries(
+    Object.keys(value)
+      .sort()
+      .map((key) => [key, sorted(value[key])]),
+  );
 }
 
 /** Accept no more calls, let running calls end, and release the lease. */

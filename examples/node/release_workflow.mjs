@@ -34,7 +34,12 @@ function writeReleaseNotes(run, { version }) {
   if (notes.is_error) throw new Failed("Without notes there is no release.");
   run.progress(2, 2, "Writing NOTES.md");
   const content = `# ${version}\n\n${notes.content.value}\n`;
-  const written = run.step({ kind: "tool", step: "write", tool: "write_file", arguments: { path: "NOTES.md", content } });
+  const written = run.step({
+    kind: "tool",
+    step: "write",
+    tool: "write_file",
+    arguments: { path: "NOTES.md", content },
+  });
   if (written.is_error) throw new Failed(`NOTES.md could not be written: ${written.content.error}`);
   run.outputs.push({ kind: "file", path: "NOTES.md", title: "Release notes" });
   return `The notes of ${version} are in the workspace.`;

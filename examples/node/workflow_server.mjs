@@ -42,7 +42,10 @@ async function takeTurn(workflow, turn, signal) {
   } catch (error) {
     if (error instanceof Pending) return { progress, steps };
     if (!(error instanceof Failed || signal.aborted)) console.error(error);
-    return { progress, end: { status: "failed", content: error instanceof Failed ? error.message : "internal error" } };
+    return {
+      progress,
+      end: { status: "failed", content: error instanceof Failed ? error.message : "internal error" },
+    };
   }
 }
 
@@ -52,7 +55,11 @@ async function takeTurn(workflow, turn, signal) {
  */
 export async function serve(definition, workflow) {
   const { name, server } = definition;
-  const nats = await connect({ ...connection(), name: `workflow server ${server}`, maxReconnectAttempts: -1 });
+  const nats = await connect({
+    ...connection(),
+    name: `workflow server ${server}`,
+    maxReconnectAttempts: -1,
+  });
   // In one queue group: the processes of the server share its runs.
   nats.subscribe(`workflow.turn.${server}.*.*`, {
     queue: server,

@@ -6,7 +6,7 @@
  */
 
 /** The key of the position before the first run. */
-export const START = '';
+export const START = "";
 
 /**
  * @typedef {object} Place
@@ -25,16 +25,20 @@ export const START = '';
  */
 export function pathOf({ runs }, chosen = {}) {
   // The usual case is fast, because a conversation may have thousands of runs.
-  if (!runs.some((run) => run.branch)) return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
+  if (!runs.some((run) => run.branch))
+    return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
   const parents = parentsOf(runs);
   const byId = new Map(runs.map((run) => [run.id, run]));
   const children = new Map();
-  for (const run of runs) children.set(parents.get(run.id), [...(children.get(parents.get(run.id)) ?? []), run]);
+  for (const run of runs)
+    children.set(parents.get(run.id), [...(children.get(parents.get(run.id)) ?? []), run]);
   const newest = lineOf(runs.at(-1)?.id, parents);
   const path = [];
-  for (let parent = START; children.has(parent); ) {
+  for (let parent = START; children.has(parent);) {
     const versions = children.get(parent).map((run) => run.id);
-    const id = versions.includes(chosen[parent]) ? chosen[parent] : (versions.find((one) => newest.has(one)) ?? versions.at(-1));
+    const id = versions.includes(chosen[parent])
+      ? chosen[parent]
+      : (versions.find((one) => newest.has(one)) ?? versions.at(-1));
     path.push({ run: byId.get(id), parent, at: versions.indexOf(id) + 1, versions });
     parent = id;
   }
@@ -76,7 +80,10 @@ function lineOf(id, parents) {
 
 /** The ids of stored messages. */
 function messagesOf(run) {
-  const stored = run.entries.filter((entry) => entry.kind === 'message' && entry.complete && !entry.unstored && !entry.id.startsWith('content-'));
+  const stored = run.entries.filter(
+    (entry) =>
+      entry.kind === "message" && entry.complete && !entry.unstored && !entry.id.startsWith("content-"),
+  );
   return [run.prompt?.id, ...stored.map((entry) => entry.id)].filter(Boolean);
 }
 

@@ -1,8 +1,8 @@
 /** The decision of a user on an approval request: the edited arguments of its calls, and the reply. Pure. */
 
-import { argumentFields, readArguments } from './forms.mjs';
-import { firstViolation } from './schema_checks.mjs';
-import { t } from './strings.mjs';
+import { argumentFields, readArguments } from "./forms.mjs";
+import { firstViolation } from "./schema_checks.mjs";
+import { t } from "./strings.mjs";
 
 /**
  * @typedef {object} Draft the fields of a call: one field for each argument, or all arguments as JSON
@@ -26,18 +26,20 @@ import { t } from './strings.mjs';
  * @param {{edits: Record<string, Edit>, reason: string | null, remember: string}} said edits by the id of the call
  */
 export function replyFor(items, decisionOf, { edits, reason, remember }) {
-  const decisions = items.map((item) => decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason));
+  const decisions = items.map((item) =>
+    decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason),
+  );
   const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
   const body = plain ? { all: decisions[0].decision } : { decisions };
   const digests = items.map((item) => item.digest);
   return { ...body, ...(remember ? { remember } : {}), digests };
 }
 
-export { AWAITING_SECOND } from './events.mjs';
+export { AWAITING_SECOND } from "./events.mjs";
 
 function decisionFor(item, decision, edit, reason) {
   const base = { tool_call_id: item.tool_call_id, decision };
-  if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
+  if (decision === "approve") return edit?.changed ? { ...base, arguments: edit.value } : base;
   return reason ? { ...base, reason } : base;
 }
 
@@ -45,7 +47,9 @@ function decisionFor(item, decision, edit, reason) {
 export function toggled(edits, item) {
   if (item.editable === false) return edits;
   const { [item.tool_call_id]: open, ...rest } = edits;
-  return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, { fields: argumentFields(item.arguments) }) };
+  return open
+    ? rest
+    : { ...rest, [item.tool_call_id]: readEdit(item, { fields: argumentFields(item.arguments) }) };
 }
 
 /** Read edited arguments: their value, or the problem with them. @param {Draft} draft @returns {Edit} */
@@ -53,26 +57,31 @@ export function readEdit(item, draft) {
   const read = draft.json === undefined ? readArguments(draft.fields) : readJson(draft.json);
   if (read.problem) return { draft, problem: read.problem };
   const problem = firstViolation(read.value, item.input_schema ?? schemaLike(item.arguments));
-  return { draft, value: read.value, problem, changed: JSON.stringify(read.value) !== JSON.stringify(item.arguments) };
+  return {
+    draft,
+    value: read.value,
+    problem,
+    changed: JSON.stringify(read.value) !== JSON.stringify(item.arguments),
+  };
 }
 
 function readJson(text) {
   try {
     const value = JSON.parse(text);
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-    return isObject ? { value } : { problem: t('check.object') };
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+    return isObject ? { value } : { problem: t("check.object") };
   } catch (error) {
-    return { problem: t('check.json', { reason: error.message }) };
+    return { problem: t("check.json", { reason: error.message }) };
   }
 }
 
 /** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
 function schemaLike(original) {
   const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
-  return { type: 'object', properties: Object.fromEntries(typed) };
+  return { type: "object", properties: Object.fromEntries(typed) };
 }
 
 function typeOf(value) {
   if (value === null) return {};
-  return { type: Array.isArray(value) ? 'array' : typeof value };
+  return { type: Array.isArray(value) ? "array" : typeof value };
 }

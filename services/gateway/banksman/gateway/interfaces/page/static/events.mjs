@@ -5,19 +5,40 @@
  * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
-import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
-import { known, reasonOf, t } from './strings.mjs';
-import { contentText, formatMoment } from './text.mjs';
+import { addApproval, addNotice, applyRunEvent, emptyRun } from "./run_events.mjs";
+import { known, reasonOf, t } from "./strings.mjs";
+import { contentText, formatMoment } from "./text.mjs";
 
 /** Statuses that end a run. */
-export const OUTCOMES = new Set(['completed', 'failed', 'cancelled', 'timed_out', 'rejected', 'max_iterations']);
+export const OUTCOMES = new Set([
+  "completed",
+  "failed",
+  "cancelled",
+  "timed_out",
+  "rejected",
+  "max_iterations",
+]);
 
 /** The outcome of the first of two approvals. */
-export const AWAITING_SECOND = 'awaiting_second';
+export const AWAITING_SECOND = "awaiting_second";
 
 /** @param {string} id */
 export function emptyConversation(id) {
-  return { id, title: null, status: null, lastSeq: 0, error: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], cancelledEarly: [], lastAt: null };
+  return {
+    id,
+    title: null,
+    status: null,
+    lastSeq: 0,
+    error: null,
+    replayed: false,
+    deleted: false,
+    runs: [],
+    orphans: [],
+    cuts: [],
+    links: [],
+    cancelledEarly: [],
+    lastAt: null,
+  };
 }
 
 /** Fold one event frame. Durable events come once and in order; live ones have no number. */
@@ -35,7 +56,10 @@ export function fold(conversation, frame) {
  */
 export function foldSubscribed(conversation, frame) {
   const activeRun = frame.active_run?.run_id ?? frame.active_run;
-  const pending = (frame.pending_approvals ?? []).map((approval) => ({ ...approval, run_id: approval.run_id ?? activeRun }));
+  const pending = (frame.pending_approvals ?? []).map((approval) => ({
+    ...approval,
+    run_id: approval.run_id ?? activeRun,
+  }));
   return {
     ...conversation,
     orphans: pending,
@@ -49,14 +73,20 @@ export function foldReplayDone(conversation) {
   let next = { ...conversation, replayed: true, orphans: [] };
   for (const approval of conversation.orphans) {
     if (!findApproval(next, approval.approval_id)) {
-      next = withRun(next, approval.run_id, (run) => ({ ...addApproval(run, approval, approval.iteration), logged: true }));
+      next = withRun(next, approval.run_id, (run) => ({
+        ...addApproval(run, approval, approval.iteration),
+        logged: true,
+      }));
     }
   }
   return next;
 }
 
 /** Fold an acknowledged message. Its events may arrive before or after the acknowledgement. */
-export function foldAccepted(conversation, { run_id: runId, message_id: messageId, content, ts, steer, branch = null }) {
+export function foldAccepted(
+  conversation,
+  { run_id: runId, message_id: messageId, content, ts, steer, branch = null },
+) {
   const run = runOf(conversation, runId);
   if (steer && run) return conversation;
   if (run?.prompt) return conversation;
@@ -66,7 +96,7 @@ export function foldAccepted(conversation, { run_id: runId, message_id: messageI
 
 /** The run that works or waits for the user; null if there is none. */
 export function openRun(conversation) {
-  return conversation.runs.findLast((run) => !run.finished && run.status !== 'queued') ?? null;
+  return conversation.runs.findLast((run) => !run.finished && run.status !== "queued") ?? null;
 }
 
 /** True while a run of the conversation is open or queued. */
@@ -77,7 +107,7 @@ export function isBusy(conversation) {
 /** Approval requests without a decision, oldest first. */
 export function pendingApprovals(conversation) {
   return conversation.runs.flatMap((run) =>
-    run.finished ? [] : run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved),
+    run.finished ? [] : run.entries.filter((entry) => entry.kind === "approval" && !entry.resolved),
   );
 }
 
@@ -88,21 +118,29 @@ export function pendingApprovals(conversation) {
  * @param {(approval: {id: string}) => boolean} [isGiven] whether the user approved a request that another person must approve, too
  */
 export function activity(run, isGiven = () => false) {
-  if (run.status === 'queued') return run.position ? t('activity.queuedAt', { position: run.position }) : t('activity.queued');
-  if (run.cancelling) return t('activity.stopping');
-  const asked = run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved);
-  if (asked.length) return t(asked.every(isGiven) ? 'activity.otherApproval' : 'activity.approval');
-  if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return t('activity.input');
+  if (run.status === "queued")
+    return run.position ? t("activity.queuedAt", { position: run.position }) : t("activity.queued");
+  if (run.cancelling) return t("activity.stopping");
+  const asked = run.entries.filter((entry) => entry.kind === "approval" && !entry.resolved);
+  if (asked.length) return t(asked.every(isGiven) ? "activity.otherApproval" : "activity.approval");
+  if (run.entries.some((entry) => entry.kind === "input" && !entry.resolved)) return t("activity.input");
   if (run.waiting) return waitingText(run.waiting);
-  if (run.progress) return t('activity.progress', { ...run.progress, message: run.progress.message || t('activity.working') });
-  if (!run.iteration) return t('activity.agent');
+  if (run.progress)
+    return t("activity.progress", {
+      ...run.progress,
+      message: run.progress.message || t("activity.working"),
+    });
+  if (!run.iteration) return t("activity.agent");
   const { iteration: n, maxIterations: max } = run;
-  return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });
+  return max ? t("activity.iterationOf", { n, max }) : t("activity.iteration", { n });
 }
 
 function waitingText({ reason, until }) {
   const seconds = Math.max(0, Math.ceil((until - Date.now()) / 1000));
-  return t(known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : 'activity.waiting.failed', { seconds });
+  return t(
+    known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : "activity.waiting.failed",
+    { seconds },
+  );
 }
 
 /**
@@ -113,13 +151,17 @@ function waitingText({ reason, until }) {
 export function outcomeOf({ status, error }) {
   const title = known(`outcome.${status}`, null);
   if (!title) return null;
-  const plain = !error || (status === 'cancelled' && error.message === 'The run was cancelled.');
-  return { title, text: plain ? '' : reasonOf(`reason.${error.code}`, error.message), code: status === 'failed' ? (error?.code ?? null) : null };
+  const plain = !error || (status === "cancelled" && error.message === "The run was cancelled.");
+  return {
+    title,
+    text: plain ? "" : reasonOf(`reason.${error.code}`, error.message),
+    code: status === "failed" ? (error?.code ?? null) : null,
+  };
 }
 
 /** A request to cancel shows no run: the run may be queued still, or not exist. */
 function isEarlyCancel(conversation, frame) {
-  return frame.type === 'run.cancel_requested' && !runOf(conversation, frame.run_id);
+  return frame.type === "run.cancel_requested" && !runOf(conversation, frame.run_id);
 }
 
 function newRun({ cancelledEarly }, runId) {
@@ -131,7 +173,9 @@ function runOf(conversation, runId) {
 }
 
 function findApproval(conversation, approvalId) {
-  return conversation.runs.some((run) => run.entries.some((entry) => entry.kind === 'approval' && entry.id === approvalId));
+  return conversation.runs.some((run) =>
+    run.entries.some((entry) => entry.kind === "approval" && entry.id === approvalId),
+  );
 }
 
 function withRun(conversation, runId, change) {
@@ -159,9 +203,9 @@ function inLogOrder(conversation, runId) {
 }
 
 function applyEvent(conversation, frame) {
-  if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data ?? frame);
-  if (frame.type === 'history.cut') return applyCut(conversation, frame);
-  if (frame.type === 'workflow.linked' && !frame.run_id) return withLink(conversation, frame);
+  if (frame.type === "conversation.updated") return applyConversation(conversation, frame.data ?? frame);
+  if (frame.type === "history.cut") return applyCut(conversation, frame);
+  if (frame.type === "workflow.linked" && !frame.run_id) return withLink(conversation, frame);
   return withRun(conversation, frame.run_id, (run) => applyRunEvent(run, frame));
 }
 
@@ -170,7 +214,7 @@ function applyConversation(conversation, data) {
     ...conversation,
     title: data.title ?? conversation.title,
     status: data.status ?? conversation.status,
-    deleted: conversation.deleted || data.status === 'deleted',
+    deleted: conversation.deleted || data.status === "deleted",
   };
 }
 
@@ -184,11 +228,14 @@ function withLink(conversation, { seq, data }) {
 function applyCut(conversation, frame) {
   const text = cutText(conversation, frame.data);
   const open = openRun(conversation);
-  if (open) return withRun(conversation, open.id, (run) => addNotice(run, frame, 'warning', text, false));
-  return { ...conversation, cuts: [...conversation.cuts, { after: conversation.runs.at(-1)?.id ?? null, text }] };
+  if (open) return withRun(conversation, open.id, (run) => addNotice(run, frame, "warning", text, false));
+  return {
+    ...conversation,
+    cuts: [...conversation.cuts, { after: conversation.runs.at(-1)?.id ?? null, text }],
+  };
 }
 
 function cutText({ lastAt }, { set_aside: aside }) {
-  const lost = lastAt ? t('notice.cut', { when: formatMoment(lastAt) }) : t('notice.cutUnknown');
-  return aside ? `${lost} ${t('notice.cutAside', { count: aside })}` : lost;
+  const lost = lastAt ? t("notice.cut", { when: formatMoment(lastAt) }) : t("notice.cutUnknown");
+  return aside ? `${lost} ${t("notice.cutAside", { count: aside })}` : lost;
 }

@@ -16,7 +16,10 @@ export const DAYS = 14;
  * @returns {{date: Date, entries: Entry[]}[]}
  */
 export function calendarDays(coming, now) {
-  const days = Array.from({ length: DAYS }, (_, number) => ({ date: new Date(now.getFullYear(), now.getMonth(), now.getDate() + number), entries: [] }));
+  const days = Array.from({ length: DAYS }, (_, number) => ({
+    date: new Date(now.getFullYear(), now.getMonth(), now.getDate() + number),
+    entries: [],
+  }));
   const byDay = new Map(days.map((day) => [day.date.toDateString(), day.entries]));
   for (const { schedule_id: id, starts, more } of coming) {
     for (const [number, start] of starts.entries()) {

@@ -1,7 +1,7 @@
 /** The platform's workflows and categories in the language of the page. Others are shown as their authors wrote them. */
 
-import { humanise } from './forms.mjs';
-import { known, translated } from './strings.mjs';
+import { humanise } from "./forms.mjs";
+import { known, translated } from "./strings.mjs";
 
 /** The categories with their workflows. @param {import('./client/api.mjs').Api} api @returns {Promise<object[]>} */
 export async function categoriesOf(api) {
@@ -20,8 +20,16 @@ export function workflowInWords(workflow) {
   const about = translated(`${key}.about`, description);
   // A tenant's workflow may have the name and field names of a workflow of the platform.
   if (about === description) return workflow;
-  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => [field, inWords(`${key}.${field}`, field, property)]);
-  return { ...workflow, title: translated(key, title), description: about, parameters_schema: { ...schema, properties: Object.fromEntries(fields) } };
+  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => [
+    field,
+    inWords(`${key}.${field}`, field, property),
+  ]);
+  return {
+    ...workflow,
+    title: translated(key, title),
+    description: about,
+    parameters_schema: { ...schema, properties: Object.fromEntries(fields) },
+  };
 }
 
 function inWords(key, name, property) {

@@ -5,25 +5,25 @@
  * the earliest position and has the highest detail that one of them needs.
  */
 
-import { newId } from './connection.mjs';
-import { LEVELS } from './levels.mjs';
+import { newId } from "./connection.mjs";
+import { LEVELS } from "./levels.mjs";
 
 const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
-const DETAILS = ['final', 'steps', 'full'];
+const DETAILS = ["final", "steps", "full"];
 
-const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? 'final');
+const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? "final");
 
 /** The id of the conversation whose log contains a run: the run's id begins with it. */
 export function conversationOf(runId) {
-  return runId.slice(0, runId.lastIndexOf('-'));
+  return runId.slice(0, runId.lastIndexOf("-"));
 }
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
   constructor(conversationId) {
     super(`The log of ${conversationId} was restored. Follow it again from the start.`);
-    this.name = 'LogRestored';
+    this.name = "LogRestored";
     this.conversationId = conversationId;
   }
 }
@@ -51,7 +51,7 @@ export class Follower {
     this.failure = null;
     this.ended = false;
     this.abort = () => this.fail(signal.reason);
-    signal?.addEventListener('abort', this.abort);
+    signal?.addEventListener("abort", this.abort);
     if (signal?.aborted) this.abort();
   }
 
@@ -78,7 +78,8 @@ export class Follower {
 
   /** Take live output, which may be lost. */
   takeLive(frame) {
-    if (this.live && rankOf(frame.type) <= this.rank && this.buffer.length < BUFFERED_FRAMES) this.#push(frame);
+    if (this.live && rankOf(frame.type) <= this.rank && this.buffer.length < BUFFERED_FRAMES)
+      this.#push(frame);
   }
 
   /** Take `subscribed` or `replay.done`. */
@@ -120,9 +121,9 @@ export class Follower {
 
   #setDetail(detail) {
     this.rank = DETAILS.indexOf(detail);
-    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
+    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(", ")}, got ${detail}`);
     // `full` adds nothing but live output, which this follower does not want without `live`.
-    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
+    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf("steps"));
   }
 
   #push(frame) {
@@ -133,7 +134,7 @@ export class Follower {
 
   #leave() {
     this.ended = true;
-    this.signal?.removeEventListener('abort', this.abort);
+    this.signal?.removeEventListener("abort", this.abort);
     this.subscription.remove(this);
   }
 }
@@ -169,7 +170,7 @@ class Subscription {
     this.requested = id;
     this.afterSeq = afterSeq;
     const frame = {
-      type: 'subscribe',
+      type: "subscribe",
       conversation_id: this.conversationId,
       after_seq: afterSeq,
       detail: DETAILS[Math.max(...followers.map((follower) => follower.subscribedRank))],
@@ -178,20 +179,23 @@ class Subscription {
     try {
       await this.connection.request(frame, { id, resend: false });
     } catch (error) {
-      if (error.code === 'offline' || this.requested !== id) return;
+      if (error.code === "offline" || this.requested !== id) return;
       if (!error.retryable) return this.#fail(error);
       this.#each((follower) => follower.onRetry(error));
-      this.connection.clock.after(error.retryAfterS ?? RETRY_S, () => this.requested === id && this.subscribe());
+      this.connection.clock.after(
+        error.retryAfterS ?? RETRY_S,
+        () => this.requested === id && this.subscribe(),
+      );
     }
   }
 
   receive(frame) {
-    if (frame.type === 'resync_required') return this.#fail(new LogRestored(this.conversationId));
-    if (frame.type === 'subscribed') return this.#subscribed(frame);
+    if (frame.type === "resync_required") return this.#fail(new LogRestored(this.conversationId));
+    if (frame.type === "subscribed") return this.#subscribed(frame);
     // Until `subscribed`, frames belong to an earlier subscription: a follower that lacks events before them takes none.
     const inSync = [...this.followers].filter((follower) => follower.inSync);
     if (!inSync.length) return;
-    if (frame.type === 'replay.done') return inSync.forEach((follower) => follower.takeMark(frame));
+    if (frame.type === "replay.done") return inSync.forEach((follower) => follower.takeMark(frame));
     if (!frame.data) return;
     if (frame.seq === undefined) return inSync.forEach((follower) => follower.takeLive(frame));
     this.#receiveEvent(frame, inSync);
@@ -199,7 +203,8 @@ class Subscription {
 
   #receiveEvent(frame, followers) {
     if (frame.seq <= this.lastSeq) return;
-    if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
+    if (this.logEpoch && frame.log_epoch !== this.logEpoch)
+      return this.#fail(new LogRestored(this.conversationId));
     if (frame.prev_seq !== this.lastSeq) {
       // A subscription that is already requested sends the missing events.
       if (this.requested === null) this.subscribe();
@@ -213,7 +218,8 @@ class Subscription {
   #subscribed(frame) {
     if (frame.reply_to !== this.requested) return;
     this.requested = null;
-    if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
+    if (this.logEpoch && frame.log_epoch !== this.logEpoch)
+      return this.#fail(new LogRestored(this.conversationId));
     // An empty log has no epoch yet: the first event contains it.
     this.logEpoch = frame.log_epoch || null;
     this.lastSeq = this.afterSeq;
@@ -261,7 +267,8 @@ export class Subscriptions {
   }
 
   fail(error) {
-    for (const subscription of [...this.open.values()]) for (const follower of [...subscription.followers]) follower.fail(error);
+    for (const subscription of [...this.open.values()])
+      for (const follower of [...subscription.followers]) follower.fail(error);
   }
 
   /** End the subscription to a conversation that has no follower. */
@@ -269,6 +276,8 @@ export class Subscriptions {
     if (this.open.get(conversationId)?.followers.size) return;
     this.open.delete(conversationId);
     if (!this.connection.ready) return;
-    this.connection.request({ type: 'unsubscribe', conversation_id: conversationId }, { resend: false }).catch(() => {});
+    this.connection
+      .request({ type: "unsubscribe", conversation_id: conversationId }, { resend: false })
+      .catch(() => {});
   }
 }

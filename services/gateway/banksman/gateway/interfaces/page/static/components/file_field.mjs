@@ -1,9 +1,9 @@
 /** A field of a form whose value is the path of a file in the workspace: choose one, or upload one. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from "preact/hooks";
 
-import { explain, t } from '../strings.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { explain, t } from "../strings.mjs";
+import { IconButton, html, useStore } from "./ui.mjs";
 
 export function FileField({ field, common, value, onChange }) {
   const store = useStore();
@@ -12,11 +12,15 @@ export function FileField({ field, common, value, onChange }) {
   const [busy, setBusy] = useState(false);
   const id = store.currentId.value;
   useEffect(() => {
-    if (id) store.api.files(id).then(({ items }) => setPaths(items.map(({ path }) => path)), () => {});
+    if (id)
+      store.api.files(id).then(
+        ({ items }) => setPaths(items.map(({ path }) => path)),
+        () => {},
+      );
   }, [id]);
   const upload = async (event) => {
     const [file] = event.target.files;
-    event.target.value = '';
+    event.target.value = "";
     setBusy(true);
     try {
       onChange(field.name, await store.storeFile(file));
@@ -26,9 +30,21 @@ export function FileField({ field, common, value, onChange }) {
     setBusy(false);
   };
   return html`<div class="file-field">
-    <input ...${common} type="text" list=${`${common.id}-paths`} placeholder=${t('form.path')} value=${value} onInput=${(event) => onChange(field.name, event.target.value)} />
+    <input
+      ...${common}
+      type="text"
+      list=${`${common.id}-paths`}
+      placeholder=${t("form.path")}
+      value=${value}
+      onInput=${(event) => onChange(field.name, event.target.value)}
+    />
     <datalist id=${`${common.id}-paths`}>${paths.map((path) => html`<option value=${path} />`)}</datalist>
-    <${IconButton} name="upload" label=${t('form.upload', { label: field.label })} disabled=${busy} onClick=${() => picker.current.click()} />
+    <${IconButton}
+      name="upload"
+      label=${t("form.upload", { label: field.label })}
+      disabled=${busy}
+      onClick=${() => picker.current.click()}
+    />
     <input ref=${picker} type="file" hidden onChange=${upload} />
   </div>`;
 }

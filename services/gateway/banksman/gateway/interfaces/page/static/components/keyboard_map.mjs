@@ -1,26 +1,32 @@
 /** The keys of the page and what they do. */
 
-import { t } from '../strings.mjs';
-import { html } from './ui.mjs';
+import { t } from "../strings.mjs";
+import { html } from "./ui.mjs";
 
-const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
-export const COMMAND = isMac ? '⌘' : 'Ctrl';
+const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
+export const COMMAND = isMac ? "⌘" : "Ctrl";
 
 const KEYS = [
-  [[COMMAND, 'K'], 'keys.palette'],
-  [['?'], 'keys.map'],
-  [['Enter'], 'keys.send'],
-  [['Shift', 'Enter'], 'keys.line'],
-  [['A'], 'keys.approve'],
-  [['R'], 'keys.reject'],
-  [['E'], 'keys.edit'],
-  [['J', 'K'], 'keys.move'],
-  [['X'], 'keys.choose'],
-  [['Esc'], 'keys.close'],
+  [[COMMAND, "K"], "keys.palette"],
+  [["?"], "keys.map"],
+  [["Enter"], "keys.send"],
+  [["Shift", "Enter"], "keys.line"],
+  [["A"], "keys.approve"],
+  [["R"], "keys.reject"],
+  [["E"], "keys.edit"],
+  [["J", "K"], "keys.move"],
+  [["X"], "keys.choose"],
+  [["Esc"], "keys.close"],
 ];
 
 export function KeyboardMap() {
   return html`<dl class="keyboard-map">
-    ${KEYS.map(([keys, text]) => html`<div><dt>${keys.map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${t(text)}</dd></div>`)}
+    ${KEYS.map(
+      ([keys, text]) =>
+        html`<div>
+          <dt>${keys.map((key) => html`<kbd>${key}</kbd> `)}</dt>
+          <dd>${t(text)}</dd>
+        </div>`,
+    )}
   </dl>`;
 }

@@ -1,10 +1,10 @@
 /** Versions of a message: edit and resend it, request another reply, and switch between versions. */
 
-import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
-import { withText, writtenText } from '../attachments.mjs';
-import { t } from '../strings.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { withText, writtenText } from "../attachments.mjs";
+import { t } from "../strings.mjs";
+import { IconButton, html, useStore } from "./ui.mjs";
 
 /** Which version of a message is shown, with buttons for the others. @param {{place: import('../branches.mjs').Place}} properties */
 export function VersionChoice({ place }) {
@@ -12,10 +12,22 @@ export function VersionChoice({ place }) {
   const { parent, at, versions } = place;
   if (versions.length < 2) return null;
   const show = (step) => store.opened.showVersion(parent, versions[at - 1 + step]);
-  return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
-    <${IconButton} name="back" size=${14} label=${t('versions.previous')} disabled=${at === 1} onClick=${() => show(-1)} />
-    <span>${t('versions.at', { at, count: versions.length })}</span>
-    <${IconButton} name="chevron" size=${14} label=${t('versions.next')} disabled=${at === versions.length} onClick=${() => show(1)} />
+  return html`<span class="versions" role="group" aria-label=${t("versions.label")}>
+    <${IconButton}
+      name="back"
+      size=${14}
+      label=${t("versions.previous")}
+      disabled=${at === 1}
+      onClick=${() => show(-1)}
+    />
+    <span>${t("versions.at", { at, count: versions.length })}</span>
+    <${IconButton}
+      name="chevron"
+      size=${14}
+      label=${t("versions.next")}
+      disabled=${at === versions.length}
+      onClick=${() => show(1)}
+    />
   </span>`;
 }
 
@@ -36,15 +48,21 @@ export function MessageEditor({ run, onClose }) {
     onClose();
   };
   const onKeyDown = (event) => {
-    if (event.key === 'Escape') onClose();
-    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send(event);
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) send(event);
   };
   return html`<form class="message-editor" onSubmit=${send} onKeyDown=${onKeyDown}>
-    <textarea ref=${area} rows="3" aria-label=${t('versions.edit')} value=${text} onInput=${(event) => setText(event.target.value)} />
-    <p class="muted">${t('versions.editNote')}</p>
+    <textarea
+      ref=${area}
+      rows="3"
+      aria-label=${t("versions.edit")}
+      value=${text}
+      onInput=${(event) => setText(event.target.value)}
+    />
+    <p class="muted">${t("versions.editNote")}</p>
     <div class="dialog-actions">
-      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
-      <button class="button small primary" disabled=${!text.trim()}>${t('composer.send')}</button>
+      <button type="button" class="button small" onClick=${onClose}>${t("app.cancel")}</button>
+      <button class="button small primary" disabled=${!text.trim()}>${t("composer.send")}</button>
     </div>
   </form>`;
 }
@@ -52,14 +70,24 @@ export function MessageEditor({ run, onClose }) {
 /** The actions for a message of the user. */
 export function MessageTools({ run, place, onEdit }) {
   const store = useStore();
-  if (run.status === 'queued') {
+  if (run.status === "queued") {
     return html`<span class="message-tools">
-      <${IconButton} name="pencil" size=${15} label=${t('versions.editQueued')} onClick=${() => store.outbox.editQueued(run)} />
-      <${IconButton} name="trash" size=${15} label=${t('versions.removeQueued')} onClick=${() => store.cancel(run.id)} />
+      <${IconButton}
+        name="pencil"
+        size=${15}
+        label=${t("versions.editQueued")}
+        onClick=${() => store.outbox.editQueued(run)}
+      />
+      <${IconButton}
+        name="trash"
+        size=${15}
+        label=${t("versions.removeQueued")}
+        onClick=${() => store.cancel(run.id)}
+      />
     </span>`;
   }
   return html`<span class="message-tools">
-    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
+    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t("versions.edit")} onClick=${onEdit} />`}
     <${VersionChoice} place=${place} />
   </span>`;
 }
@@ -68,6 +96,11 @@ export function MessageTools({ run, place, onEdit }) {
 export function ReplyTools({ run, isLast }) {
   const store = useStore();
   if (!run.finished || !run.prompt || run.compact) return null;
-  return html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)} />
-    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
+  return html`<${IconButton}
+      name="refresh"
+      size=${15}
+      label=${t("versions.again")}
+      onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)}
+    />
+    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t("versions.continue")} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
 }

@@ -1,12 +1,12 @@
 /** A view besides the conversation: its module is loaded when it is first opened. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from "preact/hooks";
 
-import { VIEWS } from '../router.mjs';
-import { t } from '../strings.mjs';
-import { ConnectionBanner } from './notices.mjs';
-import { openSidebar } from './sidebar.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { VIEWS } from "../router.mjs";
+import { t } from "../strings.mjs";
+import { ConnectionBanner } from "./notices.mjs";
+import { openSidebar } from "./sidebar.mjs";
+import { IconButton, html, useStore } from "./ui.mjs";
 
 const loaded = new Map();
 
@@ -30,9 +30,16 @@ export function LazyView({ name, path }) {
   }, [name, attempt]);
   if (Component) return html`<${Component} path=${path} />`;
   return html`<${Frame} title=${t(VIEWS[name].title)}>
-    ${failed
-      ? html`<p class="empty" role="alert">${t('app.retry')} <button type="button" class="link" onClick=${() => setAttempt(attempt + 1)}>${t('app.tryAgain')}</button></p>`
-      : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${
+      failed
+        ? html`<p class="empty" role="alert">
+            ${t("app.retry")}
+            <button type="button" class="link" onClick=${() => setAttempt(attempt + 1)}>
+              ${t("app.tryAgain")}
+            </button>
+          </p>`
+        : html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`
+    }
   <//>`;
 }
 
@@ -44,7 +51,12 @@ export function Frame({ title, actions, children }) {
     heading.current.focus({ preventScroll: true });
   }, [title]);
   return html`<header class="header">
-      <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
+      <${IconButton}
+        name="menu"
+        label=${t("sidebar.label")}
+        class="icon-button narrow-only"
+        onClick=${() => openSidebar(store)}
+      />
       <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
       <div class="header-actions">${actions}</div>
     </header>

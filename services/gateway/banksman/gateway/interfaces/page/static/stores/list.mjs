@@ -1,8 +1,8 @@
 /** The list of conversations: its pages, the pinned conversations and search results. */
 
-import { signal } from '@preact/signals';
+import { signal } from "@preact/signals";
 
-import { explain } from '../strings.mjs';
+import { explain } from "../strings.mjs";
 
 const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
@@ -14,7 +14,15 @@ export class ConversationList {
   /** @param {{api: import('../client/api.mjs').Api}} options */
   constructor({ api }) {
     this.api = api;
-    this.state = signal({ items: [], next: null, loading: true, error: null, query: '', archived: false, hits: [] });
+    this.state = signal({
+      items: [],
+      next: null,
+      loading: true,
+      error: null,
+      query: "",
+      archived: false,
+      hits: [],
+    });
     this.pinned = signal([]);
   }
 
@@ -78,7 +86,9 @@ export class ConversationList {
   }
 
   async #readPinned() {
-    const { items } = await this.api.conversations({ pinned: true, limit: MAX_PINNED }).catch(() => ({ items: this.pinned.value }));
+    const { items } = await this.api
+      .conversations({ pinned: true, limit: MAX_PINNED })
+      .catch(() => ({ items: this.pinned.value }));
     this.pinned.value = items.filter((item) => item.pinned);
   }
 
@@ -88,9 +98,13 @@ export class ConversationList {
     this.searched = query;
     const none = { items: [], next: null };
     const hits = [];
-    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : '' };
+    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : "" };
     // A page without hits has a cursor too: the server reads for a limited time.
-    for (let pages = 0; page.next !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES; pages += 1) {
+    for (
+      let pages = 0;
+      page.next !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES;
+      pages += 1
+    ) {
       page = await this.api.search(query, { cursor: page.next || null }).catch(() => none);
       hits.push(...page.items);
       if (query !== this.state.value.query) return;

@@ -1,11 +1,11 @@
 /** The open conversations: each is followed, and its events are folded into its state. */
 
-import { batch, computed, signal } from '@preact/signals';
+import { batch, computed, signal } from "@preact/signals";
 
-import { pathOf } from '../branches.mjs';
-import { LogRestored } from '../client/following.mjs';
-import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
-import { explain } from '../strings.mjs';
+import { pathOf } from "../branches.mjs";
+import { LogRestored } from "../client/following.mjs";
+import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from "../events.mjs";
+import { explain } from "../strings.mjs";
 
 const MAX_SUBSCRIPTIONS = 12;
 
@@ -43,7 +43,9 @@ export class OpenConversations {
       this.#count.value;
       return this.stateOf(currentId.value) ?? null;
     });
-    this.path = computed(() => (this.current.value ? pathOf(this.current.value, this.chosen.value[currentId.value]) : []));
+    this.path = computed(() =>
+      this.current.value ? pathOf(this.current.value, this.chosen.value[currentId.value]) : [],
+    );
   }
 
   /** Open a conversation and return its folded state as a signal. @param {string} id */
@@ -113,13 +115,19 @@ export class OpenConversations {
 
   /** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
   #detail() {
-    return this.details.value || this.#output ? 'full' : 'steps';
+    return this.details.value || this.#output ? "full" : "steps";
   }
 
   /** Fold the events of a conversation from its first one, until it is closed. */
   async #read(id, view) {
     const onRetry = (error) => this.#unreadable(view, error);
-    view.follower = this.subscriptions.follow(id, { afterSeq: 0, detail: this.#detail(), live: true, marks: true, onRetry });
+    view.follower = this.subscriptions.follow(id, {
+      afterSeq: 0,
+      detail: this.#detail(),
+      live: true,
+      marks: true,
+      onRetry,
+    });
     try {
       for await (const frame of view.follower) this.#buffer(id, view, frame);
     } catch (error) {
@@ -154,11 +162,11 @@ export class OpenConversations {
 
   #apply(id, view, frame) {
     switch (frame.type) {
-      case 'subscribed':
+      case "subscribed":
         view.state.value = foldSubscribed(view.state.value, frame);
         if (view.state.value.title === null) this.#readTitle(id, view);
         return;
-      case 'replay.done':
+      case "replay.done":
         view.state.value = foldReplayDone(view.state.value);
         return;
       default:
@@ -170,7 +178,7 @@ export class OpenConversations {
   async #readTitle(id, view) {
     try {
       const { title } = this.listed(id) ?? (await this.api.conversation(id));
-      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
+      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? "" };
     } catch {
       // Without a title the conversation stays `Untitled`; the subscription reports any error.
     }

@@ -1,16 +1,16 @@
 /** People: invite a colleague by a key, which is shown once, or with an account of a provider, and withdraw keys. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useState } from "preact/hooks";
 
-import { Records } from '../components/operator/records.mjs';
-import { Account, providerName } from '../components/people/account.mjs';
-import { Address, Line, pageAddress } from '../components/people/sent.mjs';
-import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
-import { Frame } from '../components/view.mjs';
-import { explain, parts, t } from '../strings.mjs';
-import { formatWhen } from '../text.mjs';
+import { Records } from "../components/operator/records.mjs";
+import { Account, providerName } from "../components/people/account.mjs";
+import { Address, Line, pageAddress } from "../components/people/sent.mjs";
+import { CopyButton, Dialog, Icon, html, useStore } from "../components/ui.mjs";
+import { Frame } from "../components/view.mjs";
+import { explain, parts, t } from "../strings.mjs";
+import { formatWhen } from "../text.mjs";
 
-const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
+const RIGHTS = ["chat", "approve", "admin", "operator"];
 const DAYS = [7, 30, 90, 365, 0];
 const DAY_MS = 86_400_000;
 
@@ -22,19 +22,32 @@ export default function PeopleView() {
   const [inviting, setInviting] = useState(false);
   const [starting, setStarting] = useState(false);
   const [withdrawn, setWithdrawn] = useState(null);
-  const read = () => store.api.keys().then((items) => (setKeys(items), setError(null)), (failure) => setError(explain(failure)));
+  const read = () =>
+    store.api.keys().then(
+      (items) => (setKeys(items), setError(null)),
+      (failure) => setError(explain(failure)),
+    );
   useEffect(() => {
     read();
     // If the list cannot be read, people are invited with keys only.
-    store.api.identityProviders().then((items) => setProviders(items.filter((one) => one.on_page)), () => {});
+    store.api.identityProviders().then(
+      (items) => setProviders(items.filter((one) => one.on_page)),
+      () => {},
+    );
   }, []);
-  const actions = html`<button type="button" class="button primary" onClick=${() => (store.token ? setInviting : setStarting)(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
-  return html`<${Frame} title=${t('people.title')} actions=${actions}>
-    <p class="muted">${t('people.intro')}</p>
+  const actions = html`<button
+    type="button"
+    class="button primary"
+    onClick=${() => (store.token ? setInviting : setStarting)(true)}
+  >
+    <${Icon} name="plus" size=${16} />${t("people.invite")}
+  </button>`;
+  return html`<${Frame} title=${t("people.title")} actions=${actions}>
+    <p class="muted">${t("people.intro")}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
-    ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
+    ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+    ${!store.token && html`<p class="notice info" role="note">${t("people.withoutKey")}</p>`}
+    ${keys?.length === 0 && html`<p class="empty">${t("people.none")}</p>`}
     ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
     ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
@@ -46,24 +59,46 @@ function KeyTable({ keys, onWithdraw }) {
   const rows = keys.map((entry) => [
     html`<strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}`,
     entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `),
-    t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by }),
-    entry.expires_at ? formatWhen(entry.expires_at) : t('people.never'),
-    html`<button type="button" class="link" aria-label=${t('people.withdrawOf', { user: entry.user })} onClick=${() => onWithdraw(entry)}>${t('people.withdraw')}</button>`,
+    t("people.createdBy", { when: formatWhen(entry.created_at), user: entry.created_by }),
+    entry.expires_at ? formatWhen(entry.expires_at) : t("people.never"),
+    html`<button
+      type="button"
+      class="link"
+      aria-label=${t("people.withdrawOf", { user: entry.user })}
+      onClick=${() => onWithdraw(entry)}
+    >
+      ${t("people.withdraw")}
+    </button>`,
   ]);
-  const columns = [t('people.user'), t('people.rights'), t('people.created'), t('people.expires'), t('operator.action')];
-  return html`<${Records} title=${t('people.keys')} columns=${columns} rows=${rows} keys=${keys.map((entry) => entry.id)} empty="" />`;
+  const columns = [
+    t("people.user"),
+    t("people.rights"),
+    t("people.created"),
+    t("people.expires"),
+    t("operator.action"),
+  ];
+  return html`<${Records}
+    title=${t("people.keys")}
+    columns=${columns}
+    rows=${rows}
+    keys=${keys.map((entry) => entry.id)}
+    empty=""
+  />`;
 }
 
 /** The key of the first person, who has all rights. From then on, everyone needs a key. */
 function FirstKey({ onClose, onCreated }) {
   const store = useStore();
-  const [user, setUser] = useState('');
+  const [user, setUser] = useState("");
   const [created, setCreated] = useState(null);
   const [error, setError] = useState(null);
   const submit = async (event) => {
     event.preventDefault();
     try {
-      const entry = await store.api.createKey({ user: user.trim(), rights: store.welcome.value?.rights ?? RIGHTS });
+      const entry = await store.api.createKey({
+        user: user.trim(),
+        rights: store.welcome.value?.rights ?? RIGHTS,
+      });
       // Used at once: the next request without the key would lead to the sign-in, and the key would never be shown.
       store.login(entry.key);
       setCreated(entry);
@@ -72,22 +107,32 @@ function FirstKey({ onClose, onCreated }) {
     }
   };
   if (created) {
-    return html`<${Dialog} title=${t('people.ownCreated')} onClose=${onCreated}>
+    return html`<${Dialog} title=${t("people.ownCreated")} onClose=${onCreated}>
       <div class="dialog-body">
-        <p>${t('people.ownOnce')}</p>
-        <${Line} label=${t('people.key')} text=${created.key} />
-        <div class="dialog-actions"><button type="button" class="button primary" onClick=${onCreated}>${t('people.continue')}</button></div>
+        <p>${t("people.ownOnce")}</p>
+        <${Line} label=${t("people.key")} text=${created.key} />
+        <div class="dialog-actions">
+          <button type="button" class="button primary" onClick=${onCreated}>${t("people.continue")}</button>
+        </div>
       </div>
     <//>`;
   }
-  return html`<${Dialog} title=${t('people.own')} onClose=${onClose}>
+  return html`<${Dialog} title=${t("people.own")} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      <p>${t('people.ownText')}</p>
-      <label class="form-field"><span>${t('people.ownName')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>
+      <p>${t("people.ownText")}</p>
+      <label class="form-field"
+        ><span>${t("people.ownName")}</span
+        ><input
+          required
+          maxlength="200"
+          autofocus
+          value=${user}
+          onInput=${(event) => setUser(event.target.value)}
+      /></label>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary" disabled=${!user.trim()}>${t('people.ownCreate')}</button>
+        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+        <button class="button primary" disabled=${!user.trim()}>${t("people.ownCreate")}</button>
       </div>
     </form>
   <//>`;
@@ -96,13 +141,14 @@ function FirstKey({ onClose, onCreated }) {
 function Invitation({ providers, onClose }) {
   const store = useStore();
   const [provider, setProvider] = useState(null);
-  const [user, setUser] = useState('');
-  const [rights, setRights] = useState(['chat', 'approve']);
+  const [user, setUser] = useState("");
+  const [rights, setRights] = useState(["chat", "approve"]);
   const [days, setDays] = useState(90);
   const [created, setCreated] = useState(null);
   const [error, setError] = useState(null);
   const own = store.welcome.value?.rights ?? RIGHTS;
-  const toggle = (right) => setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
+  const toggle = (right) =>
+    setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
   const submit = async (event) => {
     event.preventDefault();
     if (provider) return onClose();
@@ -114,24 +160,37 @@ function Invitation({ providers, onClose }) {
     }
   };
   if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
-  return html`<${Dialog} title=${t('people.invite')} onClose=${onClose}>
+  return html`<${Dialog} title=${t("people.invite")} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
       ${providers.length > 0 && html`<${Means} providers=${providers} chosen=${provider} onChoose=${setProvider} />`}
-      ${!provider && html`<label class="form-field"><span>${t('people.name')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>`}
+      ${!provider && html`<label class="form-field"><span>${t("people.name")}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>`}
       <fieldset class="form-field rights">
-        <legend>${t('people.may')}</legend>
+        <legend>${t("people.may")}</legend>
         ${RIGHTS.filter((right) => own.includes(right)).map(
-          (right) => html`<div class="form-field check"><label><input type="checkbox" checked=${rights.includes(right)} onChange=${() => toggle(right)} />${t(`right.${right}.text`)}</label></div>`,
+          (right) =>
+            html`<div class="form-field check">
+              <label
+                ><input
+                  type="checkbox"
+                  checked=${rights.includes(right)}
+                  onChange=${() => toggle(right)}
+                />${t(`right.${right}.text`)}</label
+              >
+            </div>`,
         )}
       </fieldset>
-      ${provider
-        ? html`<${Account} provider=${provider} rights=${rights} />`
-        : html`<${Expiry} days=${days} onChange=${setDays} />
-          ${error && html`<p class="form-error" role="alert">${error}</p>`}
-          <div class="dialog-actions">
-            <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-            <button class="button primary" disabled=${!user.trim() || !rights.length}>${t('people.create')}</button>
-          </div>`}
+      ${
+        provider
+          ? html`<${Account} provider=${provider} rights=${rights} />`
+          : html`<${Expiry} days=${days} onChange=${setDays} />
+              ${error && html`<p class="form-error" role="alert">${error}</p>`}
+              <div class="dialog-actions">
+                <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+                <button class="button primary" disabled=${!user.trim() || !rights.length}>
+                  ${t("people.create")}
+                </button>
+              </div>`
+      }
     </form>
   <//>`;
 }
@@ -139,32 +198,37 @@ function Invitation({ providers, onClose }) {
 /** The means of sign-in: a key, or an account at a provider. */
 function Means({ providers, chosen, onChoose }) {
   const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
-  return html`<label class="form-field"><span>${t('people.means')}</span>
-    <select value=${chosen?.issuer ?? ''} onChange=${choose}>
-      <option value="">${t('people.byKey')}</option>
-      ${providers.map((one) => html`<option value=${one.issuer}>${t('people.byAccount', { provider: providerName(one) })}</option>`)}
+  return html`<label class="form-field"
+    ><span>${t("people.means")}</span>
+    <select value=${chosen?.issuer ?? ""} onChange=${choose}>
+      <option value="">${t("people.byKey")}</option>
+      ${providers.map((one) => html`<option value=${one.issuer}>${t("people.byAccount", { provider: providerName(one) })}</option>`)}
     </select>
   </label>`;
 }
 
 function Expiry({ days, onChange }) {
-  return html`<label class="form-field"><span>${t('people.expires')}</span>
+  return html`<label class="form-field"
+    ><span>${t("people.expires")}</span>
     <select value=${String(days)} onChange=${(event) => onChange(Number(event.target.value))}>
-      ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t('people.days', { count }) : t('people.never')}</option>`)}
+      ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t("people.days", { count }) : t("people.never")}</option>`)}
     </select>
   </label>`;
 }
 
 /** The key, which is not stored and shown only here. It is never part of an address. */
 function Created({ entry, onClose }) {
-  return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
+  return html`<${Dialog} title=${t("people.createdTitle", { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${t('people.once')}</p>
+      <p>${t("people.once")}</p>
       <${Address} />
-      <${Line} label=${t('people.key')} text=${entry.key} />
+      <${Line} label=${t("people.key")} text=${entry.key} />
       <div class="dialog-actions">
-        <${CopyButton} text=${t('people.message', { address: pageAddress(), key: entry.key })} label=${t('people.copyMessage')} />
-        <button type="button" class="button primary" onClick=${onClose}>${t('people.done')}</button>
+        <${CopyButton}
+          text=${t("people.message", { address: pageAddress(), key: entry.key })}
+          label=${t("people.copyMessage")}
+        />
+        <button type="button" class="button primary" onClick=${onClose}>${t("people.done")}</button>
       </div>
     </div>
   <//>`;
@@ -174,13 +238,13 @@ function Withdrawal({ entry, onClose }) {
   const store = useStore();
   const [error, setError] = useState(null);
   const confirm = () => store.api.revokeKey(entry.id).then(onClose, (failure) => setError(explain(failure)));
-  return html`<${Dialog} title=${t('people.withdrawTitle')} onClose=${onClose}>
+  return html`<${Dialog} title=${t("people.withdrawTitle")} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>
+      <p>${parts("people.withdrawQuestion", { user: html`<strong>${entry.user}</strong>` })}</p>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button type="button" class="button danger" onClick=${confirm}>${t('people.withdraw')}</button>
+        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t("people.withdraw")}</button>
       </div>
     </div>
   <//>`;

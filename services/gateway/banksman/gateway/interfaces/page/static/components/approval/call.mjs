@@ -1,30 +1,38 @@
 /** One call of an approval request: its effect, its exact arguments, and the fields to edit them. */
 
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useRef } from "preact/hooks";
 
-import { t } from '../../strings.mjs';
-import { Diff } from '../diff.mjs';
-import { toolIcon } from '../icons.mjs';
-import { Exact, Icon, html } from '../ui.mjs';
-import { Changes } from './scope.mjs';
+import { t } from "../../strings.mjs";
+import { Diff } from "../diff.mjs";
+import { toolIcon } from "../icons.mjs";
+import { Exact, Icon, html } from "../ui.mjs";
+import { Changes } from "./scope.mjs";
 
 export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
   const id = item.tool_call_id;
-  return html`<li class=${`approval-item ${choice ?? ''}`} data-call=${id}>
+  return html`<li class=${`approval-item ${choice ?? ""}`} data-call=${id}>
     <div class="approval-item-head">
       <${Icon} name=${toolIcon(item.name)} size=${16} />
       <span class="tool-name"><${Exact} text=${item.name} /></span>
-      ${edit?.changed && html`<span class="badge">${t('approval.edited')}</span>`}
-      ${!single &&
-      html`<span class="choice" role="group" aria-label=${t('approval.decide', { tool: item.name })}>
-        <button type="button" aria-pressed=${choice === 'approve'} onClick=${() => onChoice('approve')}>${t('approval.approve')}</button>
-        <button type="button" aria-pressed=${choice === 'reject'} onClick=${() => onChoice('reject')}>${t('approval.reject')}</button>
-      </span>`}
-      ${item.editable !== false &&
-      html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
-        ${t(edit ? 'approval.undoEdit' : 'approval.edit')} ${!edit && html`<kbd>E</kbd>`}
-      </button>`}
+      ${edit?.changed && html`<span class="badge">${t("approval.edited")}</span>`}
+      ${
+        !single &&
+        html`<span class="choice" role="group" aria-label=${t("approval.decide", { tool: item.name })}>
+          <button type="button" aria-pressed=${choice === "approve"} onClick=${() => onChoice("approve")}>
+            ${t("approval.approve")}
+          </button>
+          <button type="button" aria-pressed=${choice === "reject"} onClick=${() => onChoice("reject")}>
+            ${t("approval.reject")}
+          </button>
+        </span>`
+      }
+      ${
+        item.editable !== false &&
+        html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
+          ${t(edit ? "approval.undoEdit" : "approval.edit")} ${!edit && html`<kbd>E</kbd>`}
+        </button>`
+      }
     </div>
     ${item.requested && html`<${Changes} item=${item} />`}
     <${Preview} item=${item} shown=${shown} />
@@ -36,25 +44,40 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
 function Editor({ id, edit, onEdit }) {
   const root = useRef(null);
   const { draft } = edit;
-  useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
-  const asJson = () => onEdit({ json: JSON.stringify(edit.value ?? Object.fromEntries(draft.fields.map(({ name, text }) => [name, text])), null, 2) });
-  const change = (name, text) => onEdit({ fields: draft.fields.map((field) => (field.name === name ? { ...field, text } : field)) });
-  const area = (name, label, text, onChange) => html`<label for=${`edit-${id}-${name}`}>${label}</label>
-    <textarea
-      id=${`edit-${id}-${name}`}
-      spellcheck=${false}
-      rows=${Math.min(16, text.split('\n').length)}
-      value=${text}
-      aria-invalid=${Boolean(edit.problem)}
-      aria-describedby=${`edit-${id}-problem`}
-      onInput=${(event) => onChange(event.target.value)}
-    />`;
+  useEffect(() => longestOf([...root.current.querySelectorAll("textarea")])?.focus(), []);
+  const asJson = () =>
+    onEdit({
+      json: JSON.stringify(
+        edit.value ?? Object.fromEntries(draft.fields.map(({ name, text }) => [name, text])),
+        null,
+        2,
+      ),
+    });
+  const change = (name, text) =>
+    onEdit({ fields: draft.fields.map((field) => (field.name === name ? { ...field, text } : field)) });
+  const area = (name, label, text, onChange) =>
+    html`<label for=${`edit-${id}-${name}`}>${label}</label>
+      <textarea
+        id=${`edit-${id}-${name}`}
+        spellcheck=${false}
+        rows=${Math.min(16, text.split("\n").length)}
+        value=${text}
+        aria-invalid=${Boolean(edit.problem)}
+        aria-describedby=${`edit-${id}-problem`}
+        onInput=${(event) => onChange(event.target.value)}
+      />`;
   return html`<div class="approval-editor" ref=${root}>
-    ${draft.json === undefined
-      ? draft.fields.map(({ name, label, text, isText }) => area(name, isText ? label : t('approval.jsonField', { label }), text, (next) => change(name, next)))
-      : area('json', t('approval.jsonArguments'), draft.json, (json) => onEdit({ json }))}
-    <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
-    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`}
+    ${
+      draft.json === undefined
+        ? draft.fields.map(({ name, label, text, isText }) =>
+            area(name, isText ? label : t("approval.jsonField", { label }), text, (next) =>
+              change(name, next),
+            ),
+          )
+        : area("json", t("approval.jsonArguments"), draft.json, (json) => onEdit({ json }))
+    }
+    <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ""}</p>
+    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t("approval.editJson")}</button>`}
   </div>`;
 }
 
@@ -64,23 +87,43 @@ function longestOf(areas) {
 
 function ExactArguments({ item }) {
   const text = JSON.stringify(item.arguments, null, 2);
-  return html`<details class="exact" open=${item.preview?.kind === 'text' || !item.preview}>
-    <summary>${t('approval.exact')} <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span></summary>
+  return html`<details class="exact" open=${item.preview?.kind === "text" || !item.preview}>
+    <summary>
+      ${t("approval.exact")}
+      <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ""}</span>
+    </summary>
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </details>`;
 }
 
 function Preview({ item, shown }) {
   const preview = item.preview ?? {};
-  if (Array.isArray(shown.edits)) return shown.edits.map((edit) => html`<${Diff} path=${String(shown.path)} before=${String(edit?.old_text)} after=${String(edit?.new_text)} />`);
+  if (Array.isArray(shown.edits))
+    return shown.edits.map(
+      (edit) =>
+        html`<${Diff}
+          path=${String(shown.path)}
+          before=${String(edit?.old_text)}
+          after=${String(edit?.new_text)}
+        />`,
+    );
   switch (preview.kind) {
-    case 'command':
-      return html`<pre class="preview command" tabindex="0"><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;
-    case 'url':
-      return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? '')} /></p>`;
-    case 'diff':
-      return html`<${Diff} path=${String(shown.path ?? preview.path ?? '')} before=${preview.old ?? null} after=${String(shown.content ?? preview.new ?? '')} />`;
+    case "command":
+      return html`<pre
+        class="preview command"
+        tabindex="0"
+      ><${Exact} text=${String(shown.command ?? preview.command ?? "")} /></pre>`;
+    case "url":
+      return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? "")} /></p>`;
+    case "diff":
+      return html`<${Diff}
+        path=${String(shown.path ?? preview.path ?? "")}
+        before=${preview.old ?? null}
+        after=${String(shown.content ?? preview.new ?? "")}
+      />`;
     default:
-      return preview.text ? html`<pre class="preview" tabindex="0"><${Exact} text=${preview.text} /></pre>` : null;
+      return preview.text
+        ? html`<pre class="preview" tabindex="0"><${Exact} text=${preview.text} /></pre>`
+        : null;
   }
 }

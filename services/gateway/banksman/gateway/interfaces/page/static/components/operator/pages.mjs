@@ -1,8 +1,8 @@
 /** Lists that are read page by page. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from "preact/hooks";
 
-import { explain } from '../../strings.mjs';
+import { explain } from "../../strings.mjs";
 
 /**
  * A list from its beginning, and further pages on request. The list is read again from time to time only while
@@ -21,7 +21,8 @@ export function usePages(load, { everyMs, of } = {}) {
   const show = (page, before) => {
     const request = ++last.current;
     return page.then(
-      ({ items, next }) => request === last.current && setState({ items: [...before, ...items], next, error: null }),
+      ({ items, next }) =>
+        request === last.current && setState({ items: [...before, ...items], next, error: null }),
       (failure) => request === last.current && setState((shown) => ({ ...shown, error: explain(failure) })),
     );
   };

@@ -1,6 +1,6 @@
 /** Tables of the operator's views. */
 
-import { html } from '../ui.mjs';
+import { html } from "../ui.mjs";
 
 /**
  * A table with a heading. In a narrow window each row is a block in which every cell shows the name of its
@@ -14,11 +14,26 @@ export function Records({ title, columns, rows, keys, empty, children }) {
   return html`<section class="operator">
     <h2>${title}</h2>
     ${children}
-    ${rows.length
-      ? html`<div class="table" tabindex="0" role="region" aria-label=${title}><table class="records stacked" role="table">
-          <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<th role="columnheader">${column}</th>`)}</tr></thead>
-          <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keys?.[at]}>${row.map((cell, column) => html`<td role="cell" data-label=${columns[column]}><div class="cell">${cell}</div></td>`)}</tr>`)}</tbody>
-        </table></div>`
-      : html`<p class="muted">${empty}</p>`}
+    ${
+      rows.length
+        ? html`<div class="table" tabindex="0" role="region" aria-label=${title}>
+            <table class="records stacked" role="table">
+              <thead role="rowgroup">
+                <tr role="row">
+                  ${columns.map((column) => html`<th role="columnheader">${column}</th>`)}
+                </tr>
+              </thead>
+              <tbody role="rowgroup">
+                ${rows.map(
+                  (row, at) =>
+                    html`<tr role="row" key=${keys?.[at]}>
+                      ${row.map((cell, column) => html`<td role="cell" data-label=${columns[column]}><div class="cell">${cell}</div></td>`)}
+                    </tr>`,
+                )}
+              </tbody>
+            </table>
+          </div>`
+        : html`<p class="muted">${empty}</p>`
+    }
   </section>`;
 }

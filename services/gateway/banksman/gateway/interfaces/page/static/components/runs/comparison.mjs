@@ -1,10 +1,10 @@
 /** Two runs beside each other. */
 
-import { addressOf } from '../../router.mjs';
-import { t } from '../../strings.mjs';
-import { html } from '../ui.mjs';
-import { StepList } from './steps.mjs';
-import { figuresOf } from './summary.mjs';
+import { addressOf } from "../../router.mjs";
+import { t } from "../../strings.mjs";
+import { html } from "../ui.mjs";
+import { StepList } from "./steps.mjs";
+import { figuresOf } from "./summary.mjs";
 
 /** @param {{first: {run: object, steps: object[]}, second: {run: object, steps: object[]}}} properties */
 export function Comparison({ first, second }) {
@@ -15,18 +15,36 @@ export function Comparison({ first, second }) {
         <thead>
           <tr>
             <td></td>
-            <th scope="col"><a href=${addressOf('runs', first.run.run_id)}>${first.run.model}</a></th>
-            <th scope="col"><a href=${addressOf('runs', second.run.run_id)}>${second.run.model}</a></th>
-            <th scope="col">${t('run.difference')}</th>
+            <th scope="col"><a href=${addressOf("runs", first.run.run_id)}>${first.run.model}</a></th>
+            <th scope="col"><a href=${addressOf("runs", second.run.run_id)}>${second.run.model}</a></th>
+            <th scope="col">${t("run.difference")}</th>
           </tr>
         </thead>
         <tbody>
-          ${a.map((one, at) => html`<tr key=${one.key}><th scope="row">${t(one.key)}</th><td>${one.text}</td><td>${b[at].text}</td><td>${difference(one, b[at])}</td></tr>`)}
+          ${a.map(
+            (one, at) =>
+              html`<tr key=${one.key}>
+                <th scope="row">${t(one.key)}</th>
+                <td>${one.text}</td>
+                <td>${b[at].text}</td>
+                <td>${difference(one, b[at])}</td>
+              </tr>`,
+          )}
         </tbody>
       </table>
     </div>
     <div class="run-pair">
-      ${[first, second].map(({ run, steps }) => html`<div key=${run.run_id}><h2>${run.model}</h2><${Reply} run=${run} /><${StepList} runId=${run.run_id} steps=${steps} label=${`${t('run.steps')}: ${run.model}`} /></div>`)}
+      ${[first, second].map(
+        ({ run, steps }) =>
+          html`<div key=${run.run_id}>
+            <h2>${run.model}</h2>
+            <${Reply} run=${run} /><${StepList}
+              runId=${run.run_id}
+              steps=${steps}
+              label=${`${t("run.steps")}: ${run.model}`}
+            />
+          </div>`,
+      )}
     </div>`;
 }
 
@@ -36,8 +54,11 @@ function Reply({ run }) {
 
 /** The difference from the first run to the second, absolute and relative. */
 function difference(one, other) {
-  if (typeof one.value !== 'number' || typeof other.value !== 'number' || one.value === other.value) return '';
+  if (typeof one.value !== "number" || typeof other.value !== "number" || one.value === other.value)
+    return "";
   const change = other.value - one.value;
-  const share = one.value ? ` (${change > 0 ? '+' : '−'}${Math.round((100 * Math.abs(change)) / one.value)} %)` : '';
-  return `${change > 0 ? '+' : '−'}${one.format(Math.abs(change))}${share}`;
+  const share = one.value
+    ? ` (${change > 0 ? "+" : "−"}${Math.round((100 * Math.abs(change)) / one.value)} %)`
+    : "";
+  return `${change > 0 ? "+" : "−"}${one.format(Math.abs(change))}${share}`;
 }

@@ -1,31 +1,45 @@
 /** The steps of a workflow, one after the other. */
 
-import { useRef } from 'preact/hooks';
+import { useRef } from "preact/hooks";
 
-import { NEW_STEPS, moved, referencesAt, withStep } from '../../workflow_draft.mjs';
-import { t } from '../../strings.mjs';
-import { Icon, IconButton, html } from '../ui.mjs';
+import { NEW_STEPS, moved, referencesAt, withStep } from "../../workflow_draft.mjs";
+import { t } from "../../strings.mjs";
+import { Icon, IconButton, html } from "../ui.mjs";
 
-const ICONS = { prompt: 'brain', tool: 'terminal', input: 'pencil', approval: 'shield' };
+const ICONS = { prompt: "brain", tool: "terminal", input: "pencil", approval: "shield" };
 
 export function Steps({ draft, tools, onChange }) {
   const { steps } = draft;
   const set = (at, change) => onChange(steps.with(at, { ...steps[at], ...change }));
   return html`<fieldset class="builder-part">
-    <legend>${t('builder.steps')}</legend>
-    <p class="muted">${t('builder.stepsText')}</p>
+    <legend>${t("builder.steps")}</legend>
+    <p class="muted">${t("builder.stepsText")}</p>
     <ol class="builder-steps">
       ${steps.map(
-        (step, at) => html`<li key=${step.name} aria-label=${t('builder.step', { number: at + 1 })}>
-          <header>
-            <${Icon} name=${ICONS[step.type] ?? 'details'} size=${16} /><strong>${t(`builder.type.${step.type}`)}</strong> <code>${step.name}</code>
-            <span class="builder-actions">
-              ${at > 0 && html`<${IconButton} name="up" label=${t('builder.stepUp', { name: step.name })} size=${16} onClick=${() => onChange(moved(steps, at, -1))} />`}
-              <${IconButton} name="trash" label=${t('builder.removeStep', { name: step.name })} size=${16} onClick=${() => onChange(steps.toSpliced(at, 1))} />
-            </span>
-          </header>
-          <${Step} step=${step} tools=${tools} references=${referencesAt(draft, at)} onChange=${(change) => set(at, change)} />
-        </li>`,
+        (step, at) =>
+          html`<li key=${step.name} aria-label=${t("builder.step", { number: at + 1 })}>
+            <header>
+              <${Icon} name=${ICONS[step.type] ?? "details"} size=${16} /><strong
+                >${t(`builder.type.${step.type}`)}</strong
+              >
+              <code>${step.name}</code>
+              <span class="builder-actions">
+                ${at > 0 && html`<${IconButton} name="up" label=${t("builder.stepUp", { name: step.name })} size=${16} onClick=${() => onChange(moved(steps, at, -1))} />`}
+                <${IconButton}
+                  name="trash"
+                  label=${t("builder.removeStep", { name: step.name })}
+                  size=${16}
+                  onClick=${() => onChange(steps.toSpliced(at, 1))}
+                />
+              </span>
+            </header>
+            <${Step}
+              step=${step}
+              tools=${tools}
+              references=${referencesAt(draft, at)}
+              onChange=${(change) => set(at, change)}
+            />
+          </li>`,
       )}
     </ol>
     <div class="builder-add">
@@ -36,13 +50,30 @@ export function Steps({ draft, tools, onChange }) {
 
 function Step({ step, tools, references, onChange }) {
   switch (step.type) {
-    case 'prompt':
-      return html`<${Text} label=${t('builder.prompt')} value=${step.prompt} references=${references} onChange=${(prompt) => onChange({ prompt })} />
-        <label class="builder-check"><input type="checkbox" checked=${step.tools === null} onChange=${(event) => onChange({ tools: event.target.checked ? null : [] })} /> ${t('builder.promptTools')}</label>`;
-    case 'tool':
+    case "prompt":
+      return html`<${Text}
+          label=${t("builder.prompt")}
+          value=${step.prompt}
+          references=${references}
+          onChange=${(prompt) => onChange({ prompt })}
+        />
+        <label class="builder-check"
+          ><input
+            type="checkbox"
+            checked=${step.tools === null}
+            onChange=${(event) => onChange({ tools: event.target.checked ? null : [] })}
+          />
+          ${t("builder.promptTools")}</label
+        >`;
+    case "tool":
       return html`<${ToolStep} step=${step} tools=${tools} references=${references} onChange=${onChange} />`;
     default:
-      return html`<${Text} label=${t(`builder.message.${step.type}`)} value=${step.message} references=${references} onChange=${(message) => onChange({ message })} />`;
+      return html`<${Text}
+        label=${t(`builder.message.${step.type}`)}
+        value=${step.message}
+        references=${references}
+        onChange=${(message) => onChange({ message })}
+      />`;
   }
 }
 
@@ -51,20 +82,32 @@ function ToolStep({ step, tools, references, onChange }) {
   const properties = chosen?.input_schema?.properties ?? {};
   const needed = new Set(chosen?.input_schema?.required ?? []);
   const names = [...new Set([...Object.keys(properties), ...Object.keys(step.arguments)])];
-  const set = (name, value) => onChange({ arguments: Object.fromEntries(Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== '')) });
-  return html`<label class="form-field"><span>${t('builder.tool')}</span>
-      <select required value=${step.tool} onChange=${(event) => onChange({ tool: event.target.value, arguments: {} })}>
-        <option value="">${t('form.choose')}</option>
+  const set = (name, value) =>
+    onChange({
+      arguments: Object.fromEntries(
+        Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== ""),
+      ),
+    });
+  return html`<label class="form-field"
+      ><span>${t("builder.tool")}</span>
+      <select
+        required
+        value=${step.tool}
+        onChange=${(event) => onChange({ tool: event.target.value, arguments: {} })}
+      >
+        <option value="">${t("form.choose")}</option>
         ${[...new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])])].map((name) => html`<option value=${name}>${name}</option>`)}
-      </select></label>
+      </select></label
+    >
     ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(value) => set(name, read(value, properties[name]))} />`)}`;
 }
 
-const written = (value) => (value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
+const written = (value) =>
+  value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
 
 /** A value that is not text is written as JSON; a reference stays text. */
 function read(text, schema) {
-  if (!text || !schema?.type || schema.type === 'string' || text.includes('{{')) return text;
+  if (!text || !schema?.type || schema.type === "string" || text.includes("{{")) return text;
   try {
     return JSON.parse(text);
   } catch {
@@ -81,9 +124,21 @@ export function Text({ label, value, references, onChange, optional = false }) {
     area.current.focus();
   };
   return html`<div class="form-field">
-    <label><span>${label}</span><textarea ref=${area} rows="2" required=${!optional} value=${value} onInput=${(event) => onChange(event.target.value)} /></label>
-    ${references.length > 0 && html`<div class="builder-references" role="group" aria-label=${t('builder.insert')}>
-      ${references.map((one) => html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>${one.slice(2, -2)}</button>`)}
-    </div>`}
+    <label
+      ><span>${label}</span
+      ><textarea
+        ref=${area}
+        rows="2"
+        required=${!optional}
+        value=${value}
+        onInput=${(event) => onChange(event.target.value)}
+      />
+    </label>
+    ${
+      references.length > 0 &&
+      html`<div class="builder-references" role="group" aria-label=${t("builder.insert")}>
+        ${references.map((one) => html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>${one.slice(2, -2)}</button>`)}
+      </div>`
+    }
   </div>`;
 }

@@ -1,9 +1,9 @@
 /** The files of a workspace in their folders. */
 
-import { t } from '../../strings.mjs';
-import { formatBytes, formatWhen } from '../../text.mjs';
-import { treeOf } from '../../workspace.mjs';
-import { Exact, Icon, Menu, html } from '../ui.mjs';
+import { t } from "../../strings.mjs";
+import { formatBytes, formatWhen } from "../../text.mjs";
+import { treeOf } from "../../workspace.mjs";
+import { Exact, Icon, Menu, html } from "../ui.mjs";
 
 /** Folders with more files than this are collapsed initially. */
 const OPEN_FILES = 30;
@@ -16,20 +16,26 @@ export function FileTree({ items, onOpen, menuOf }) {
 function Folder({ folder, onOpen, menuOf }) {
   return html`<ul class="files">
     ${folder.folders.map(
-      (child) => html`<li key=${child.path} class="folder"><details open=${child.files.length <= OPEN_FILES}>
-        <summary><${Icon} name="folder" size=${16} /><span><${Exact} text=${child.name} /></span></summary>
-        <${Folder} folder=${child} onOpen=${onOpen} menuOf=${menuOf} />
-      </details></li>`,
+      (child) =>
+        html`<li key=${child.path} class="folder">
+          <details open=${child.files.length <= OPEN_FILES}>
+            <summary>
+              <${Icon} name="folder" size=${16} /><span><${Exact} text=${child.name} /></span>
+            </summary>
+            <${Folder} folder=${child} onOpen=${onOpen} menuOf=${menuOf} />
+          </details>
+        </li>`,
     )}
     ${folder.files.map(
-      (file) => html`<li key=${file.path}>
-        <button type="button" class="file" onClick=${() => onOpen(file)}>
-          <${Icon} name="file" size=${16} />
-          <span class="file-path"><${Exact} text=${file.path.split('/').at(-1)} /></span>
-          <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
-        </button>
-        <${Menu} label=${t('files.actions', { path: file.path })} items=${menuOf(file)} />
-      </li>`,
+      (file) =>
+        html`<li key=${file.path}>
+          <button type="button" class="file" onClick=${() => onOpen(file)}>
+            <${Icon} name="file" size=${16} />
+            <span class="file-path"><${Exact} text=${file.path.split("/").at(-1)} /></span>
+            <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
+          </button>
+          <${Menu} label=${t("files.actions", { path: file.path })} items=${menuOf(file)} />
+        </li>`,
     )}
   </ul>`;
 }
