@@ -6,12 +6,12 @@
 //
 // docs/tools-over-nats.md describes the messages.
 
-import { createHash, randomInt } from "node:crypto";
-import { connect, headers } from "@nats-io/transport-node";
+import { createHash, randomInt } from 'node:crypto';
+import { connect, headers } from '@nats-io/transport-node';
 
-import { connection } from "./connection.mjs";
+import { connection } from './connection.mjs';
 
-const SERVER = "clock";
+const SERVER = 'clock';
 const RENEW_EVERY_MS = 1_000;
 const STOP_AFTER_MS = 2_000;
 const REGISTER_EVERY_MS = 10_000;
@@ -20,15 +20,15 @@ const CAPACITY = 64;
 const MAX_REMEMBERED = 10_000;
 
 const TOOL = {
-  name: "get_current_time",
-  description: "Get the current date and time in a time zone.",
+  name: 'get_current_time',
+  description: 'Get the current date and time in a time zone.',
   input_schema: {
-    type: "object",
-    properties: { timezone: { type: "string", description: 'IANA name, such as "Europe/Oslo".' } },
-    required: ["timezone"],
+    type: 'object',
+    properties: { timezone: { type: 'string', description: 'IANA name, such as "Europe/Oslo".' } },
+    required: ['timezone'],
     additionalProperties: false,
   },
-  category: "time",
+  category: 'time',
   timeout_s: 10,
   server: SERVER,
 };
@@ -38,10 +38,10 @@ class InvalidArguments extends Error {}
 async function getCurrentTime({ timezone }, signal) {
   signal.throwIfAborted();
   try {
-    const format = new Intl.DateTimeFormat("sv-SE", {
+    const format = new Intl.DateTimeFormat('sv-SE', {
       timeZone: timezone,
-      dateStyle: "short",
-      timeStyle: "long",
+      dateStyle: 'short',
+      timeStyle: 'long',
     });
     return { timezone, time: format.format(new Date()) };
   } catch {
@@ -60,7 +60,7 @@ const hasLease = () => performance.now() - renewedAt < STOP_AFTER_MS;
 const nats = await connect({ ...connection(), name: `tool server ${SERVER}`, maxReconnectAttempts: -1 });
 
 const tenant = await register();
-const leaseKey = ["$KV.runners", SERVER, ...(tenant ? [tenant] : []), epoch].join(".");
+const leaseKey = ['$KV.runners', SERVER, ...(tenant ? [tenant] : []), epoch].join('.');
 let revision = 0;
 serve(`tool.call.${SERVER}.*.*`, onCall);
 serve(`tool.cancel.${SERVER}.*.*`, onCancel);
@@ -69,14 +69,14 @@ await renew();
 await register(); // the registry may have withdrawn the tool in between
 setInterval(renew, RENEW_EVERY_MS);
 setInterval(() => register().catch(logError), REGISTER_EVERY_MS);
-process.once("SIGTERM", end).once("SIGINT", end);
+process.once('SIGTERM', end).once('SIGINT', end);
 console.log(`serving ${TOOL.name}; Ctrl-C ends it`);
 
 /** Register the tool; returns the tenant whose models may call it, or null for all tenants. */
 async function register() {
   const body = JSON.stringify({ definition: TOOL });
-  const reply = (await nats.request("tool.register", body, { timeout: REPLY_TIMEOUT_MS })).json();
-  if (reply.type === "error") throw new Error(`${TOOL.name} is not registered: ${reply.message}`);
+  const reply = (await nats.request('tool.register', body, { timeout: REPLY_TIMEOUT_MS })).json();
+  if (reply.type === 'error') throw new Error(`${TOOL.name} is not registered: ${reply.message}`);
   return reply.tenant;
 }
 
@@ -92,7 +92,7 @@ async function renew() {
   };
   try {
     const ack = await store(leaseKey, lease, `lease:${epoch}:${sentAt}`, {
-      "Nats-Expected-Last-Subject-Sequence": String(revision),
+      'Nats-Expected-Last-Subject-Sequence': String(revision),
     });
     if (ack.error) throw new Error(ack.error.description);
     revision = ack.seq;
@@ -107,7 +107,7 @@ async function renew() {
 /** Publish to a stream; returns its acknowledgement, with `error` if the stream refused it. */
 async function store(subject, body, id, more = {}) {
   const sent = headers();
-  sent.set("Nats-Msg-Id", `${subject}:${id}`);
+  sent.set('Nats-Msg-Id', `${subject}:${id}`);
   for (const [name, value] of Object.entries(more)) sent.set(name, value);
   const reply = await nats.request(subject, JSON.stringify(body), { timeout: RENEW_EVERY_MS, headers: sent });
   return reply.json();
@@ -123,28 +123,28 @@ function onCall(message) {
   if (request.runner_epoch !== epoch) return;
   const reply = admit(request, message.subject);
   message.respond(JSON.stringify(reply));
-  if (reply.answer === "accepted" && !active.has(request.attempt)) perform(request).catch(logError);
+  if (reply.answer === 'accepted' && !active.has(request.attempt)) perform(request).catch(logError);
 }
 
 function admit(request, subject) {
   const { tenant, conversation_id, attempt, call, digest } = request;
   if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`)
-    return refused("The subject does not match the call.");
+    return refused('The subject does not match the call.');
   if (call.name !== TOOL.name) return refused(`${SERVER} has no tool ${call.name}.`);
-  if (ended.has(attempt)) return { answer: "done" };
-  if (active.has(attempt)) return { answer: "accepted" };
-  if (digest !== digestOf(call)) return refused("The call is not the one that was approved.");
-  if (draining || !hasLease() || active.size >= CAPACITY) return { answer: "busy" };
-  return { answer: "accepted" };
+  if (ended.has(attempt)) return { answer: 'done' };
+  if (active.has(attempt)) return { answer: 'accepted' };
+  if (digest !== digestOf(call)) return refused('The call is not the one that was approved.');
+  if (draining || !hasLease() || active.size >= CAPACITY) return { answer: 'busy' };
+  return { answer: 'accepted' };
 }
 
 function refused(reason) {
-  return { answer: "refused", reason };
+  return { answer: 'refused', reason };
 }
 
 function onCancel(message) {
   const { attempt, reason } = message.json();
-  active.get(attempt)?.abort(reason ?? "cancelled");
+  active.get(attempt)?.abort(reason ?? 'cancelled');
 }
 
 /** Start a call at most once, run it, and store its one result. */
@@ -171,9 +171,9 @@ async function mayStart({ tenant, conversation_id, attempt }) {
 async function run({ call, deadline }, stop) {
   const startedAt = new Date();
   const limit = Math.min(call.timeout_s * 1_000, Date.parse(deadline) - startedAt.getTime());
-  const timer = setTimeout(() => stop.abort("timeout"), Math.max(limit, 0));
+  const timer = setTimeout(() => stop.abort('timeout'), Math.max(limit, 0));
   const aborted = new Promise((_, reject) =>
-    stop.signal.addEventListener("abort", () => reject(stop.signal.reason)),
+    stop.signal.addEventListener('abort', () => reject(stop.signal.reason)),
   );
   let outcome;
   try {
@@ -195,13 +195,13 @@ async function run({ call, deadline }, stop) {
 
 function failure(error, limit) {
   const [kind, text] =
-    error === "timeout"
-      ? ["timeout", `${TOOL.name} did not end within its time-out of ${limit / 1_000} s`]
-      : error === "cancelled"
-        ? ["cancelled", `${TOOL.name} was ended: cancelled`]
+    error === 'timeout'
+      ? ['timeout', `${TOOL.name} did not end within its time-out of ${limit / 1_000} s`]
+      : error === 'cancelled'
+        ? ['cancelled', `${TOOL.name} was ended: cancelled`]
         : error instanceof InvalidArguments
-          ? ["invalid_arguments", `Invalid arguments of ${TOOL.name}: ${error.message}`]
-          : ["tool_error", `${TOOL.name} failed: ${error}`];
+          ? ['invalid_arguments', `Invalid arguments of ${TOOL.name}: ${error.message}`]
+          : ['tool_error', `${TOOL.name} failed: ${error}`];
   return { content: { success: false, error: text, error_kind: kind }, is_error: true, error_kind: kind };
 }
 
@@ -229,14 +229,14 @@ function remember(attempt) {
 
 /** SHA-256 over `[name, arguments]` in canonical JSON. */
 function digestOf({ name, arguments: given }) {
-  return createHash("sha256")
+  return createHash('sha256')
     .update(JSON.stringify(sorted([name, given])))
-    .digest("hex");
+    .digest('hex');
 }
 
 function sorted(value) {
   if (Array.isArray(value)) return value.map(sorted);
-  if (value === null || typeof value !== "object") return value;
+  if (value === null || typeof value !== 'object') return value;
   return Object.fromEntries(
     Object.keys(value)
       .sort()
@@ -249,8 +249,8 @@ async function end() {
   draining = true;
   await renew();
   while (active.size > 0 && hasLease()) await new Promise((resolve) => setTimeout(resolve, 50));
-  const marker = { "KV-Operation": "DEL", "Nats-TTL": "1h" };
-  await store(leaseKey, "", `end:${epoch}`, marker).catch(logError);
+  const marker = { 'KV-Operation': 'DEL', 'Nats-TTL': '1h' };
+  await store(leaseKey, '', `end:${epoch}`, marker).catch(logError);
   await nats.close();
   process.exit(0);
 }

@@ -1,8 +1,8 @@
 // Serves a workflow with the plain NATS client; docs/workflows.md describes the messages.
 
-import { connect } from "@nats-io/transport-node";
+import { connect } from '@nats-io/transport-node';
 
-import { connection } from "./connection.mjs";
+import { connection } from './connection.mjs';
 
 const REPLY_TIMEOUT_MS = 5_000;
 
@@ -38,13 +38,13 @@ async function takeTurn(workflow, turn, signal) {
   };
   try {
     const content = await workflow(run, turn.parameters);
-    return { progress, end: { status: "completed", content, outputs: run.outputs } };
+    return { progress, end: { status: 'completed', content, outputs: run.outputs } };
   } catch (error) {
     if (error instanceof Pending) return { progress, steps };
     if (!(error instanceof Failed || signal.aborted)) console.error(error);
     return {
       progress,
-      end: { status: "failed", content: error instanceof Failed ? error.message : "internal error" },
+      end: { status: 'failed', content: error instanceof Failed ? error.message : 'internal error' },
     };
   }
 }
@@ -79,13 +79,13 @@ export async function serve(definition, workflow) {
     callback: (_error, message) => turns.get(runOf(message.subject))?.abort(),
   });
   const registered = (
-    await nats.request("workflow.register", JSON.stringify({ definition }), { timeout: REPLY_TIMEOUT_MS })
+    await nats.request('workflow.register', JSON.stringify({ definition }), { timeout: REPLY_TIMEOUT_MS })
   ).json();
-  if (registered.type === "error") throw new Error(registered.message);
-  process.once("SIGTERM", () => nats.drain()).once("SIGINT", () => nats.drain());
+  if (registered.type === 'error') throw new Error(registered.message);
+  process.once('SIGTERM', () => nats.drain()).once('SIGINT', () => nats.drain());
   console.log(`serving ${name}; Ctrl-C ends it`);
 }
 
 function runOf(subject) {
-  return subject.split(".").slice(-2).join(".");
+  return subject.split('.').slice(-2).join('.');
 }

@@ -3,18 +3,18 @@
 const { serve } = await import(process.argv[2]);
 
 const WORKFLOW = {
-  name: "wait_for_cancel",
-  title: "Wait",
-  description: "Computes until its run is cancelled.",
-  category: "project",
-  server: "waiting-js",
+  name: 'wait_for_cancel',
+  title: 'Wait',
+  description: 'Computes until its run is cancelled.',
+  category: 'project',
+  server: 'waiting-js',
   timeout_s: 600,
-  parameters_schema: { type: "object", properties: {} },
+  parameters_schema: { type: 'object', properties: {} },
 };
 
 await serve(WORKFLOW, async ({ signal }) => {
-  const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
-  console.log("computing");
+  const aborted = new Promise((resolve) => signal.addEventListener('abort', resolve));
+  console.log('computing');
   await aborted;
-  console.log("aborted");
+  console.log('aborted');
 });

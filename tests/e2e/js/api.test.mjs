@@ -1,73 +1,73 @@
-import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { test } from "node:test";
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
 
-import { Api } from "../../../services/gateway/banksman/gateway/interfaces/page/static/client/api.mjs";
-import { ROUTES } from "../../../services/gateway/banksman/gateway/interfaces/page/static/client/routes.mjs";
+import { Api } from '../../../services/gateway/banksman/gateway/interfaces/page/static/client/api.mjs';
+import { ROUTES } from '../../../services/gateway/banksman/gateway/interfaces/page/static/client/routes.mjs';
 
 /** An API whose requests the test records. */
 function scene(...pages) {
   const sent = [];
   const fetch = async (url, { method, body, headers }) => {
     sent.push({
-      at: `${method} ${url.href.slice("https://example.org".length)}`,
+      at: `${method} ${url.href.slice('https://example.org'.length)}`,
       body,
-      type: headers["content-type"],
+      type: headers['content-type'],
     });
     return { ok: true, status: 200, json: async () => pages.shift() ?? { items: [] } };
   };
-  return { api: new Api({ base: "https://example.org/banksman/", token: () => null, fetch }), sent };
+  return { api: new Api({ base: 'https://example.org/banksman/', token: () => null, fetch }), sent };
 }
 
-test("a path is relative to the gateway; its parameters are encoded, and segments of a file stay segments", async () => {
+test('a path is relative to the gateway; its parameters are encoded, and segments of a file stay segments', async () => {
   const { api, sent } = scene();
-  await api.step("c1-r1", "a/b?c");
-  await api.upload("c1", "notes/a b#1.txt", "text");
-  await api.createAssistant({ name: "Cranes" });
+  await api.step('c1-r1', 'a/b?c');
+  await api.upload('c1', 'notes/a b#1.txt', 'text');
+  await api.createAssistant({ name: 'Cranes' });
   assert.deepEqual(sent, [
-    { at: "GET /banksman/context/runs/c1-r1/steps/a%2Fb%3Fc", body: undefined, type: undefined },
+    { at: 'GET /banksman/context/runs/c1-r1/steps/a%2Fb%3Fc', body: undefined, type: undefined },
     {
-      at: "PUT /banksman/context/conversations/c1/files/notes/a%20b%231.txt",
-      body: "text",
-      type: "application/octet-stream",
+      at: 'PUT /banksman/context/conversations/c1/files/notes/a%20b%231.txt',
+      body: 'text',
+      type: 'application/octet-stream',
     },
-    { at: "POST /banksman/context/assistants", body: '{"name":"Cranes"}', type: "application/json" },
+    { at: 'POST /banksman/context/assistants', body: '{"name":"Cranes"}', type: 'application/json' },
   ]);
 });
 
-test("other parameters form the query, without those that have no value", async () => {
+test('other parameters form the query, without those that have no value', async () => {
   const { api, sent } = scene();
-  await api.conversations({ query: "a&b", pinned: true });
+  await api.conversations({ query: 'a&b', pinned: true });
   await api.conversations();
-  await api.calls("c1-r1");
+  await api.calls('c1-r1');
   await api.tenants();
   assert.deepEqual(
     sent.map(({ at }) => at),
     [
-      "GET /banksman/context/conversations?limit=50&pinned=true&q=a%26b",
-      "GET /banksman/context/conversations?limit=50",
-      "GET /banksman/context/runs/c1-r1/tool-calls?after=0&limit=50",
-      "GET /banksman/operator/tenants",
+      'GET /banksman/context/conversations?limit=50&pinned=true&q=a%26b',
+      'GET /banksman/context/conversations?limit=50',
+      'GET /banksman/context/runs/c1-r1/tool-calls?after=0&limit=50',
+      'GET /banksman/operator/tenants',
     ],
   );
 });
 
-test("all pages of a list are read", async () => {
+test('all pages of a list are read', async () => {
   const { api, sent } = scene({ items: [1, 2], next: 2 }, { items: [3], next: null });
-  assert.deepEqual(await api.events("c1"), [1, 2, 3]);
+  assert.deepEqual(await api.events('c1'), [1, 2, 3]);
   assert.deepEqual(
-    sent.map(({ at }) => at.split("?")[1]),
-    ["after_seq=0", "after_seq=2"],
+    sent.map(({ at }) => at.split('?')[1]),
+    ['after_seq=0', 'after_seq=2'],
   );
 });
 
-test("every operation of the client has a route", () => {
+test('every operation of the client has a route', () => {
   const source = readFileSync(
     new URL(
-      "../../../services/gateway/banksman/gateway/interfaces/page/static/client/api.mjs",
+      '../../../services/gateway/banksman/gateway/interfaces/page/static/client/api.mjs',
       import.meta.url,
     ),
-    "utf8",
+    'utf8',
   );
   const used = [...source.matchAll(/this\.#(?:json|items|blob|fetch|url)\('([^']+)'/g)].map(
     ([, name]) => name,

@@ -1,12 +1,12 @@
-import assert from "node:assert/strict";
-import { test } from "node:test";
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
 
 import {
   Connection,
   RequestError,
   backoff,
   reactionTo,
-} from "../../../services/gateway/banksman/gateway/interfaces/page/static/client/connection.mjs";
+} from '../../../services/gateway/banksman/gateway/interfaces/page/static/client/connection.mjs';
 
 /** A clock that only the test advances. */
 class Clock {
@@ -58,7 +58,7 @@ class Peer {
 
   drop(code) {
     this.readyState = 3;
-    this.onclose({ code, reason: "" });
+    this.onclose({ code, reason: '' });
   }
 
   sentTypes() {
@@ -74,7 +74,7 @@ function scene({ random = () => 1 } = {}) {
   const frames = [];
   const connection = new Connection({
     open: () => (peers.push(new Peer()), peers.at(-1)),
-    hello: () => ({ token: "secret" }),
+    hello: () => ({ token: 'secret' }),
     onWelcome: (frame) => welcomes.push(frame),
     onFrame: (frame) => frames.push(frame),
     onState: (state) => states.push(state),
@@ -83,103 +83,103 @@ function scene({ random = () => 1 } = {}) {
   });
   const online = () => {
     peers.at(-1).accept();
-    peers.at(-1).receive({ type: "welcome", heartbeat_s: 20 });
+    peers.at(-1).receive({ type: 'welcome', heartbeat_s: 20 });
   };
   return { clock, peers, states, welcomes, frames, connection, online };
 }
 
-test("hello goes first and carries the token; welcome makes the connection ready", () => {
+test('hello goes first and carries the token; welcome makes the connection ready', () => {
   const { connection, peers, states, online } = scene();
   connection.connect();
   online();
-  assert.equal(peers[0].sent[0].type, "hello");
-  assert.equal(peers[0].sent[0].token, "secret");
-  assert.equal(states.at(-1).phase, "online");
+  assert.equal(peers[0].sent[0].type, 'hello');
+  assert.equal(peers[0].sent[0].token, 'secret');
+  assert.equal(states.at(-1).phase, 'online');
 });
 
-test("a request made while offline is sent after welcome, and again under the same id after a reconnection", async () => {
+test('a request made while offline is sent after welcome, and again under the same id after a reconnection', async () => {
   const { connection, peers, online, clock } = scene();
   connection.connect();
-  const answer = connection.request({ type: "chat.send" });
+  const answer = connection.request({ type: 'chat.send' });
   online();
-  const first = peers[0].sent.find((frame) => frame.type === "chat.send");
+  const first = peers[0].sent.find((frame) => frame.type === 'chat.send');
   peers[0].drop(1006);
   clock.advance(2);
   online();
-  const second = peers[1].sent.find((frame) => frame.type === "chat.send");
+  const second = peers[1].sent.find((frame) => frame.type === 'chat.send');
   assert.equal(second.id, first.id);
-  peers[1].receive({ type: "ack", reply_to: second.id, run_id: "r" });
-  assert.equal((await answer).run_id, "r");
+  peers[1].receive({ type: 'ack', reply_to: second.id, run_id: 'r' });
+  assert.equal((await answer).run_id, 'r');
 });
 
-test("half of a character in a text is replaced, and whole ones are not", () => {
+test('half of a character in a text is replaced, and whole ones are not', () => {
   const { connection, peers, online } = scene();
   connection.connect();
   online();
   connection.request({
-    type: "chat.send",
-    content: [{ type: "text", text: "cut \ud83d, whole \ud83d\ude00" }],
+    type: 'chat.send',
+    content: [{ type: 'text', text: 'cut \ud83d, whole \ud83d\ude00' }],
   });
-  assert.equal(peers[0].sent.at(-1).content[0].text, "cut \ufffd, whole \ud83d\ude00");
+  assert.equal(peers[0].sent.at(-1).content[0].text, 'cut \ufffd, whole \ud83d\ude00');
 });
 
-test("a request without resend fails with the connection", async () => {
+test('a request without resend fails with the connection', async () => {
   const { connection, peers, online } = scene();
   connection.connect();
   online();
-  const answer = connection.request({ type: "subscribe" }, { resend: false });
+  const answer = connection.request({ type: 'subscribe' }, { resend: false });
   peers[0].drop(1012);
-  await assert.rejects(answer, (error) => error instanceof RequestError && error.code === "offline");
+  await assert.rejects(answer, (error) => error instanceof RequestError && error.code === 'offline');
 });
 
-test("an error frame rejects the request with its code and message", async () => {
+test('an error frame rejects the request with its code and message', async () => {
   const { connection, peers, online } = scene();
   connection.connect();
   online();
-  const answer = connection.request({ type: "approval.reply" });
+  const answer = connection.request({ type: 'approval.reply' });
   peers[0].receive({
-    type: "error",
+    type: 'error',
     reply_to: peers[0].sent.at(-1).id,
-    code: "invalid_arguments",
-    message: "command must be a string",
+    code: 'invalid_arguments',
+    message: 'command must be a string',
     retryable: false,
   });
-  await assert.rejects(answer, { code: "invalid_arguments", message: "command must be a string" });
+  await assert.rejects(answer, { code: 'invalid_arguments', message: 'command must be a string' });
 });
 
-test("silence for one heartbeat sends a ping, for two drops the connection", () => {
+test('silence for one heartbeat sends a ping, for two drops the connection', () => {
   const { connection, peers, online, clock, states } = scene();
   connection.connect();
   online();
   clock.advance(19);
-  assert.equal(peers[0].sentTypes().includes("ping"), false);
+  assert.equal(peers[0].sentTypes().includes('ping'), false);
   clock.advance(2);
-  assert.equal(peers[0].sentTypes().includes("ping"), true);
+  assert.equal(peers[0].sentTypes().includes('ping'), true);
   clock.advance(18.5);
-  assert.equal(states.at(-1).phase, "online");
+  assert.equal(states.at(-1).phase, 'online');
   clock.advance(0.5);
-  assert.equal(states.at(-1).phase, "offline");
+  assert.equal(states.at(-1).phase, 'offline');
   assert.equal(peers[0].readyState, 3);
 });
 
-test("a pong keeps the connection", () => {
+test('a pong keeps the connection', () => {
   const { connection, peers, online, clock, states } = scene();
   connection.connect();
   online();
   clock.advance(21);
-  peers[0].receive({ type: "pong" });
+  peers[0].receive({ type: 'pong' });
   clock.advance(19);
-  assert.equal(states.at(-1).phase, "online");
+  assert.equal(states.at(-1).phase, 'online');
 });
 
-test("a socket that does not open is dropped", () => {
+test('a socket that does not open is dropped', () => {
   const { connection, clock, states } = scene();
   connection.connect();
   clock.advance(15);
-  assert.equal(states.at(-1).phase, "offline");
+  assert.equal(states.at(-1).phase, 'offline');
 });
 
-test("back-off stays within 2 seconds while a gateway restarts, later within 30, and is jittered over the whole range", () => {
+test('back-off stays within 2 seconds while a gateway restarts, later within 30, and is jittered over the whole range', () => {
   assert.equal(
     backoff(0, () => 0),
     0.5,
@@ -207,23 +207,23 @@ test("back-off stays within 2 seconds while a gateway restarts, later within 30,
   );
 });
 
-test("a draining server sets the delay", () => {
+test('a draining server sets the delay', () => {
   const { connection, peers, online, states } = scene();
   connection.connect();
   online();
-  peers[0].receive({ type: "server.draining", reconnect_after_s: 2.5 });
+  peers[0].receive({ type: 'server.draining', reconnect_after_s: 2.5 });
   peers[0].drop(1012);
-  assert.deepEqual(states.at(-1), { phase: "offline", retryInS: 2.5 });
+  assert.deepEqual(states.at(-1), { phase: 'offline', retryInS: 2.5 });
 });
 
-test("a close code selects retry, login, reload or stop", () => {
-  assert.equal(reactionTo(4401), "unauthorized");
-  assert.equal(reactionTo(4426), "outdated");
-  assert.deepEqual([1000, 1001, 1009, 4400, 4403, 4409].map(reactionTo), Array(6).fill("stopped"));
-  assert.deepEqual([1006, 1011, 1012, 4408, 4429, 4508].map(reactionTo), Array(6).fill("retry"));
+test('a close code selects retry, login, reload or stop', () => {
+  assert.equal(reactionTo(4401), 'unauthorized');
+  assert.equal(reactionTo(4426), 'outdated');
+  assert.deepEqual([1000, 1001, 1009, 4400, 4403, 4409].map(reactionTo), Array(6).fill('stopped'));
+  assert.deepEqual([1006, 1011, 1012, 4408, 4429, 4508].map(reactionTo), Array(6).fill('retry'));
 });
 
-test("a rate-limited client waits at least five seconds", () => {
+test('a rate-limited client waits at least five seconds', () => {
   const { connection, peers, online, states } = scene({ random: () => 0 });
   connection.connect();
   online();
@@ -231,10 +231,10 @@ test("a rate-limited client waits at least five seconds", () => {
   assert.equal(states.at(-1).retryInS, 5);
 });
 
-test("a request from onWelcome is sent once", () => {
+test('a request from onWelcome is sent once', () => {
   const { connection, peers, online } = scene();
-  connection.onWelcome = () => connection.request({ type: "subscribe" }, { resend: false }).catch(() => {});
+  connection.onWelcome = () => connection.request({ type: 'subscribe' }, { resend: false }).catch(() => {});
   connection.connect();
   online();
-  assert.deepEqual(peers[0].sentTypes(), ["hello", "subscribe"]);
+  assert.deepEqual(peers[0].sentTypes(), ['hello', 'subscribe']);
 });

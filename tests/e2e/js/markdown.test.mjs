@@ -1,31 +1,31 @@
-import assert from "node:assert/strict";
-import { test } from "node:test";
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
 
 import {
   blocksOf,
   imagePath,
   fenceClosed,
   withPlainTags,
-} from "../../../services/gateway/banksman/gateway/interfaces/page/static/markdown.mjs";
+} from '../../../services/gateway/banksman/gateway/interfaces/page/static/markdown.mjs';
 
-const FENCE = "```mermaid\nflowchart LR\n  A --> B\n";
+const FENCE = '```mermaid\nflowchart LR\n  A --> B\n';
 
-test("a fence counts as closed only by its own closing line", () => {
+test('a fence counts as closed only by its own closing line', () => {
   assert.equal(fenceClosed(FENCE), false);
   assert.equal(fenceClosed(`${FENCE}\`\``), false);
   assert.equal(fenceClosed(`${FENCE}\`\`\``), true);
   assert.equal(fenceClosed(`${FENCE}\`\`\`\`  \n`), true);
   assert.equal(fenceClosed(`${FENCE}~~~`), false);
-  assert.equal(fenceClosed("~~~~\ncode\n~~~"), false);
-  assert.equal(fenceClosed("```"), false);
+  assert.equal(fenceClosed('~~~~\ncode\n~~~'), false);
+  assert.equal(fenceClosed('```'), false);
 });
 
-test("no prefix of a diagram counts as closed before its fence is", () => {
+test('no prefix of a diagram counts as closed before its fence is', () => {
   const whole = `Before\n\n${FENCE}\`\`\`\n\nAfter`;
-  const closedFrom = whole.indexOf("```", 12) + 3;
+  const closedFrom = whole.indexOf('```', 12) + 3;
   for (let length = 1; length <= whole.length; length += 1) {
     const code = blocksOf(whole.slice(0, length)).find(
-      (block) => block.kind === "code" && block.language === "mermaid",
+      (block) => block.kind === 'code' && block.language === 'mermaid',
     );
     if (code)
       assert.equal(
@@ -36,74 +36,74 @@ test("no prefix of a diagram counts as closed before its fence is", () => {
   }
 });
 
-test("prose and code keep their order, with the language of each fence", () => {
-  const blocks = blocksOf("Hello\n\n```Python title=x\nprint(1)\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |");
+test('prose and code keep their order, with the language of each fence', () => {
+  const blocks = blocksOf('Hello\n\n```Python title=x\nprint(1)\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |');
   assert.deepEqual(
     blocks.map((block) => block.kind),
-    ["html", "code", "html"],
+    ['html', 'code', 'html'],
   );
-  assert.deepEqual(blocks[1], { kind: "code", language: "python", source: "print(1)", closed: true });
+  assert.deepEqual(blocks[1], { kind: 'code', language: 'python', source: 'print(1)', closed: true });
   assert.match(blocks[2].html, /<td align="right">2<\/td>/);
 });
 
-test("an image becomes a link, so that reading a message fetches nothing", () => {
+test('an image becomes a link, so that reading a message fetches nothing', () => {
   const [block] = blocksOf('![chart](https://example.org/x.png?q="1)');
   assert.doesNotMatch(block.html, /<img/);
   assert.match(block.html, /<a href="https:\/\/example\.org\/x\.png/);
 });
 
-test("raw HTML is shown as text, except plain inline tags", () => {
-  assert.equal(withPlainTags("a<br>b<kbd>"), "a<br>b<kbd>");
-  assert.equal(withPlainTags("<img src=x onerror=alert(1)>"), "&lt;img src=x onerror=alert(1)&gt;");
-  assert.equal(withPlainTags('<b onclick="x()">'), "&lt;b onclick=&quot;x()&quot;&gt;");
+test('raw HTML is shown as text, except plain inline tags', () => {
+  assert.equal(withPlainTags('a<br>b<kbd>'), 'a<br>b<kbd>');
+  assert.equal(withPlainTags('<img src=x onerror=alert(1)>'), '&lt;img src=x onerror=alert(1)&gt;');
+  assert.equal(withPlainTags('<b onclick="x()">'), '&lt;b onclick=&quot;x()&quot;&gt;');
   const html = blocksOf('<script>alert(1)</script>\n\n<div onclick="x()">\n\n5 &lt; 6 <style>')
     .map((block) => block.html)
-    .join("");
+    .join('');
   assert.doesNotMatch(html, /<(script|div|style)/);
 });
 
-test("maths is found between its delimiters, and a price is none", () => {
+test('maths is found between its delimiters, and a price is none', () => {
   const found = [];
   const record = (source, display) => {
     found.push([source, display]);
     return `<math>${source}</math>`;
   };
-  const [inline] = blocksOf("Half is $\\frac{1}{2}$ and \\(x^2\\), it costs $5 or $6.", record);
-  blocksOf("$$\nE = mc^2\n$$", record);
-  blocksOf("\\[\na + b\n\\]", record);
+  const [inline] = blocksOf('Half is $\\frac{1}{2}$ and \\(x^2\\), it costs $5 or $6.', record);
+  blocksOf('$$\nE = mc^2\n$$', record);
+  blocksOf('\\[\na + b\n\\]', record);
   assert.deepEqual(found, [
-    ["\\frac{1}{2}", false],
-    ["x^2", false],
-    ["E = mc^2", true],
-    ["a + b", true],
+    ['\\frac{1}{2}', false],
+    ['x^2', false],
+    ['E = mc^2', true],
+    ['a + b', true],
   ]);
   assert.match(inline.html, /costs \$5 or \$6/);
-  assert.match(blocksOf("$x^2$")[0].html, /<code>x\^2<\/code>/);
+  assert.match(blocksOf('$x^2$')[0].html, /<code>x\^2<\/code>/);
 });
 
-test("only an image of the workspace or within the text is shown; any other address stays a link", () => {
+test('only an image of the workspace or within the text is shown; any other address stays a link', () => {
   const image = (address) => blocksOf(`![A chart](${address})`)[0];
-  assert.deepEqual(image("plots/a%20b.png"), { kind: "image", address: "plots/a%20b.png", text: "A chart" });
-  assert.equal(imagePath("./plots/a%20b.png"), "plots/a b.png");
-  assert.equal(image("data:image/png;base64,iVBORw0KGgo=").kind, "image");
+  assert.deepEqual(image('plots/a%20b.png'), { kind: 'image', address: 'plots/a%20b.png', text: 'A chart' });
+  assert.equal(imagePath('./plots/a%20b.png'), 'plots/a b.png');
+  assert.equal(image('data:image/png;base64,iVBORw0KGgo=').kind, 'image');
   for (const address of [
-    "https://evil.example/a.png",
-    "//evil.example/a.png",
-    "/context/keys/a.png",
-    "../other/a.png",
-    "a.png?secret=1",
-    "data:image/svg+xml;base64,PHN2Zz4=",
-    "data:text/html;base64,PGI+",
-    "http:evil.png",
-    "%2F%2Fevil.example/a.png",
-    "plots/%2e%2e/%2e%2e/a.png",
+    'https://evil.example/a.png',
+    '//evil.example/a.png',
+    '/context/keys/a.png',
+    '../other/a.png',
+    'a.png?secret=1',
+    'data:image/svg+xml;base64,PHN2Zz4=',
+    'data:text/html;base64,PGI+',
+    'http:evil.png',
+    '%2F%2Fevil.example/a.png',
+    'plots/%2e%2e/%2e%2e/a.png',
   ]) {
-    assert.equal(image(address).kind, "html", address);
+    assert.equal(image(address).kind, 'html', address);
     assert.match(image(address).html, /^<p><a href=/, address);
   }
 });
 
-test("headings follow each other without a jump, below the title of the page", () => {
-  const levels = blocksOf("# One\n\n#### Two\n\n## Three\n").map(({ html }) => html.slice(0, 4));
-  assert.deepEqual(levels, ["<h2>", "<h3>", "<h3>"]);
+test('headings follow each other without a jump, below the title of the page', () => {
+  const levels = blocksOf('# One\n\n#### Two\n\n## Three\n').map(({ html }) => html.slice(0, 4));
+  assert.deepEqual(levels, ['<h2>', '<h3>', '<h3>']);
 });

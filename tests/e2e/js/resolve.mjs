@@ -8,10 +8,10 @@ export function initialize(map) {
 
 export function resolve(specifier, context, next) {
   const url = imports[specifier];
-  return url ? { url, format: "module", shortCircuit: true } : next(specifier, context);
+  return url ? { url, format: 'module', shortCircuit: true } : next(specifier, context);
 }
 
 export function load(url, context, next) {
-  const vendored = url.includes("/static/vendor/") ? { ...context, format: "module" } : context;
+  const vendored = url.includes('/static/vendor/') ? { ...context, format: 'module' } : context;
   return next(url, vendored);
 }

@@ -1,26 +1,26 @@
-import assert from "node:assert/strict";
-import { readFileSync, readdirSync } from "node:fs";
-import { test } from "node:test";
+import assert from 'node:assert/strict';
+import { readFileSync, readdirSync } from 'node:fs';
+import { test } from 'node:test';
 
-const root = new URL("../../../services/gateway/banksman/gateway/interfaces/page/static/", import.meta.url);
-const strings = await import(new URL("strings.mjs", root));
-const english = (await import(new URL("strings/en.mjs", root))).default;
-const german = (await import(new URL("strings/de.mjs", root))).default;
+const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/static/', import.meta.url);
+const strings = await import(new URL('strings.mjs', root));
+const english = (await import(new URL('strings/en.mjs', root))).default;
+const german = (await import(new URL('strings/de.mjs', root))).default;
 
-const { formatBytes, formatCost } = await import(new URL("text.mjs", root));
+const { formatBytes, formatCost } = await import(new URL('text.mjs', root));
 
 const OTHERS = /^(?:vendor|strings|styles|client)\/|^strings.mjs$/;
 const sources = readdirSync(root, { recursive: true })
-  .filter((name) => name.endsWith(".mjs") && !OTHERS.test(name))
-  .map((name) => [name, readFileSync(new URL(name, root), "utf8")]);
-const source = [...sources.map(([, text]) => text), readFileSync(new URL("strings.mjs", root), "utf8")].join(
-  "\n",
+  .filter((name) => name.endsWith('.mjs') && !OTHERS.test(name))
+  .map((name) => [name, readFileSync(new URL(name, root), 'utf8')]);
+const source = [...sources.map(([, text]) => text), readFileSync(new URL('strings.mjs', root), 'utf8')].join(
+  '\n',
 );
 
-const formsOf = (text) => (typeof text === "string" ? [text] : Object.values(text));
+const formsOf = (text) => (typeof text === 'string' ? [text] : Object.values(text));
 const valuesOf = (text) => [...new Set(formsOf(text).flatMap((form) => form.match(/\{\w+\}/g) ?? []))].sort();
 
-test("every language has the same texts, with the same values", () => {
+test('every language has the same texts, with the same values', () => {
   assert.deepEqual(Object.keys(german).sort(), Object.keys(english).sort());
   const differing = Object.keys(english).filter(
     (key) => String(valuesOf(german[key])) !== String(valuesOf(english[key])),
@@ -28,21 +28,21 @@ test("every language has the same texts, with the same values", () => {
   assert.deepEqual(differing, []);
 });
 
-test("a text of a number has every plural form of its language", () => {
+test('a text of a number has every plural form of its language', () => {
   for (const [tag, texts] of [
-    ["en", english],
-    ["de", german],
+    ['en', english],
+    ['de', german],
   ]) {
     const { pluralCategories } = new Intl.PluralRules(tag).resolvedOptions();
     const wrong = Object.entries(texts).filter(
       ([, text]) =>
-        typeof text === "object" && String(Object.keys(text).sort()) !== String(pluralCategories.toSorted()),
+        typeof text === 'object' && String(Object.keys(text).sort()) !== String(pluralCategories.toSorted()),
     );
     assert.deepEqual(wrong, []);
   }
 });
 
-test("every text is used, and every text that is used exists", () => {
+test('every text is used, and every text that is used exists', () => {
   const literals = new Set([...source.matchAll(/'((?:[a-z]\w*\.)+\w+)'/g)].map((match) => match[1]));
   const families = [...source.matchAll(/`((?:[a-z]\w*\.)+\w*)\$\{/g)].map((match) => match[1]);
   const unused = Object.keys(english).filter(
@@ -59,15 +59,15 @@ test("every text is used, and every text that is used exists", () => {
 /** Names of keys, types and protocols, which are the same in every language. */
 const NAMES =
   /^(?:Notification|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Maths|U\+|A|Z)$/;
-const SENT_BY_THE_SERVER = new Set(["The run was cancelled."]);
+const SENT_BY_THE_SERVER = new Set(['The run was cancelled.']);
 
 /** Literals of a module that a user would read. */
 function readable(text) {
-  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, "").replaceAll(/\blazy\(.*\);/g, "");
+  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, '').replaceAll(/\blazy\(.*\);/g, '');
   const literals = [...code.matchAll(/'((?:[^'\\\n]|\\.)*)'/g)]
     .map((match) => match[1])
     .filter((literal) => /^[A-Z][a-z]/.test(literal));
-  const templates = code.replaceAll(/\$\{(?:[^{}`]|\{[^{}]*\})*\}/g, "${}");
+  const templates = code.replaceAll(/\$\{(?:[^{}`]|\{[^{}]*\})*\}/g, '${}');
   const contents = [
     ...templates.matchAll(/<\/?[\w$-][^<>]*?>\s*([^<>`${}]*[A-Za-z]{2}[^<>`${}]*)(?=<|\$\{)/g),
   ].map((match) => match[1].trim());
@@ -79,36 +79,36 @@ function readable(text) {
   );
 }
 
-test("no module contains texts outside the catalogues", () => {
+test('no module contains texts outside the catalogues', () => {
   const found = Object.fromEntries(
     sources.map(([name, text]) => [name, readable(text)]).filter(([, texts]) => texts.length),
   );
   assert.deepEqual(found, {});
 });
 
-test("plural forms, numbers and elements follow the language", async () => {
+test('plural forms, numbers and elements follow the language', async () => {
   const { t, parts, setLanguage, known, explain } = strings;
-  assert.equal(t("diff.unchanged", { count: 1 }), "1 unchanged line");
-  assert.equal(t("usage.tokens", { input: 12345, cached: "", output: 7 }), "12,345 in · 7 out");
-  assert.deepEqual(parts("composer.enter", { key: 7 }), ["", "7", " sends"]);
-  assert.equal(known("outcome.not_yet_known", "other"), "other");
-  assert.equal(explain({ status: 0, message: "fetch failed" }), english["error.unreachable"]);
-  assert.equal(explain({ code: "conflict", message: "It lists other calls." }), "It lists other calls.");
-  await setLanguage("de");
-  assert.equal(t("diff.unchanged", { count: 2 }), "2 unveränderte Zeilen");
-  assert.equal(t("usage.tokens", { input: 12345, cached: "", output: 7 }), "12.345 ein · 7 aus");
+  assert.equal(t('diff.unchanged', { count: 1 }), '1 unchanged line');
+  assert.equal(t('usage.tokens', { input: 12345, cached: '', output: 7 }), '12,345 in · 7 out');
+  assert.deepEqual(parts('composer.enter', { key: 7 }), ['', '7', ' sends']);
+  assert.equal(known('outcome.not_yet_known', 'other'), 'other');
+  assert.equal(explain({ status: 0, message: 'fetch failed' }), english['error.unreachable']);
+  assert.equal(explain({ code: 'conflict', message: 'It lists other calls.' }), 'It lists other calls.');
+  await setLanguage('de');
+  assert.equal(t('diff.unchanged', { count: 2 }), '2 unveränderte Zeilen');
+  assert.equal(t('usage.tokens', { input: 12345, cached: '', output: 7 }), '12.345 ein · 7 aus');
   assert.deepEqual(
     [formatCost(0.75), formatCost(0.0042), formatBytes(1536)],
-    ["0,75\u00A0$", "0,0042\u00A0$", "1,5 KiB"],
+    ['0,75\u00A0$', '0,0042\u00A0$', '1,5 KiB'],
   );
-  assert.equal(strings.translated("notice.demo", english["notice.demo"]), german["notice.demo"]);
-  assert.equal(strings.translated("notice.demo", "Tools are off."), "Tools are off.");
+  assert.equal(strings.translated('notice.demo', english['notice.demo']), german['notice.demo']);
+  assert.equal(strings.translated('notice.demo', 'Tools are off.'), 'Tools are off.');
 });
 
-test("the first language that the page speaks is chosen", () => {
-  assert.deepEqual([[null, "fr", "de-AT", "en"], ["pt"], ["EN-gb"]].map(strings.languageFor), [
-    "de",
-    "en",
-    "en",
+test('the first language that the page speaks is chosen', () => {
+  assert.deepEqual([[null, 'fr', 'de-AT', 'en'], ['pt'], ['EN-gb']].map(strings.languageFor), [
+    'de',
+    'en',
+    'en',
   ]);
 });

@@ -1,9 +1,9 @@
 /** Follow a conversation and send messages in another one. Writes a line of JSON for each event and each reply. */
 
-import { createInterface } from "node:readline";
-import WebSocket from "ws";
+import { createInterface } from 'node:readline';
+import WebSocket from 'ws';
 
-import { connect } from "@banksman/client";
+import { connect } from '@banksman/client';
 
 const [url, token, followed, other, lastSeq] = process.argv.slice(2);
 const print = (kind, value) => console.log(JSON.stringify({ kind, value }));
@@ -19,8 +19,8 @@ const follow = async (options) => {
 };
 const send = async () => {
   for await (const text of createInterface({ input: process.stdin }))
-    print("sent", (await client.send(other, text)).runId);
+    print('sent', (await client.send(other, text)).runId);
 };
-print("ready", client.welcome.user);
-await Promise.all([follow({ detail: "steps" }), follow({ detail: "final", afterSeq: 2 }), send()]);
+print('ready', client.welcome.user);
+await Promise.all([follow({ detail: 'steps' }), follow({ detail: 'final', afterSeq: 2 }), send()]);
 client.close();

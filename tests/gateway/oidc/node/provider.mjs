@@ -7,29 +7,29 @@
  * `lifetime N` lets tokens expire after N seconds.
  */
 
-import { createServer } from "node:http";
-import { createInterface } from "node:readline";
+import { createServer } from 'node:http';
+import { createInterface } from 'node:readline';
 
-import Provider from "oidc-provider";
+import Provider from 'oidc-provider';
 
-const ALGORITHM = { name: "ECDSA", namedCurve: "P-256" };
+const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256' };
 const [accounts, client] = process.argv.slice(2, 4).map((one) => JSON.parse(one));
 const state = { lifetime: 600, handle: null };
 const now = Date.now;
 
 async function signingKey() {
-  const pair = await crypto.subtle.generateKey(ALGORITHM, true, ["sign", "verify"]);
-  const { kty, crv, x, y, d } = await crypto.subtle.exportKey("jwk", pair.privateKey);
-  return { kty, crv, x, y, d, use: "sig", alg: "ES256", kid: crypto.randomUUID() };
+  const pair = await crypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify']);
+  const { kty, crv, x, y, d } = await crypto.subtle.exportKey('jwk', pair.privateKey);
+  return { kty, crv, x, y, d, use: 'sig', alg: 'ES256', kid: crypto.randomUUID() };
 }
 
 /** Serve with a new key. Sessions and codes of the provider before stay valid: they are stored per process. */
 async function rotate(issuer) {
   const provider = new Provider(issuer, {
-    clients: [{ id_token_signed_response_alg: "ES256", application_type: "native", ...client }],
+    clients: [{ id_token_signed_response_alg: 'ES256', application_type: 'native', ...client }],
     jwks: { keys: [await signingKey()] },
-    cookies: { keys: ["a key of this test"] },
-    claims: { openid: ["sub", "tenant", "roles"] },
+    cookies: { keys: ['a key of this test'] },
+    claims: { openid: ['sub', 'tenant', 'roles'] },
     // Without this, the claims of scopes are in the response of the userinfo endpoint only.
     conformIdTokenClaims: false,
     ttl: {
@@ -46,7 +46,7 @@ async function rotate(issuer) {
   });
   const handle = provider.callback();
   state.handle = (request, response) =>
-    request.url.startsWith("/form/") ? form(provider, request, response) : handle(request, response);
+    request.url.startsWith('/form/') ? form(provider, request, response) : handle(request, response);
 }
 
 /** Consent to everything that the client requests. */
@@ -60,20 +60,20 @@ async function granted({ oidc: { provider, client, session, params } }) {
 /** The form in which users sign in, and what it sends. */
 async function form(provider, request, response) {
   const { prompt } = await provider.interactionDetails(request, response);
-  if (prompt.name === "consent") {
+  if (prompt.name === 'consent') {
     await provider.interactionFinished(request, response, { consent: {} }, { mergeWithLastSubmission: true });
     return;
   }
-  if (request.method !== "POST") {
-    response.setHeader("content-type", "text/html");
+  if (request.method !== 'POST') {
+    response.setHeader('content-type', 'text/html');
     response.end(
       '<form method="post"><label>Account <input name="account"></label><button>Continue</button></form>',
     );
     return;
   }
-  let body = "";
+  let body = '';
   for await (const piece of request) body += piece;
-  const accountId = new URLSearchParams(body).get("account");
+  const accountId = new URLSearchParams(body).get('account');
   await provider.interactionFinished(request, response, { login: { accountId } });
 }
 
@@ -84,13 +84,13 @@ const commands = {
 };
 
 const server = createServer((request, response) => state.handle(request, response));
-await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+await new Promise((listening) => server.listen(0, '127.0.0.1', listening));
 const issuer = `http://127.0.0.1:${server.address().port}`;
 await rotate(issuer);
 console.log(issuer);
 for await (const line of createInterface({ input: process.stdin })) {
-  const [command, argument] = line.split(" ");
+  const [command, argument] = line.split(' ');
   await commands[command](Number(argument));
-  console.log("done");
+  console.log('done');
 }
 process.exit(0);

@@ -1,9 +1,9 @@
 /** Prepare picked files and folders (skills) as files of an assistant. */
 
-import { dataUrl } from "./attachments.mjs";
+import { dataUrl } from './attachments.mjs';
 
-export const SKILLS = ".claude/skills";
-const DESCRIPTION = "SKILL.md";
+export const SKILLS = '.claude/skills';
+const DESCRIPTION = 'SKILL.md';
 
 /** @typedef {{path: string, content: string, encoding?: 'base64', executable?: boolean}} AssistantFile */
 
@@ -16,9 +16,9 @@ export async function assistantFile(file, path = file.name) {
 
 async function contentOf(file, bytes) {
   try {
-    return { content: new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes) };
+    return { content: new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes) };
   } catch {
-    return { content: (await dataUrl(file)).split(",")[1], encoding: "base64" };
+    return { content: (await dataUrl(file)).split(',')[1], encoding: 'base64' };
   }
 }
 
@@ -36,7 +36,7 @@ export async function skillFiles(picked) {
 
 /** The name of a picked folder. @param {File[]} picked */
 export function folderOf([first]) {
-  return first?.webkitRelativePath.split("/")[0] ?? "";
+  return first?.webkitRelativePath.split('/')[0] ?? '';
 }
 
 /** The files with other files added; an added file replaces a file of the same path. */

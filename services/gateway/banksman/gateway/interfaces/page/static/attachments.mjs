@@ -3,7 +3,7 @@
 /** Bytes of the images of one message: a frame has at most 256 KiB. */
 const IMAGES_BYTES = 160 * 1024;
 const LONGEST_PX = 1568;
-const FOLDER = "uploads";
+const FOLDER = 'uploads';
 
 /** Image types that models accept. */
 const SEEN = /^image\/(?:png|jpeg|gif|webp)$/;
@@ -12,24 +12,24 @@ export const isImage = (file) => SEEN.test(file.type);
 
 /** The text that a user wrote. @param {string | {type: string, text?: string}[]} content */
 export function writtenText(content) {
-  if (typeof content === "string") return content;
+  if (typeof content === 'string') return content;
   return content
-    .filter((part) => part.type === "text")
+    .filter((part) => part.type === 'text')
     .map((part) => part.text)
-    .join("\n\n");
+    .join('\n\n');
 }
 
 /** Content with another text and the same attachments. */
 export function withText(content, text) {
-  if (typeof content === "string") return text;
-  return [{ type: "text", text }, ...content.filter((part) => part.type !== "text")];
+  if (typeof content === 'string') return text;
+  return [{ type: 'text', text }, ...content.filter((part) => part.type !== 'text')];
 }
 
 /** Where a file is stored. Names of pasted images repeat, so each gets a number. @param {Set<string>} taken */
 export function pathFor(file, taken) {
-  const name = file.name.replaceAll(/[^\p{L}\p{N}._ -]/gu, "_") || "file";
-  const dot = name.lastIndexOf(".");
-  const [stem, suffix] = dot > 0 ? [name.slice(0, dot), name.slice(dot)] : [name, ""];
+  const name = file.name.replaceAll(/[^\p{L}\p{N}._ -]/gu, '_') || 'file';
+  const dot = name.lastIndexOf('.');
+  const [stem, suffix] = dot > 0 ? [name.slice(0, dot), name.slice(dot)] : [name, ''];
   let path = `${FOLDER}/${name}`;
   for (let number = 2; taken.has(path); number += 1) path = `${FOLDER}/${stem}-${number}${suffix}`;
   taken.add(path);
@@ -45,12 +45,12 @@ export function pathFor(file, taken) {
 export async function attached(api, { conversationId, text, files }) {
   const taken = await pathsOf(api, conversationId);
   const images = files.filter(isImage);
-  const parts = text ? [{ type: "text", text }] : [];
+  const parts = text ? [{ type: 'text', text }] : [];
   for (const file of files) {
     const path = pathFor(file, taken);
     await api.upload(conversationId, path, file);
-    if (isImage(file)) parts.push({ type: "image", url: await shrunk(file, IMAGES_BYTES / images.length) });
-    parts.push({ type: "file", path });
+    if (isImage(file)) parts.push({ type: 'image', url: await shrunk(file, IMAGES_BYTES / images.length) });
+    parts.push({ type: 'file', path });
   }
   return parts;
 }
@@ -78,11 +78,11 @@ async function shrunk(file, limit) {
       Math.max(1, Math.round(bitmap.width * scale)),
       Math.max(1, Math.round(bitmap.height * scale)),
     );
-    const context = canvas.getContext("2d");
-    context.fillStyle = "#fff";
+    const context = canvas.getContext('2d');
+    context.fillStyle = '#fff';
     context.fillRect(0, 0, canvas.width, canvas.height);
     context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    const blob = await canvas.convertToBlob({ type: "image/jpeg", quality: 0.8 });
+    const blob = await canvas.convertToBlob({ type: 'image/jpeg', quality: 0.8 });
     if (blob.size * 1.4 < limit || side < 64) return dataUrl(blob);
     side = Math.round(side * 0.75);
   }

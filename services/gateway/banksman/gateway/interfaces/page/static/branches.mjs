@@ -6,7 +6,7 @@
  */
 
 /** The key of the position before the first run. */
-export const START = "";
+export const START = '';
 
 /**
  * @typedef {object} Place
@@ -82,7 +82,7 @@ function lineOf(id, parents) {
 function messagesOf(run) {
   const stored = run.entries.filter(
     (entry) =>
-      entry.kind === "message" && entry.complete && !entry.unstored && !entry.id.startsWith("content-"),
+      entry.kind === 'message' && entry.complete && !entry.unstored && !entry.id.startsWith('content-'),
   );
   return [run.prompt?.id, ...stored.map((entry) => entry.id)].filter(Boolean);
 }

@@ -14,9 +14,9 @@ const MAX_SHOWN = 8;
 export function wantedAt(text, caret) {
   const before = text.slice(0, caret);
   const command = COMMAND.exec(before);
-  if (command) return { kind: "workflow", query: command[1], from: 0 };
+  if (command) return { kind: 'workflow', query: command[1], from: 0 };
   const file = FILE.exec(before);
-  return file && { kind: "file", query: file[1], from: caret - file[1].length - 1 };
+  return file && { kind: 'file', query: file[1], from: caret - file[1].length - 1 };
 }
 
 /**
@@ -33,7 +33,7 @@ export function fitting(options, query) {
 
 /** The text with the chosen option in place of the word at the caret. */
 export function completed(text, caret, { kind, from }, name) {
-  const word = `${kind === "workflow" ? "/" : "@"}${name} `;
+  const word = `${kind === 'workflow' ? '/' : '@'}${name} `;
   return { text: text.slice(0, from) + word + text.slice(caret).trimStart(), caret: from + word.length };
 }
 
@@ -41,7 +41,7 @@ export function completed(text, caret, { kind, from }, name) {
 export function filesIn(text, paths) {
   const known = new Set(paths);
   const named = [...text.matchAll(/(?:^|\s)@([^\s@]+)/g)].map((match) =>
-    known.has(match[1]) ? match[1] : match[1].replace(/[.,;:!?)]+$/, ""),
+    known.has(match[1]) ? match[1] : match[1].replace(/[.,;:!?)]+$/, ''),
   );
   return [...new Set(named)].filter((path) => known.has(path));
 }

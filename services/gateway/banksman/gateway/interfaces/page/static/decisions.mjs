@@ -1,8 +1,8 @@
 /** The decision of a user on an approval request: the edited arguments of its calls, and the reply. Pure. */
 
-import { argumentFields, readArguments } from "./forms.mjs";
-import { firstViolation } from "./schema_checks.mjs";
-import { t } from "./strings.mjs";
+import { argumentFields, readArguments } from './forms.mjs';
+import { firstViolation } from './schema_checks.mjs';
+import { t } from './strings.mjs';
 
 /**
  * @typedef {object} Draft the fields of a call: one field for each argument, or all arguments as JSON
@@ -35,11 +35,11 @@ export function replyFor(items, decisionOf, { edits, reason, remember }) {
   return { ...body, ...(remember ? { remember } : {}), digests };
 }
 
-export { AWAITING_SECOND } from "./events.mjs";
+export { AWAITING_SECOND } from './events.mjs';
 
 function decisionFor(item, decision, edit, reason) {
   const base = { tool_call_id: item.tool_call_id, decision };
-  if (decision === "approve") return edit?.changed ? { ...base, arguments: edit.value } : base;
+  if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
   return reason ? { ...base, reason } : base;
 }
 
@@ -68,20 +68,20 @@ export function readEdit(item, draft) {
 function readJson(text) {
   try {
     const value = JSON.parse(text);
-    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
-    return isObject ? { value } : { problem: t("check.object") };
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject ? { value } : { problem: t('check.object') };
   } catch (error) {
-    return { problem: t("check.json", { reason: error.message }) };
+    return { problem: t('check.json', { reason: error.message }) };
   }
 }
 
 /** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
 function schemaLike(original) {
   const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
-  return { type: "object", properties: Object.fromEntries(typed) };
+  return { type: 'object', properties: Object.fromEntries(typed) };
 }
 
 function typeOf(value) {
   if (value === null) return {};
-  return { type: Array.isArray(value) ? "array" : typeof value };
+  return { type: Array.isArray(value) ? 'array' : typeof value };
 }

@@ -1,6 +1,6 @@
 /** Draw diagrams in a sandboxed frame with an opaque origin, and return them as pictures. */
 
-import { t } from "./strings.mjs";
+import { t } from './strings.mjs';
 
 const DRAW_TIMEOUT_MS = 20_000;
 
@@ -11,15 +11,15 @@ const drawn = new Map();
 let counter = 0;
 
 function start() {
-  frame = document.createElement("iframe");
-  frame.setAttribute("sandbox", "allow-scripts");
-  frame.className = "diagram-frame";
+  frame = document.createElement('iframe');
+  frame.setAttribute('sandbox', 'allow-scripts');
+  frame.className = 'diagram-frame';
   frame.tabIndex = -1;
-  frame.title = t("content.diagramFrame");
-  frame.setAttribute("aria-hidden", "true");
-  ready = new Promise((resolve) => waiting.set("ready", { resolve }));
-  addEventListener("message", receive);
-  frame.src = new URL("./diagram.html", import.meta.url).href;
+  frame.title = t('content.diagramFrame');
+  frame.setAttribute('aria-hidden', 'true');
+  ready = new Promise((resolve) => waiting.set('ready', { resolve }));
+  addEventListener('message', receive);
+  frame.src = new URL('./diagram.html', import.meta.url).href;
   document.body.append(frame);
 }
 
@@ -61,8 +61,8 @@ async function render(source, dark) {
   const id = `diagram${counter}`;
   const svg = await new Promise((resolve, reject) => {
     waiting.set(id, { resolve, reject });
-    setTimeout(() => waiting.delete(id) && reject(new Error(t("content.diagramSlow"))), DRAW_TIMEOUT_MS);
-    frame.contentWindow.postMessage({ id, source, dark }, "*");
+    setTimeout(() => waiting.delete(id) && reject(new Error(t('content.diagramSlow'))), DRAW_TIMEOUT_MS);
+    frame.contentWindow.postMessage({ id, source, dark }, '*');
   });
   const size = sizeOf(svg);
   const fixed = svg.replace(

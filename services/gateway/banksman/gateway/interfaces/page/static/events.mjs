@@ -5,22 +5,22 @@
  * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
-import { addApproval, addNotice, applyRunEvent, emptyRun } from "./run_events.mjs";
-import { known, reasonOf, t } from "./strings.mjs";
-import { contentText, formatMoment } from "./text.mjs";
+import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
+import { known, reasonOf, t } from './strings.mjs';
+import { contentText, formatMoment } from './text.mjs';
 
 /** Statuses that end a run. */
 export const OUTCOMES = new Set([
-  "completed",
-  "failed",
-  "cancelled",
-  "timed_out",
-  "rejected",
-  "max_iterations",
+  'completed',
+  'failed',
+  'cancelled',
+  'timed_out',
+  'rejected',
+  'max_iterations',
 ]);
 
 /** The outcome of the first of two approvals. */
-export const AWAITING_SECOND = "awaiting_second";
+export const AWAITING_SECOND = 'awaiting_second';
 
 /** @param {string} id */
 export function emptyConversation(id) {
@@ -96,7 +96,7 @@ export function foldAccepted(
 
 /** The run that works or waits for the user; null if there is none. */
 export function openRun(conversation) {
-  return conversation.runs.findLast((run) => !run.finished && run.status !== "queued") ?? null;
+  return conversation.runs.findLast((run) => !run.finished && run.status !== 'queued') ?? null;
 }
 
 /** True while a run of the conversation is open or queued. */
@@ -107,7 +107,7 @@ export function isBusy(conversation) {
 /** Approval requests without a decision, oldest first. */
 export function pendingApprovals(conversation) {
   return conversation.runs.flatMap((run) =>
-    run.finished ? [] : run.entries.filter((entry) => entry.kind === "approval" && !entry.resolved),
+    run.finished ? [] : run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved),
   );
 }
 
@@ -118,27 +118,27 @@ export function pendingApprovals(conversation) {
  * @param {(approval: {id: string}) => boolean} [isGiven] whether the user approved a request that another person must approve, too
  */
 export function activity(run, isGiven = () => false) {
-  if (run.status === "queued")
-    return run.position ? t("activity.queuedAt", { position: run.position }) : t("activity.queued");
-  if (run.cancelling) return t("activity.stopping");
-  const asked = run.entries.filter((entry) => entry.kind === "approval" && !entry.resolved);
-  if (asked.length) return t(asked.every(isGiven) ? "activity.otherApproval" : "activity.approval");
-  if (run.entries.some((entry) => entry.kind === "input" && !entry.resolved)) return t("activity.input");
+  if (run.status === 'queued')
+    return run.position ? t('activity.queuedAt', { position: run.position }) : t('activity.queued');
+  if (run.cancelling) return t('activity.stopping');
+  const asked = run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved);
+  if (asked.length) return t(asked.every(isGiven) ? 'activity.otherApproval' : 'activity.approval');
+  if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return t('activity.input');
   if (run.waiting) return waitingText(run.waiting);
   if (run.progress)
-    return t("activity.progress", {
+    return t('activity.progress', {
       ...run.progress,
-      message: run.progress.message || t("activity.working"),
+      message: run.progress.message || t('activity.working'),
     });
-  if (!run.iteration) return t("activity.agent");
+  if (!run.iteration) return t('activity.agent');
   const { iteration: n, maxIterations: max } = run;
-  return max ? t("activity.iterationOf", { n, max }) : t("activity.iteration", { n });
+  return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });
 }
 
 function waitingText({ reason, until }) {
   const seconds = Math.max(0, Math.ceil((until - Date.now()) / 1000));
   return t(
-    known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : "activity.waiting.failed",
+    known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : 'activity.waiting.failed',
     { seconds },
   );
 }
@@ -151,17 +151,17 @@ function waitingText({ reason, until }) {
 export function outcomeOf({ status, error }) {
   const title = known(`outcome.${status}`, null);
   if (!title) return null;
-  const plain = !error || (status === "cancelled" && error.message === "The run was cancelled.");
+  const plain = !error || (status === 'cancelled' && error.message === 'The run was cancelled.');
   return {
     title,
-    text: plain ? "" : reasonOf(`reason.${error.code}`, error.message),
-    code: status === "failed" ? (error?.code ?? null) : null,
+    text: plain ? '' : reasonOf(`reason.${error.code}`, error.message),
+    code: status === 'failed' ? (error?.code ?? null) : null,
   };
 }
 
 /** A request to cancel shows no run: the run may be queued still, or not exist. */
 function isEarlyCancel(conversation, frame) {
-  return frame.type === "run.cancel_requested" && !runOf(conversation, frame.run_id);
+  return frame.type === 'run.cancel_requested' && !runOf(conversation, frame.run_id);
 }
 
 function newRun({ cancelledEarly }, runId) {
@@ -174,7 +174,7 @@ function runOf(conversation, runId) {
 
 function findApproval(conversation, approvalId) {
   return conversation.runs.some((run) =>
-    run.entries.some((entry) => entry.kind === "approval" && entry.id === approvalId),
+    run.entries.some((entry) => entry.kind === 'approval' && entry.id === approvalId),
   );
 }
 
@@ -203,9 +203,9 @@ function inLogOrder(conversation, runId) {
 }
 
 function applyEvent(conversation, frame) {
-  if (frame.type === "conversation.updated") return applyConversation(conversation, frame.data ?? frame);
-  if (frame.type === "history.cut") return applyCut(conversation, frame);
-  if (frame.type === "workflow.linked" && !frame.run_id) return withLink(conversation, frame);
+  if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data ?? frame);
+  if (frame.type === 'history.cut') return applyCut(conversation, frame);
+  if (frame.type === 'workflow.linked' && !frame.run_id) return withLink(conversation, frame);
   return withRun(conversation, frame.run_id, (run) => applyRunEvent(run, frame));
 }
 
@@ -214,7 +214,7 @@ function applyConversation(conversation, data) {
     ...conversation,
     title: data.title ?? conversation.title,
     status: data.status ?? conversation.status,
-    deleted: conversation.deleted || data.status === "deleted",
+    deleted: conversation.deleted || data.status === 'deleted',
   };
 }
 
@@ -228,7 +228,7 @@ function withLink(conversation, { seq, data }) {
 function applyCut(conversation, frame) {
   const text = cutText(conversation, frame.data);
   const open = openRun(conversation);
-  if (open) return withRun(conversation, open.id, (run) => addNotice(run, frame, "warning", text, false));
+  if (open) return withRun(conversation, open.id, (run) => addNotice(run, frame, 'warning', text, false));
   return {
     ...conversation,
     cuts: [...conversation.cuts, { after: conversation.runs.at(-1)?.id ?? null, text }],
@@ -236,6 +236,6 @@ function applyCut(conversation, frame) {
 }
 
 function cutText({ lastAt }, { set_aside: aside }) {
-  const lost = lastAt ? t("notice.cut", { when: formatMoment(lastAt) }) : t("notice.cutUnknown");
-  return aside ? `${lost} ${t("notice.cutAside", { count: aside })}` : lost;
+  const lost = lastAt ? t('notice.cut', { when: formatMoment(lastAt) }) : t('notice.cutUnknown');
+  return aside ? `${lost} ${t('notice.cutAside', { count: aside })}` : lost;
 }

@@ -1,8 +1,8 @@
 /** A conversation as a file: Markdown to read, JSON with every stored event. Loaded when a user exports one. */
 
-import { emptyConversation, fold, foldReplayDone } from "./events.mjs";
-import { pathOf } from "./branches.mjs";
-import { locale, t } from "./strings.mjs";
+import { emptyConversation, fold, foldReplayDone } from './events.mjs';
+import { pathOf } from './branches.mjs';
+import { locale, t } from './strings.mjs';
 
 /**
  * @param {import('./client/api.mjs').Api} api
@@ -12,16 +12,16 @@ import { locale, t } from "./strings.mjs";
  */
 export async function exported(api, id, form) {
   const [record, events] = await Promise.all([api.conversation(id), api.events(id)]);
-  const name = (record.title || id).replaceAll(/[^\p{L}\p{N}._ -]/gu, "_").slice(0, 80);
-  if (form === "json") {
+  const name = (record.title || id).replaceAll(/[^\p{L}\p{N}._ -]/gu, '_').slice(0, 80);
+  if (form === 'json') {
     return {
       name: `${name}.json`,
       blob: new Blob([JSON.stringify({ conversation: record, events }, null, 2)], {
-        type: "application/json",
+        type: 'application/json',
       }),
     };
   }
-  return { name: `${name}.md`, blob: new Blob([markdownOf(record, events)], { type: "text/markdown" }) };
+  return { name: `${name}.md`, blob: new Blob([markdownOf(record, events)], { type: 'text/markdown' }) };
 }
 
 /** The shown path of a conversation, with the calls of its runs. */
@@ -32,25 +32,25 @@ export function markdownOf(record, events) {
   const cuts = (after) =>
     conversation.cuts.filter((cut) => cut.after === after).map(({ text }) => `> ${text}`);
   const runs = [...cuts(null), ...pathOf(conversation).flatMap(({ run }) => [runText(run), ...cuts(run.id)])];
-  return [`# ${record.title || t("conversation.untitled")}`, ...runs].join("\n\n") + "\n";
+  return [`# ${record.title || t('conversation.untitled')}`, ...runs].join('\n\n') + '\n';
 }
 
 function runText(run) {
-  const when = run.requestedAt ? ` · ${new Date(run.requestedAt).toLocaleString(locale())}` : "";
-  const prompt = run.prompt ? [`## ${t("timeline.you")}${when}`, run.prompt.text] : [];
+  const when = run.requestedAt ? ` · ${new Date(run.requestedAt).toLocaleString(locale())}` : '';
+  const prompt = run.prompt ? [`## ${t('timeline.you')}${when}`, run.prompt.text] : [];
   const entries = run.entries.map(entryText).filter(Boolean);
-  return [...prompt, `## ${t("timeline.agent")}${run.model ? ` · ${run.model}` : ""}`, ...entries].join(
-    "\n\n",
+  return [...prompt, `## ${t('timeline.agent')}${run.model ? ` · ${run.model}` : ''}`, ...entries].join(
+    '\n\n',
   );
 }
 
 function entryText(entry) {
-  if (entry.kind === "message")
-    return entry.role === "user" ? `> ${entry.text.replaceAll("\n", "\n> ")}` : entry.text;
-  if (entry.kind === "notice" && !entry.detail) return `> ${entry.text}`;
-  if (entry.kind === "input") return inputText(entry);
-  if (entry.kind === "workflow") return `> ${t("export.workflow", { name: entry.workflow })}`;
-  if (entry.kind !== "call") return "";
+  if (entry.kind === 'message')
+    return entry.role === 'user' ? `> ${entry.text.replaceAll('\n', '\n> ')}` : entry.text;
+  if (entry.kind === 'notice' && !entry.detail) return `> ${entry.text}`;
+  if (entry.kind === 'input') return inputText(entry);
+  if (entry.kind === 'workflow') return `> ${t('export.workflow', { name: entry.workflow })}`;
+  if (entry.kind !== 'call') return '';
   const { command, path, url } = entry.arguments;
   const body = command ?? path ?? url ?? JSON.stringify(entry.arguments, null, 2);
   return `${fenced(`${entry.name}: ${body}`)}`;
@@ -64,6 +64,6 @@ function inputText({ message, resolved }) {
 /** A code block whose fence is longer than any in the text. */
 function fenced(text) {
   const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map((match) => match[0].length));
-  const fence = "`".repeat(longest + 1);
+  const fence = '`'.repeat(longest + 1);
   return `${fence}\n${text}\n${fence}`;
 }

@@ -1,7 +1,7 @@
 /** Forms from JSON Schema: their fields, initial values, and the value of a filled form. */
 
-import { choicesOf, firstViolation, resolve } from "./schema_checks.mjs";
-import { t } from "./strings.mjs";
+import { choicesOf, firstViolation, resolve } from './schema_checks.mjs';
+import { t } from './strings.mjs';
 
 /**
  * @typedef {object} FormField
@@ -22,10 +22,10 @@ export function fieldsOf(schema) {
     return {
       name,
       label: node.title ?? humanise(name),
-      description: node.description ?? "",
+      description: node.description ?? '',
       kind: kindOf(node, schema),
       required: required.has(name),
-      choices: choicesOf(node.type === "array" ? resolve(node.items, schema) : node),
+      choices: choicesOf(node.type === 'array' ? resolve(node.items, schema) : node),
       schema: node,
     };
   });
@@ -33,36 +33,36 @@ export function fieldsOf(schema) {
 
 /** The name of a field as a label. @param {string} name */
 export function humanise(name) {
-  const words = name.replaceAll(/[_-]+/g, " ").trim();
+  const words = name.replaceAll(/[_-]+/g, ' ').trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /** Hints that select a special control for a text. */
-const TEXT_HINTS = new Set(["secret", "date", "file"]);
+const TEXT_HINTS = new Set(['secret', 'date', 'file']);
 
 function kindOf(node, root) {
-  if (choicesOf(node).length) return "choice";
+  if (choicesOf(node).length) return 'choice';
   switch (node.type) {
-    case "integer":
-    case "number":
-    case "boolean":
+    case 'integer':
+    case 'number':
+    case 'boolean':
       return node.type;
-    case "array":
+    case 'array':
       return kindOfList(resolve(node.items, root));
-    case "string":
-      if (TEXT_HINTS.has(node["x-hint"])) return node["x-hint"];
-      if (node.format === "date") return "date";
-      return node["x-hint"] === "multiline" || node.format === "textarea" || (node.maxLength ?? 0) > 400
-        ? "text"
-        : "string";
+    case 'string':
+      if (TEXT_HINTS.has(node['x-hint'])) return node['x-hint'];
+      if (node.format === 'date') return 'date';
+      return node['x-hint'] === 'multiline' || node.format === 'textarea' || (node.maxLength ?? 0) > 400
+        ? 'text'
+        : 'string';
     default:
-      return "json";
+      return 'json';
   }
 }
 
 function kindOfList(items) {
-  if (choicesOf(items).length) return "several";
-  return items.type === "string" ? "strings" : "json";
+  if (choicesOf(items).length) return 'several';
+  return items.type === 'string' ? 'strings' : 'json';
 }
 
 /** The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen indexes of `several`. */
@@ -73,20 +73,20 @@ export function initialValues(fields) {
 function initialValue(field) {
   const value = field.schema.default;
   switch (field.kind) {
-    case "boolean":
+    case 'boolean':
       return value === true;
-    case "several":
+    case 'several':
       return field.choices.flatMap((choice, at) =>
         Array.isArray(value) && value.includes(choice) ? [String(at)] : [],
       );
-    case "strings":
-      return Array.isArray(value) ? value.join("\n") : "";
-    case "json":
-      return value === undefined || value === null ? "" : JSON.stringify(value, null, 2);
-    case "choice":
-      return field.choices.includes(value) ? String(field.choices.indexOf(value)) : "";
+    case 'strings':
+      return Array.isArray(value) ? value.join('\n') : '';
+    case 'json':
+      return value === undefined || value === null ? '' : JSON.stringify(value, null, 2);
+    case 'choice':
+      return field.choices.includes(value) ? String(field.choices.indexOf(value)) : '';
     default:
-      return value === undefined || value === null ? "" : String(value);
+      return value === undefined || value === null ? '' : String(value);
   }
 }
 
@@ -104,7 +104,7 @@ export function readForm(fields, raw) {
     try {
       const read = readField(field, raw[field.name]);
       if (read !== undefined) value[field.name] = read;
-      else if (field.required) errors[field.name] = t("check.required", { label: field.label });
+      else if (field.required) errors[field.name] = t('check.required', { label: field.label });
     } catch (error) {
       errors[field.name] = error.message;
     }
@@ -113,29 +113,29 @@ export function readForm(fields, raw) {
 }
 
 function readField(field, raw) {
-  if (field.kind === "boolean") return raw === true;
-  const text = String(raw ?? "");
-  if (text.trim() === "") return undefined;
-  if (field.kind === "several")
+  if (field.kind === 'boolean') return raw === true;
+  const text = String(raw ?? '');
+  if (text.trim() === '') return undefined;
+  if (field.kind === 'several')
     return checked(
       field,
       raw.map((at) => field.choices[Number(at)]),
     );
   switch (field.kind) {
-    case "integer":
-    case "number":
+    case 'integer':
+    case 'number':
       return checked(field, numberFrom(field, text.trim()));
-    case "choice":
+    case 'choice':
       return field.choices[Number(text)];
-    case "strings":
+    case 'strings':
       return checked(
         field,
         text
-          .split("\n")
+          .split('\n')
           .map((line) => line.trim())
           .filter(Boolean),
       );
-    case "json":
+    case 'json':
       return checked(field, jsonFrom(text));
     default:
       return checked(field, text);
@@ -143,9 +143,9 @@ function readField(field, raw) {
 }
 
 function numberFrom(field, text) {
-  const value = Number(text.replace(",", "."));
-  if (!Number.isFinite(value)) throw new Error(t("check.number"));
-  if (field.kind === "integer" && !Number.isInteger(value)) throw new Error(t("check.integer"));
+  const value = Number(text.replace(',', '.'));
+  if (!Number.isFinite(value)) throw new Error(t('check.number'));
+  if (field.kind === 'integer' && !Number.isInteger(value)) throw new Error(t('check.integer'));
   return value;
 }
 
@@ -153,7 +153,7 @@ function jsonFrom(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(t("check.json", { reason: error.message }));
+    throw new Error(t('check.json', { reason: error.message }));
   }
 }
 
@@ -170,7 +170,7 @@ function checked(field, value) {
  */
 export function argumentFields(values) {
   return Object.entries(values).map(([name, value]) => {
-    const isText = typeof value === "string";
+    const isText = typeof value === 'string';
     return { name, label: humanise(name), text: isText ? value : JSON.stringify(value, null, 2), isText };
   });
 }
@@ -187,7 +187,7 @@ export function readArguments(fields) {
     try {
       value[name] = isText ? text : JSON.parse(text);
     } catch (error) {
-      return { problem: t("check.fieldJson", { label, reason: error.message }) };
+      return { problem: t('check.fieldJson', { label, reason: error.message }) };
     }
   }
   return { value };

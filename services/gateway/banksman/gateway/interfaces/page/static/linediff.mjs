@@ -1,8 +1,8 @@
 /** The difference of two texts as rows. */
 
-import { diffLines } from "diff/line";
+import { diffLines } from 'diff/line';
 
-import { t } from "./strings.mjs";
+import { t } from './strings.mjs';
 
 const MAX_INPUT_CHARACTERS = 200_000;
 const CONTEXT_LINES = 3;
@@ -16,9 +16,9 @@ const CONTEXT_LINES = 3;
  *   a long run of unchanged lines becomes one `skipped` row; `added` and `removed` count lines
  */
 export function lineRows(before, after) {
-  const rows = comparable(before, after) ? compared(before ?? "", after) : replaced(before ?? "", after);
+  const rows = comparable(before, after) ? compared(before ?? '', after) : replaced(before ?? '', after);
   const count = (kind) => rows.filter((row) => row.kind === kind).length;
-  return { rows: folded(rows), added: count("added"), removed: count("removed") };
+  return { rows: folded(rows), added: count('added'), removed: count('removed') };
 }
 
 function comparable(before, after) {
@@ -26,26 +26,26 @@ function comparable(before, after) {
 }
 
 function linesOf(text) {
-  const lines = text.split("\n");
-  if (lines.at(-1) === "") lines.pop();
+  const lines = text.split('\n');
+  if (lines.at(-1) === '') lines.pop();
   return lines;
 }
 
 function replaced(before, after) {
   const rows = (text, kind) => linesOf(text).map((line) => ({ kind, text: line }));
-  return [...rows(before, "removed"), ...rows(after, "added")];
+  return [...rows(before, 'removed'), ...rows(after, 'added')];
 }
 
 function compared(before, after) {
   return diffLines(before, after).flatMap((change) => {
-    const kind = change.added ? "added" : change.removed ? "removed" : "same";
+    const kind = change.added ? 'added' : change.removed ? 'removed' : 'same';
     return linesOf(change.value).map((text) => ({ kind, text }));
   });
 }
 
 function folded(rows) {
   const near = rows.map((_, at) =>
-    rows.slice(Math.max(0, at - CONTEXT_LINES), at + CONTEXT_LINES + 1).some((row) => row.kind !== "same"),
+    rows.slice(Math.max(0, at - CONTEXT_LINES), at + CONTEXT_LINES + 1).some((row) => row.kind !== 'same'),
   );
   const shown = [];
   let skipped = 0;
@@ -62,5 +62,5 @@ function folded(rows) {
 }
 
 function skippedRow(count) {
-  return { kind: "skipped", text: t("diff.unchanged", { count }) };
+  return { kind: 'skipped', text: t('diff.unchanged', { count }) };
 }

@@ -1,8 +1,8 @@
 /** Split Markdown into blocks: prose to sanitise, images, and code with its language and whether its fence is closed. */
 
-import { Marked } from "marked";
+import { Marked } from 'marked';
 
-import { isImageData } from "./text.mjs";
+import { isImageData } from './text.mjs';
 
 const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 
@@ -25,8 +25,8 @@ const mathsToken = (level, rule, start, display) => ({
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   extensions: [
-    mathsToken("block", DISPLAY_MATHS, /(?<=\n) {0,3}(?:\$\$|\\\[)/, true),
-    mathsToken("inline", INLINE_MATHS, /\$|\\\(/, false),
+    mathsToken('block', DISPLAY_MATHS, /(?<=\n) {0,3}(?:\$\$|\\\[)/, true),
+    mathsToken('inline', INLINE_MATHS, /\$|\\\(/, false),
   ],
   renderer: {
     html({ text }) {
@@ -38,15 +38,15 @@ marked.use({
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
     },
     checkbox({ checked }) {
-      return `<input type="checkbox" disabled${checked ? " checked" : ""} aria-label="${checked ? "done" : "open"}">`;
+      return `<input type="checkbox" disabled${checked ? ' checked' : ''} aria-label="${checked ? 'done' : 'open'}">`;
     },
     link({ href, tokens }) {
       return `<a href="${escapeHtml(href)}" title="${escapeHtml(href)}">${this.parser.parseInline(tokens)}</a>`;
     },
     table(token) {
-      const cells = (row) => row.map((cell) => this.tablecell(cell)).join("");
+      const cells = (row) => row.map((cell) => this.tablecell(cell)).join('');
       const head = `<tr>${cells(token.header)}</tr>`;
-      const body = token.rows.map((row) => `<tr>${cells(row)}</tr>`).join("");
+      const body = token.rows.map((row) => `<tr>${cells(row)}</tr>`).join('');
       return `<div class="table"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
     },
   },
@@ -54,7 +54,7 @@ marked.use({
 
 /** @param {string} text */
 export function escapeHtml(text) {
-  const entities = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+  const entities = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return String(text).replaceAll(/[&<>"']/g, (character) => entities[character]);
 }
 
@@ -71,11 +71,11 @@ export function withPlainTags(text) {
 /** Decode entities in the text, so that they are not escaped twice. */
 function unescaped(text) {
   return text
-    .replaceAll("&lt;", "<")
-    .replaceAll("&gt;", ">")
-    .replaceAll("&quot;", '"')
-    .replaceAll("&#39;", "'")
-    .replaceAll("&amp;", "&");
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&amp;', '&');
 }
 
 /**
@@ -86,8 +86,8 @@ function unescaped(text) {
 export function fenceClosed(raw) {
   const fence = OPENING.exec(raw)?.[1];
   if (!fence) return true; // An indented block has no fence to close.
-  const lines = raw.trimEnd().split("\n");
-  const last = lines.length > 1 ? lines.at(-1).trim() : "";
+  const lines = raw.trimEnd().split('\n');
+  const last = lines.length > 1 ? lines.at(-1).trim() : '';
   return last.length >= fence.length && [...last].every((character) => character === fence[0]);
 }
 
@@ -109,29 +109,29 @@ export function blocksOf(text, maths = null) {
   const tokens = marked.lexer(text);
   let level = 1;
   marked.walkTokens(tokens, (token) => {
-    if (token.type === "heading") level = token.depth = Math.min(token.depth + 1, level + 1, 6);
-    if (maths && token.type.endsWith("Maths")) token.markup = maths(token.source, token.display);
+    if (token.type === 'heading') level = token.depth = Math.min(token.depth + 1, level + 1, 6);
+    if (maths && token.type.endsWith('Maths')) token.markup = maths(token.source, token.display);
   });
   return tokens.flatMap((token) => {
-    if (token.type === "space" || token.type === "def") return [];
-    if (token.type === "code") return [codeBlock(token)];
-    return imagesOf(token) ?? [{ kind: "html", html: marked.parser([token]) }];
+    if (token.type === 'space' || token.type === 'def') return [];
+    if (token.type === 'code') return [codeBlock(token)];
+    return imagesOf(token) ?? [{ kind: 'html', html: marked.parser([token]) }];
   });
 }
 
 /** The images of a paragraph that contains only images; null for other blocks, or if an image must not be loaded. */
 function imagesOf(token) {
-  if (token.type !== "paragraph") return null;
-  const parts = token.tokens.filter((part) => part.type !== "br" && part.raw.trim() !== "");
+  if (token.type !== 'paragraph') return null;
+  const parts = token.tokens.filter((part) => part.type !== 'br' && part.raw.trim() !== '');
   const isShown = (part) =>
-    part.type === "image" && (isImageData(part.href) || imagePath(part.href) !== null);
+    part.type === 'image' && (isImageData(part.href) || imagePath(part.href) !== null);
   if (!parts.length || !parts.every(isShown)) return null;
-  return parts.map((part) => ({ kind: "image", address: part.href, text: part.text }));
+  return parts.map((part) => ({ kind: 'image', address: part.href, text: part.text }));
 }
 
 /** The path of an image in the workspace; null for any other address, because a request to it could leak data. */
 export function imagePath(address) {
-  const path = decoded(address).replace(/^(?:\.\/)+/, "");
+  const path = decoded(address).replace(/^(?:\.\/)+/, '');
   const isRelative = !/^[\\/]|:|[?#]|(?:^|\/)\.\.(?:\/|$)/.test(path);
   return isRelative && /\.(?:png|jpe?g|gif|webp)$/i.test(path) ? path : null;
 }
@@ -140,11 +140,11 @@ function decoded(address) {
   try {
     return decodeURIComponent(address);
   } catch {
-    return "";
+    return '';
   }
 }
 
 function codeBlock(token) {
-  const language = (token.lang ?? "").trim().split(/\s+/)[0].toLowerCase();
-  return { kind: "code", language, source: token.text, closed: fenceClosed(token.raw) };
+  const language = (token.lang ?? '').trim().split(/\s+/)[0].toLowerCase();
+  return { kind: 'code', language, source: token.text, closed: fenceClosed(token.raw) };
 }

@@ -1,13 +1,13 @@
 /** Maths as MathML, which the browser draws without further styles or fonts. The library is loaded on first use. */
 
-import { signal } from "@preact/signals";
+import { signal } from '@preact/signals';
 
-import { mayHoldMaths } from "./markdown.mjs";
+import { mayHoldMaths } from './markdown.mjs';
 
 const MAX_SOURCE_CHARACTERS = 4_000;
 const MAX_REMEMBERED = 500;
 /** Maximum macro expansions in one formula, and maximum size in em. The formula is untrusted text of the model. */
-const LIMITS = { maxExpand: 200, maxSize: 20, trust: false, strict: "ignore", throwOnError: true };
+const LIMITS = { maxExpand: 200, maxSize: 20, trust: false, strict: 'ignore', throwOnError: true };
 
 const library = signal(null);
 let loading = null;
@@ -16,7 +16,7 @@ const remembered = new Map();
 /** A function that converts TeX; null while it is not loaded or not needed. Loads it if `text` needs it. */
 export function mathsFor(text) {
   if (!mayHoldMaths(text)) return null;
-  loading ??= import("katex").then(
+  loading ??= import('katex').then(
     () => (library.value = globalThis.katex),
     () => (loading = null),
   );
@@ -39,9 +39,9 @@ function converted(source, display) {
     const markup = library.value.renderToString(source, {
       ...LIMITS,
       displayMode: display,
-      output: "mathml",
+      output: 'mathml',
     });
-    return markup.replaceAll(/<annotation[^>]*>[^]*?<\/annotation>/g, "");
+    return markup.replaceAll(/<annotation[^>]*>[^]*?<\/annotation>/g, '');
   } catch {
     return null;
   }

@@ -1,14 +1,14 @@
 /** The form of an MCP server: its initial values, the body that it sends, and the field of an error. */
 
 const EMPTY = {
-  id: "",
-  type: "http",
-  url: "",
-  command: "",
+  id: '',
+  type: 'http',
+  url: '',
+  command: '',
   secrets: [],
-  description: "",
+  description: '',
   trusted: false,
-  timeoutS: "60",
+  timeoutS: '60',
 };
 
 /** The form of a server. @param {object} [server] as the gateway describes it; without one, the form is empty */
@@ -18,9 +18,9 @@ export function draftOf(server) {
   return {
     id: server.id,
     type,
-    url: url ?? "",
+    url: url ?? '',
     command: commandOf(command ?? []),
-    secrets: secrets.map((name) => ({ name, value: "" })),
+    secrets: secrets.map((name) => ({ name, value: '' })),
     description: server.description,
     trusted: server.trusted,
     timeoutS: String(server.timeout_s),
@@ -30,7 +30,7 @@ export function draftOf(server) {
 /** Whether the stored values of a server may stay. They are never sent to another address or program. */
 export function placeStays(draft, server) {
   if (draft.type !== server?.transport.type) return false;
-  return draft.type === "http"
+  return draft.type === 'http'
     ? draft.url === server.transport.url
     : String(wordsOf(draft.command)) === String(server.transport.command);
 }
@@ -46,33 +46,33 @@ export function bodyOf(draft, server) {
   const values = Object.fromEntries(
     draft.secrets.map((secret) => [
       secret.name,
-      secret.value === "" && valueStays(secret, draft, server) ? null : secret.value,
+      secret.value === '' && valueStays(secret, draft, server) ? null : secret.value,
     ]),
   );
   const transport =
-    type === "http" ? { type, url, headers: values } : { type, command: wordsOf(command), env: values };
+    type === 'http' ? { type, url, headers: values } : { type, command: wordsOf(command), env: values };
   const fields = { transport, description, trusted, timeout_s: Number(timeoutS) };
   return server ? { ...fields, revision: server.revision } : { id, ...fields };
 }
 
 const CONTROLS = [
-  [/^id$/, "id"],
-  [/^transport\.url$/, "url"],
-  [/^transport\.command/, "command"],
-  [/^transport\.(?:headers|env)/, "secrets"],
-  [/^description$/, "description"],
-  [/^timeout_s$/, "timeoutS"],
+  [/^id$/, 'id'],
+  [/^transport\.url$/, 'url'],
+  [/^transport\.command/, 'command'],
+  [/^transport\.(?:headers|env)/, 'secrets'],
+  [/^description$/, 'description'],
+  [/^timeout_s$/, 'timeoutS'],
 ];
 
 /** The control of an error; null if the error concerns the whole form. @param {{field?: string | null}} error */
 export function controlOf({ field }) {
-  return CONTROLS.find(([pattern]) => pattern.test(field ?? ""))?.[1] ?? null;
+  return CONTROLS.find(([pattern]) => pattern.test(field ?? ''))?.[1] ?? null;
 }
 
 /** The words of a command, separated by spaces outside quotes. */
 export function wordsOf(command) {
   const words = command.match(/(?:"[^"]*"|'[^']*'|[^\s"'])+/g) ?? [];
-  return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, "$1$2"));
+  return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, '$1$2'));
 }
 
 /** The command of words, for which `wordsOf` returns the same words. */
@@ -86,5 +86,5 @@ export function commandOf(words) {
             .map((part) => `"${part}"`)
             .join(`'"'`),
     )
-    .join(" ");
+    .join(' ');
 }

@@ -1,23 +1,23 @@
 /** Regular expressions in words, because users do not read expressions. */
 
-import { t } from "./strings.mjs";
+import { t } from './strings.mjs';
 
 const CLASS_WORDS = [
-  ["a-zA-Z", "pattern.letters"],
-  ["A-Za-z", "pattern.letters"],
-  ["a-z", "pattern.lower"],
-  ["A-Z", "pattern.upper"],
-  ["0-9", "pattern.digits"],
+  ['a-zA-Z', 'pattern.letters'],
+  ['A-Za-z', 'pattern.letters'],
+  ['a-z', 'pattern.lower'],
+  ['A-Z', 'pattern.upper'],
+  ['0-9', 'pattern.digits'],
 ];
 const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
 
 /** The requirement of a pattern in words. */
 export function patternProblem({ pattern, examples }) {
   const words = patternWords(pattern);
-  if (words) return t("check.pattern", { pattern: words });
+  if (words) return t('check.pattern', { pattern: words });
   return Array.isArray(examples) && examples.length
-    ? t("check.formExample", { example: String(examples[0]) })
-    : t("check.form");
+    ? t('check.formExample', { example: String(examples[0]) })
+    : t('check.form');
 }
 
 /** A simple pattern in words, or null: a sequence of at most three characters or classes, such as `^[a-z]{2,4}$`. */
@@ -31,23 +31,23 @@ export function patternWords(pattern) {
     if (!piece || words.length === 3) return null;
     words.push(pieceWords(piece));
   }
-  return words.join(t("pattern.then"));
+  return words.join(t('pattern.then'));
 }
 
-function pieceWords([, set, digit, character, quantifier = ""]) {
+function pieceWords([, set, digit, character, quantifier = '']) {
   if (character && !quantifier) return quoted(character);
-  const what = digit ? t("pattern.digits") : character ? quoted(character) : classWords(set);
+  const what = digit ? t('pattern.digits') : character ? quoted(character) : classWords(set);
   const [, least, comma, most] = /^\{(\d+)(,?)(\d*)\}$/.exec(quantifier) ?? [];
-  if (quantifier === "") return t("pattern.one", { what });
-  if (quantifier === "?") return t("pattern.optional", { what });
-  if (quantifier === "+") return t("pattern.some", { what });
-  if (quantifier === "*") return t("pattern.any", { what });
-  if (!comma) return t("pattern.exactly", { least, what });
-  if (!most) return t("pattern.atLeast", { least, what });
-  return least === "0" ? t("pattern.upTo", { most, what }) : t("pattern.between", { least, most, what });
+  if (quantifier === '') return t('pattern.one', { what });
+  if (quantifier === '?') return t('pattern.optional', { what });
+  if (quantifier === '+') return t('pattern.some', { what });
+  if (quantifier === '*') return t('pattern.any', { what });
+  if (!comma) return t('pattern.exactly', { least, what });
+  if (!most) return t('pattern.atLeast', { least, what });
+  return least === '0' ? t('pattern.upTo', { most, what }) : t('pattern.between', { least, most, what });
 }
 
-const quoted = (text) => t("pattern.quoted", { text });
+const quoted = (text) => t('pattern.quoted', { text });
 
 function classWords(set) {
   const words = [];
@@ -55,16 +55,16 @@ function classWords(set) {
   for (const [range, word] of CLASS_WORDS) {
     if (rest.includes(range)) {
       words.push(t(word));
-      rest = rest.replace(range, "");
+      rest = rest.replace(range, '');
     }
   }
   return [
     ...words,
-    ...[...rest].map((character) => (character === " " ? t("pattern.spaces") : quoted(character))),
-  ].join(", ");
+    ...[...rest].map((character) => (character === ' ' ? t('pattern.spaces') : quoted(character))),
+  ].join(', ');
 }
 
 /** An error of the server without the pattern that it names. */
 export function withoutPattern(message) {
-  return message.replaceAll(/must match pattern '(?:[^'\\]|\\.)*'/g, t("check.form"));
+  return message.replaceAll(/must match pattern '(?:[^'\\]|\\.)*'/g, t('check.form'));
 }

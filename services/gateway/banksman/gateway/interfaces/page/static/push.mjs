@@ -1,8 +1,8 @@
 /** This device as a receiver of Web Push: approval requests arrive while the page is closed. */
 
-import { t } from "./strings.mjs";
+import { t } from './strings.mjs';
 
-const DEVICE = "banksman.device";
+const DEVICE = 'banksman.device';
 
 /**
  * Register this device, or renew it.
@@ -57,16 +57,16 @@ async function subscribed(push, key) {
 
 function encoded(buffer) {
   const text = btoa(String.fromCharCode(...new Uint8Array(buffer)));
-  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return text.replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
 }
 
 /** Let the service worker, which loads no texts, notify in the language of the page. */
 async function storeWords() {
   const words = {
-    one: t("approval.titleOne", { tool: "{tool}" }),
-    several: t("push.several", { calls: "{calls}" }),
-    escalated: t("push.escalated"),
+    one: t('approval.titleOne', { tool: '{tool}' }),
+    several: t('push.several', { calls: '{calls}' }),
+    escalated: t('push.escalated'),
   };
-  const cache = await caches.open("banksman-page");
-  await cache.put(new URL("push-words.json", document.baseURI).href, new Response(JSON.stringify(words)));
+  const cache = await caches.open('banksman-page');
+  await cache.put(new URL('push-words.json', document.baseURI).href, new Response(JSON.stringify(words)));
 }

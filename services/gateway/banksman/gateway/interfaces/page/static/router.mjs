@@ -18,33 +18,33 @@ const VIEW = /^#\/([a-z]+)(?:\/(.*))?$/;
 
 /** @type {Record<string, View>} */
 export const VIEWS = {
-  approvals: { load: () => import("./views/approvals.mjs"), title: "inbox.title", icon: "shield" },
-  rules: { load: () => import("./views/rules.mjs"), title: "rules.title", icon: "check", right: "approve" },
-  assistants: { load: () => import("./views/assistants.mjs"), title: "assistant.list", icon: "brain" },
-  read: { load: () => import("./views/read.mjs"), title: "read.title" },
+  approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
+  rules: { load: () => import('./views/rules.mjs'), title: 'rules.title', icon: 'check', right: 'approve' },
+  assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
+  read: { load: () => import('./views/read.mjs'), title: 'read.title' },
   workflows: {
-    load: () => import("./views/workflows.mjs"),
-    title: "workflow.title",
-    icon: "workflow",
-    right: "chat",
+    load: () => import('./views/workflows.mjs'),
+    title: 'workflow.title',
+    icon: 'workflow',
+    right: 'chat',
   },
   schedules: {
-    load: () => import("./views/schedules.mjs"),
-    title: "schedule.title",
-    icon: "clock",
-    right: "chat",
+    load: () => import('./views/schedules.mjs'),
+    title: 'schedule.title',
+    icon: 'clock',
+    right: 'chat',
   },
-  runs: { load: () => import("./views/runs.mjs"), title: "run.title" },
-  mcp: { load: () => import("./views/mcp.mjs"), title: "mcp.title", icon: "plug", right: "admin" },
-  people: { load: () => import("./views/people.mjs"), title: "people.title", icon: "people", right: "admin" },
-  audit: { load: () => import("./views/audit.mjs"), title: "audit.title", icon: "details", right: "admin" },
+  runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
+  mcp: { load: () => import('./views/mcp.mjs'), title: 'mcp.title', icon: 'plug', right: 'admin' },
+  people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
+  audit: { load: () => import('./views/audit.mjs'), title: 'audit.title', icon: 'details', right: 'admin' },
   operator: {
-    load: () => import("./views/operator.mjs"),
-    title: "operator.title",
-    icon: "gauge",
-    right: "operator",
+    load: () => import('./views/operator.mjs'),
+    title: 'operator.title',
+    icon: 'gauge',
+    right: 'operator',
   },
-  settings: { load: () => import("./views/settings.mjs"), title: "settings.title", icon: "settings" },
+  settings: { load: () => import('./views/settings.mjs'), title: 'settings.title', icon: 'settings' },
 };
 
 /**
@@ -55,14 +55,14 @@ export const VIEWS = {
  */
 export function routeOf(hash, views) {
   const conversationId = CONVERSATION.exec(hash)?.[1] ?? null;
-  const [, name, rest = ""] = VIEW.exec(hash) ?? [];
-  if (conversationId || !Object.hasOwn(views, name ?? "")) return { view: "chat", conversationId, path: [] };
-  return { view: name, conversationId: null, path: rest.split("/").filter(Boolean).map(decoded) };
+  const [, name, rest = ''] = VIEW.exec(hash) ?? [];
+  if (conversationId || !Object.hasOwn(views, name ?? '')) return { view: 'chat', conversationId, path: [] };
+  return { view: name, conversationId: null, path: rest.split('/').filter(Boolean).map(decoded) };
 }
 
 /** The address of a view. @param {string} view @param {...string} path */
 export function addressOf(view, ...path) {
-  return `#/${[view, ...path.map(encodeURIComponent)].join("/")}`;
+  return `#/${[view, ...path.map(encodeURIComponent)].join('/')}`;
 }
 
 function decoded(segment) {

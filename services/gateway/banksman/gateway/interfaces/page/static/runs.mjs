@@ -1,8 +1,8 @@
 /** Totals and order of the steps of a run. Pure. */
 
 /** Kinds of steps that have a usage. */
-const isModel = (step) => step.kind === "model" || step.kind === "compaction";
-const isWait = (step) => step.kind === "approval" || step.kind === "input" || step.kind === "queue";
+const isModel = (step) => step.kind === 'model' || step.kind === 'compaction';
+const isWait = (step) => step.kind === 'approval' || step.kind === 'input' || step.kind === 'queue';
 
 /** Sums over the steps of a run. `cost` is null if no price is known. */
 export function totalsOf(run, steps) {
@@ -15,11 +15,11 @@ export function totalsOf(run, steps) {
     status: run.status,
     model: run.model,
     cost: costs.length ? costs.reduce((total, cost) => total + cost, 0) : null,
-    tokensIn: sum("input_tokens"),
-    tokensOut: sum("output_tokens"),
-    cached: sum("cached_tokens"),
+    tokensIn: sum('input_tokens'),
+    tokensOut: sum('output_tokens'),
+    cached: sum('cached_tokens'),
     requests: models.length,
-    calls: steps.filter((step) => step.kind === "tool").length,
+    calls: steps.filter((step) => step.kind === 'tool').length,
     duration: run.started_at && end ? Date.parse(end) - Date.parse(run.started_at) : 0,
     waited: steps.filter(isWait).reduce((total, step) => total + (step.duration_ms ?? 0), 0),
   };
@@ -30,20 +30,20 @@ export function mostExpensive(steps, cost) {
   const priced = steps.filter((step) => step.usage?.cost_usd);
   if (!cost || priced.length < 2) return null;
   const step = priced.reduce((most, one) => (one.usage.cost_usd > most.usage.cost_usd ? one : most));
-  const number = steps.filter((one) => one.kind === "model").indexOf(step) + 1;
+  const number = steps.filter((one) => one.kind === 'model').indexOf(step) + 1;
   return { step, number, share: step.usage.cost_usd / cost };
 }
 
 /** @param {'time' | 'cost' | 'duration'} order */
 export function ordered(steps, order) {
-  if (order === "time") return steps.toSorted((a, b) => beginOf(a) - beginOf(b));
-  const weight = order === "cost" ? (step) => step.usage?.cost_usd ?? -1 : (step) => step.duration_ms ?? 0;
+  if (order === 'time') return steps.toSorted((a, b) => beginOf(a) - beginOf(b));
+  const weight = order === 'cost' ? (step) => step.usage?.cost_usd ?? -1 : (step) => step.duration_ms ?? 0;
   return steps.toSorted((a, b) => weight(b) - weight(a));
 }
 
 /** The start of a step in milliseconds. For a call, this includes the wait for its decision. */
 function beginOf({ kind, began_at: began, ended_at: ended, duration_ms: took }) {
-  return kind === "tool" && ended && took !== null ? Date.parse(ended) - took : Date.parse(began);
+  return kind === 'tool' && ended && took !== null ? Date.parse(ended) - took : Date.parse(began);
 }
 
 /** The position of a step in its run: fractions of the time from the start of the first step to the end of the last. */
@@ -55,7 +55,7 @@ export function placeOf(step, steps, now = Date.now()) {
   const end = step.ended_at ? Date.parse(step.ended_at) : now;
   // A call may wait for a decision first; the bar shows only its execution.
   const took =
-    step.kind === "tool" && step.duration_ms !== null ? step.duration_ms : end - Date.parse(step.began_at);
+    step.kind === 'tool' && step.duration_ms !== null ? step.duration_ms : end - Date.parse(step.began_at);
   const width = Math.min(1, Math.max(0, took / whole));
   return { start: Math.min(1 - width, Math.max(0, (end - took - from) / whole)), width };
 }

@@ -23,34 +23,34 @@ const DAYS = {
 const DAY =
   /^(?:(sun|mon|tue|wed|thu|fri|sat)(?:day|sday|nesday|rsday|urday|s|rs|r)?s?|(so|mo|di|mi|do|fr|sa)(?:nntag|ntag|enstag|ttwoch|nnerstag|eitag|mstag)?s?)$/;
 const GROUPS = new Map([
-  ...["day", "days", "daily", "tag", "tage", "täglich"].map((word) => [word, "*"]),
-  ...["weekday", "weekdays", "workday", "workdays", "werktag", "werktags", "wochentag", "wochentags"].map(
-    (word) => [word, "1-5"],
+  ...['day', 'days', 'daily', 'tag', 'tage', 'täglich'].map((word) => [word, '*']),
+  ...['weekday', 'weekdays', 'workday', 'workdays', 'werktag', 'werktags', 'wochentag', 'wochentags'].map(
+    (word) => [word, '1-5'],
   ),
-  ...["weekend", "weekends", "wochenende", "wochenenden"].map((word) => [word, "0,6"]),
+  ...['weekend', 'weekends', 'wochenende', 'wochenenden'].map((word) => [word, '0,6']),
 ]);
 const FILLERS = new Set([
-  "every",
-  "each",
-  "on",
-  "the",
-  "at",
-  "of",
-  "and",
-  "o’clock",
+  'every',
+  'each',
+  'on',
+  'the',
+  'at',
+  'of',
+  'and',
+  'o’clock',
   "o'clock",
-  "uhr",
-  "jeden",
-  "jede",
-  "jedes",
-  "am",
-  "um",
-  "im",
-  "und",
-  "des",
-  "immer",
+  'uhr',
+  'jeden',
+  'jede',
+  'jedes',
+  'am',
+  'um',
+  'im',
+  'und',
+  'des',
+  'immer',
 ]);
-const MONTHLY = new Set(["month", "monthly", "monats", "monat", "monatlich"]);
+const MONTHLY = new Set(['month', 'monthly', 'monats', 'monat', 'monatlich']);
 const EVERY = /^(?:every|alle) (\d+) (minutes?|minuten?|hours?|stunden?)$/;
 const HOURLY = /^(?:hourly|every hour|stündlich|jede stunde)$/;
 const TIME = /^(\d{1,2})(?:[:.h](\d{2}))?(am|pm)?$/;
@@ -63,17 +63,17 @@ export function cronOf(sentence) {
   const plain = sentence
     .trim()
     .toLowerCase()
-    .replaceAll(/\s+/g, " ")
-    .replace(/(?<!(?:^|\s)\d{1,2})[.!]$/, "");
+    .replaceAll(/\s+/g, ' ')
+    .replace(/(?<!(?:^|\s)\d{1,2})[.!]$/, '');
   if (!plain) return null;
-  if (HOURLY.test(plain)) return "0 * * * *";
+  if (HOURLY.test(plain)) return '0 * * * *';
   const repeated = EVERY.exec(plain);
-  if (repeated) return interval(Number(repeated[1]), repeated[2].startsWith("m"));
+  if (repeated) return interval(Number(repeated[1]), repeated[2].startsWith('m'));
   return daysOf(
     plain
-      .replaceAll(/(\d) (am|pm)\b/g, "$1$2")
-      .replaceAll(",", " ")
-      .split(" ")
+      .replaceAll(/(\d) (am|pm)\b/g, '$1$2')
+      .replaceAll(',', ' ')
+      .split(' ')
       .filter(Boolean),
   );
 }
@@ -82,7 +82,7 @@ function interval(count, minutes) {
   const whole = minutes ? 60 : 24;
   if (!count || count >= whole || whole % count) return null;
   if (minutes) return `*/${count} * * * *`;
-  return count === 1 ? "0 * * * *" : `0 */${count} * * *`;
+  return count === 1 ? '0 * * * *' : `0 */${count} * * *`;
 }
 
 function daysOf(words) {
@@ -96,7 +96,7 @@ function daysOf(words) {
   // In cron, a day of the month together with a day of the week means either of them.
   if (kinds !== 1 || dated !== monthly) return null;
   const { hour, minute } = time ?? { hour: DEFAULT_HOUR, minute: 0 };
-  return `${minute} ${hour} ${dated ? dates.join(",") : "*"} * ${days.length ? [...new Set(days)].sort().join(",") : (group ?? "*")}`;
+  return `${minute} ${hour} ${dated ? dates.join(',') : '*'} * ${days.length ? [...new Set(days)].sort().join(',') : (group ?? '*')}`;
 }
 
 /** Add one word to the result; return false if the word is unknown, or the second of its kind. */
@@ -118,8 +118,8 @@ function take(word, found) {
 
 function timeOf(word) {
   if (word in NAMED_TIMES) return { hour: NAMED_TIMES[word], minute: 0 };
-  const [, hours, minutes = "0", half] = TIME.exec(word);
+  const [, hours, minutes = '0', half] = TIME.exec(word);
   const wrong = half && (hours < 1 || hours > 12);
-  const hour = half ? (Number(hours) % 12) + (half === "pm" ? 12 : 0) : Number(hours);
+  const hour = half ? (Number(hours) % 12) + (half === 'pm' ? 12 : 0) : Number(hours);
   return wrong || hour > 23 || Number(minutes) > 59 ? null : { hour, minute: Number(minutes) };
 }

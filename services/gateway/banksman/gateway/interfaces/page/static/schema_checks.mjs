@@ -1,17 +1,17 @@
 /** Violations of a JSON Schema, in words. Unsupported keywords are ignored: the server checks them. */
 
-import { patternProblem } from "./pattern_words.mjs";
-import { t } from "./strings.mjs";
+import { patternProblem } from './pattern_words.mjs';
+import { t } from './strings.mjs';
 
 /** Resolve local references, a nullable `anyOf` and a single `allOf`. */
 export function resolve(schema, root) {
   let node = schema ?? {};
   for (let hops = 0; hops < 20; hops += 1) {
-    const variant = (node.anyOf ?? node.oneOf)?.filter((option) => option.type !== "null");
-    if (node.$ref?.startsWith("#/")) node = { ...without(node, "$ref"), ...lookUp(node.$ref, root) };
-    else if (node.allOf?.length === 1) node = { ...without(node, "allOf"), ...node.allOf[0] };
+    const variant = (node.anyOf ?? node.oneOf)?.filter((option) => option.type !== 'null');
+    if (node.$ref?.startsWith('#/')) node = { ...without(node, '$ref'), ...lookUp(node.$ref, root) };
+    else if (node.allOf?.length === 1) node = { ...without(node, 'allOf'), ...node.allOf[0] };
     else if (variant?.length === 1)
-      node = { ...without(node, "anyOf", "oneOf"), ...variant[0], nullable: true };
+      node = { ...without(node, 'anyOf', 'oneOf'), ...variant[0], nullable: true };
     else return Array.isArray(node.type) ? singleType(node) : node;
   }
   return node;
@@ -24,27 +24,27 @@ function without(node, ...keys) {
 function lookUp(reference, root) {
   const keys = reference
     .slice(2)
-    .split("/")
-    .map((key) => key.replaceAll("~1", "/").replaceAll("~0", "~"));
+    .split('/')
+    .map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'));
   return keys.reduce((node, key) => node?.[key], root) ?? {};
 }
 
 function singleType(node) {
-  const types = node.type.filter((type) => type !== "null");
+  const types = node.type.filter((type) => type !== 'null');
   return types.length === 1
     ? { ...node, type: types[0], nullable: types.length < node.type.length }
-    : without(node, "type");
+    : without(node, 'type');
 }
 
 /** The values that a schema lists; none if it lists no values. */
 export function choicesOf(node) {
   if (node.enum) return node.enum;
-  return "const" in node ? [node.const] : [];
+  return 'const' in node ? [node.const] : [];
 }
 
 /** The first violation of a schema as a sentence, or null. Unsupported keywords are ignored. */
 export function firstViolation(value, schema) {
-  const [first] = violations(value, schema, schema, "");
+  const [first] = violations(value, schema, schema, '');
   return first ? sentence(first) : null;
 }
 
@@ -52,7 +52,7 @@ export function firstViolation(value, schema) {
 function violations(value, schema, root, path) {
   const node = resolve(schema, root);
   if (value === null)
-    return node.nullable || node.type === "null" || !node.type ? [] : [{ path, problem: t("check.notNull") }];
+    return node.nullable || node.type === 'null' || !node.type ? [] : [{ path, problem: t('check.notNull') }];
   const wrong = typeProblem(value, node) ?? choiceProblem(value, node) ?? rangeProblem(value, node);
   if (wrong) return [{ path, problem: wrong }];
   if (Array.isArray(value) && node.items) {
@@ -70,13 +70,13 @@ function objectViolations(value, node, root, path) {
   const at = (key) => (path ? `${path}.${key}` : key);
   const missing = (node.required ?? [])
     .filter((key) => !(key in value))
-    .map((key) => ({ path: at(key), problem: t("check.missing") }));
+    .map((key) => ({ path: at(key), problem: t('check.missing') }));
   const known = node.properties ?? {};
   const extra =
     node.additionalProperties === false ? Object.keys(value).filter((key) => !(key in known)) : [];
   return [
     ...missing,
-    ...extra.map((key) => ({ path: at(key), problem: t("check.unknown") })),
+    ...extra.map((key) => ({ path: at(key), problem: t('check.unknown') })),
     ...Object.keys(known)
       .filter((key) => key in value)
       .flatMap((key) => violations(value[key], known[key], root, at(key))),
@@ -84,15 +84,15 @@ function objectViolations(value, node, root, path) {
 }
 
 function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function typeProblem(value, node) {
   const fits = {
-    string: typeof value === "string",
-    number: typeof value === "number",
+    string: typeof value === 'string',
+    number: typeof value === 'number',
     integer: Number.isInteger(value),
-    boolean: typeof value === "boolean",
+    boolean: typeof value === 'boolean',
     array: Array.isArray(value),
     object: isObject(value),
   }[node.type];
@@ -102,43 +102,43 @@ function typeProblem(value, node) {
 function choiceProblem(value, node) {
   const choices = choicesOf(node);
   return choices.length && !choices.includes(value)
-    ? t("check.choice", { choices: choices.map((c) => JSON.stringify(c)).join(", ") })
+    ? t('check.choice', { choices: choices.map((c) => JSON.stringify(c)).join(', ') })
     : null;
 }
 
 function rangeProblem(value, node) {
-  if (typeof value === "number") return numberProblem(value, node);
-  if (typeof value === "string") return stringProblem(value, node);
+  if (typeof value === 'number') return numberProblem(value, node);
+  if (typeof value === 'string') return stringProblem(value, node);
   if (!Array.isArray(value)) return null;
   if (node.minItems !== undefined && value.length < node.minItems)
-    return t("check.minItems", { count: node.minItems });
+    return t('check.minItems', { count: node.minItems });
   if (node.maxItems !== undefined && value.length > node.maxItems)
-    return t("check.maxItems", { count: node.maxItems });
+    return t('check.maxItems', { count: node.maxItems });
   return null;
 }
 
 function numberProblem(value, node) {
-  if (node.minimum !== undefined && value < node.minimum) return t("check.minimum", { limit: node.minimum });
-  if (node.maximum !== undefined && value > node.maximum) return t("check.maximum", { limit: node.maximum });
+  if (node.minimum !== undefined && value < node.minimum) return t('check.minimum', { limit: node.minimum });
+  if (node.maximum !== undefined && value > node.maximum) return t('check.maximum', { limit: node.maximum });
   if (node.exclusiveMinimum !== undefined && value <= node.exclusiveMinimum)
-    return t("check.above", { limit: node.exclusiveMinimum });
+    return t('check.above', { limit: node.exclusiveMinimum });
   if (node.exclusiveMaximum !== undefined && value >= node.exclusiveMaximum)
-    return t("check.below", { limit: node.exclusiveMaximum });
+    return t('check.below', { limit: node.exclusiveMaximum });
   return null;
 }
 
 function stringProblem(value, node) {
   if (node.minLength !== undefined && value.length < node.minLength)
-    return t("check.minLength", { count: node.minLength });
+    return t('check.minLength', { count: node.minLength });
   if (node.maxLength !== undefined && value.length > node.maxLength)
-    return t("check.maxLength", { count: node.maxLength });
+    return t('check.maxLength', { count: node.maxLength });
   if (node.pattern !== undefined && !matches(node.pattern, value)) return patternProblem(node);
   return null;
 }
 
 function matches(pattern, value) {
   try {
-    return new RegExp(pattern, "u").test(value);
+    return new RegExp(pattern, 'u').test(value);
   } catch {
     return true; // A pattern that JavaScript cannot compile: the server checks it.
   }

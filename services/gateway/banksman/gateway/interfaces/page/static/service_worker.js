@@ -6,24 +6,24 @@
  * content, so a stored file is never stale. Nothing else is stored: no conversation, and no reply of the API.
  */
 
-const CACHE = "banksman-page";
-const BASE = new URL("./", self.location.href);
+const CACHE = 'banksman-page';
+const BASE = new URL('./', self.location.href);
 const FILES = `${BASE.pathname}static/v`;
 
-self.addEventListener("install", () => self.skipWaiting());
-self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
+self.addEventListener('install', () => self.skipWaiting());
+self.addEventListener('activate', (event) => event.waitUntil(self.clients.claim()));
 
-self.addEventListener("fetch", (event) => {
+self.addEventListener('fetch', (event) => {
   const { request } = event;
   const { origin, pathname } = new URL(request.url);
-  if (request.method !== "GET" || origin !== BASE.origin) return;
-  if (request.mode === "navigate" && pathname === BASE.pathname) event.respondWith(page(request));
+  if (request.method !== 'GET' || origin !== BASE.origin) return;
+  if (request.mode === 'navigate' && pathname === BASE.pathname) event.respondWith(page(request));
   else if (pathname.startsWith(FILES)) event.respondWith(file(request));
 });
 
-self.addEventListener("push", (event) => event.waitUntil(notify(event.data.json())));
+self.addEventListener('push', (event) => event.waitUntil(notify(event.data.json())));
 
-self.addEventListener("notificationclick", (event) => {
+self.addEventListener('notificationclick', (event) => {
   event.notification.close();
   event.waitUntil(show(event.notification.data.address));
 });
@@ -31,9 +31,9 @@ self.addEventListener("notificationclick", (event) => {
 /** Show the pushed message of a gateway. Browsers end the subscription of a worker that shows nothing. */
 async function notify({ type, approval_id: id, calls, tool, text }) {
   const words = await (await caches.match(`${BASE.href}push-words.json`))?.json();
-  let title = words?.one.replace("{tool}", () => tool) ?? tool;
-  if (type === "approval.escalated") title = words?.escalated ?? "Banksman";
-  else if (calls > 1) title = words?.several.replace("{calls}", calls) ?? `${calls} × ${tool}`;
+  let title = words?.one.replace('{tool}', () => tool) ?? tool;
+  if (type === 'approval.escalated') title = words?.escalated ?? 'Banksman';
+  else if (calls > 1) title = words?.several.replace('{calls}', calls) ?? `${calls} × ${tool}`;
   // The tag is the id of the request, so the notification of its escalation replaces the first notification.
   await self.registration.showNotification(title, {
     body: text,
@@ -43,7 +43,7 @@ async function notify({ type, approval_id: id, calls, tool, text }) {
 }
 
 async function show(address) {
-  const [open] = await self.clients.matchAll({ type: "window" });
+  const [open] = await self.clients.matchAll({ type: 'window' });
   if (!open) return self.clients.openWindow(address);
   await open.navigate(address);
   return open.focus();
@@ -78,7 +78,7 @@ async function file(request) {
   if (stored) return stored;
   const response = await fetch(request);
   // During an update another gateway may serve its own file, which it marks as not to be stored.
-  if (response.ok && response.headers.get("cache-control")?.includes("immutable"))
+  if (response.ok && response.headers.get('cache-control')?.includes('immutable'))
     await cache.put(request.url, response.clone());
   return response;
 }

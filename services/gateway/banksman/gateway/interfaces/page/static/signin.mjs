@@ -5,16 +5,16 @@
  * it sends the code to the gateway, which exchanges it for a token.
  */
 
-import { explain, t } from "./strings.mjs";
+import { explain, t } from './strings.mjs';
 
-const PENDING = "banksman.signin";
-const SIGNED_OUT = "banksman.signedOut";
+const PENDING = 'banksman.signin';
+const SIGNED_OUT = 'banksman.signedOut';
 
 const base64url = (bytes) =>
   btoa(String.fromCharCode(...bytes))
-    .replace(/\+/g, "-")
-    .replace(/\//g, "_")
-    .replace(/=+$/, "");
+    .replace(/\+/g, '-')
+    .replace(/\//g, '_')
+    .replace(/=+$/, '');
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
 
 /** The address of this page without its parameters, to which the provider sends the user back. */
@@ -30,17 +30,17 @@ const here = (location) => location.origin + location.pathname;
 export async function begin(provider, { session, preferences, location, draft }) {
   const [state, verifier] = [random(), random()];
   session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash, draft }));
-  const challenge = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier)));
+  const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
   const url = new URL(provider.authorization_endpoint);
   const parameters = {
-    response_type: "code",
+    response_type: 'code',
     client_id: provider.client_id,
     redirect_uri: here(location),
     scope: provider.scope,
     state,
     code_challenge: base64url(challenge),
-    code_challenge_method: "S256",
-    ...(preferences.getItem(SIGNED_OUT) ? { prompt: "login" } : {}),
+    code_challenge_method: 'S256',
+    ...(preferences.getItem(SIGNED_OUT) ? { prompt: 'login' } : {}),
   };
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
   location.assign(url.href);
@@ -54,16 +54,16 @@ export async function begin(provider, { session, preferences, location, draft })
  */
 export async function complete(api, { session, preferences, location, history }) {
   const returned = new URLSearchParams(location.search);
-  const pending = JSON.parse(session.getItem(PENDING) ?? "null");
-  if (!pending || !returned.has("state")) return null;
+  const pending = JSON.parse(session.getItem(PENDING) ?? 'null');
+  if (!pending || !returned.has('state')) return null;
   session.removeItem(PENDING);
   // The code must not stay in the address, and a reload must not send it again.
-  history.replaceState(null, "", here(location) + pending.hash);
+  history.replaceState(null, '', here(location) + pending.hash);
   const { draft } = pending;
-  if (returned.get("state") !== pending.state) return { draft, error: t("login.notOurs") };
-  const code = returned.get("code");
+  if (returned.get('state') !== pending.state) return { draft, error: t('login.notOurs') };
+  const code = returned.get('code');
   if (!code)
-    return { draft, error: returned.get("error_description") ?? returned.get("error") ?? t("login.failed") };
+    return { draft, error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
     const { token } = await api.signIn({
       code,
@@ -74,7 +74,7 @@ export async function complete(api, { session, preferences, location, history })
     return { draft, token };
   } catch (failure) {
     // Otherwise the provider would sign in the same account at the next attempt.
-    preferences.setItem(SIGNED_OUT, "yes");
+    preferences.setItem(SIGNED_OUT, 'yes');
     return { draft, error: explain(failure) };
   }
 }

@@ -1,18 +1,18 @@
 /** The state of the page: its connection, its route and its settings, and the stores of its features. */
 
-import { batch, signal } from "@preact/signals";
+import { batch, signal } from '@preact/signals';
 
-import { stored } from "./attachments.mjs";
-import { Connection, RequestError, newId } from "./client/connection.mjs";
-import { Subscriptions, conversationOf } from "./client/following.mjs";
-import { VIEWS, addressOf, routeOf } from "./router.mjs";
-import { Inbox } from "./stores/inbox.mjs";
-import { ConversationList } from "./stores/list.mjs";
-import { OpenConversations } from "./stores/opened.mjs";
-import { Outbox } from "./stores/outbox.mjs";
-import { explain } from "./strings.mjs";
+import { stored } from './attachments.mjs';
+import { Connection, RequestError, newId } from './client/connection.mjs';
+import { Subscriptions, conversationOf } from './client/following.mjs';
+import { VIEWS, addressOf, routeOf } from './router.mjs';
+import { Inbox } from './stores/inbox.mjs';
+import { ConversationList } from './stores/list.mjs';
+import { OpenConversations } from './stores/opened.mjs';
+import { Outbox } from './stores/outbox.mjs';
+import { explain } from './strings.mjs';
 
-const VERSION = "1";
+const VERSION = '1';
 const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 
@@ -22,11 +22,11 @@ export class Store {
   /** @param {{api: import('./client/api.mjs').Api, session: Storage, preferences: Storage}} options */
   constructor({ api, session, preferences }) {
     Object.assign(this, { api, session, preferences });
-    this.connection = signal({ phase: "connecting" });
+    this.connection = signal({ phase: 'connecting' });
     this.welcome = signal(null);
     this.currentId = signal(null);
-    this.route = signal(routeOf("", VIEWS));
-    this.details = signal(preferences.getItem("banksman.details") === "on");
+    this.route = signal(routeOf('', VIEWS));
+    this.details = signal(preferences.getItem('banksman.details') === 'on');
     this.toasts = signal([]);
     this.panel = signal(null);
     this.sidebar = signal(false);
@@ -45,9 +45,9 @@ export class Store {
     this.list = new ConversationList({ api });
     this.inbox = new Inbox({
       api,
-      request: (frame) => this.socket.request(frame, { resend: frame.type === "approval.reply" }),
+      request: (frame) => this.socket.request(frame, { resend: frame.type === 'approval.reply' }),
       preferences,
-      show: () => (location.hash = addressOf("approvals")),
+      show: () => (location.hash = addressOf('approvals')),
       onDecided: () => this.list.refresh(),
     });
     this.opened = new OpenConversations({
@@ -70,14 +70,14 @@ export class Store {
 
   /** Connect and open the conversation that the URL names. */
   start() {
-    addEventListener("hashchange", () => this.#openFromUrl());
-    addEventListener("online", () => this.reconnect());
-    document.addEventListener("visibilitychange", () => {
-      if (!document.hidden && this.connection.value.phase === "offline") this.reconnect();
+    addEventListener('hashchange', () => this.#openFromUrl());
+    addEventListener('online', () => this.reconnect());
+    document.addEventListener('visibilitychange', () => {
+      if (!document.hidden && this.connection.value.phase === 'offline') this.reconnect();
       if (!document.hidden) this.list.refresh();
     });
     setInterval(
-      () => !document.hidden && this.connection.value.phase === "online" && this.list.refresh(),
+      () => !document.hidden && this.connection.value.phase === 'online' && this.list.refresh(),
       LIST_POLL_MS,
     );
     this.socket.connect();
@@ -85,37 +85,37 @@ export class Store {
   }
 
   reconnect() {
-    if (this.connection.value.phase !== "online") this.socket.connect();
+    if (this.connection.value.phase !== 'online') this.socket.connect();
   }
 
   get token() {
-    return this.session.getItem("banksman.token");
+    return this.session.getItem('banksman.token');
   }
 
   login(token) {
-    this.session.setItem("banksman.token", token);
+    this.session.setItem('banksman.token', token);
     this.socket.connect();
   }
 
   /** Show the sign-in form to a user who works without a key. */
   signIn() {
     this.socket.close();
-    this.connection.value = { phase: "unauthorized", optional: true, since: Date.now() };
+    this.connection.value = { phase: 'unauthorized', optional: true, since: Date.now() };
   }
 
   async logout() {
     await this.inbox.endPush().catch(() => {});
-    this.session.removeItem("banksman.token");
+    this.session.removeItem('banksman.token');
     // Read by `signin.mjs`, also in other tabs.
-    this.preferences.setItem("banksman.signedOut", "yes");
+    this.preferences.setItem('banksman.signedOut', 'yes');
     this.welcome.value = null;
     this.socket.close();
     this.unauthorized();
   }
 
   unauthorized() {
-    if (this.connection.value.phase !== "unauthorized")
-      this.connection.value = { phase: "unauthorized", since: Date.now() };
+    if (this.connection.value.phase !== 'unauthorized')
+      this.connection.value = { phase: 'unauthorized', since: Date.now() };
   }
 
   // ---- conversations
@@ -127,12 +127,12 @@ export class Store {
   }
 
   open(id) {
-    location.hash = id ? `#/c/${id}` : "#/";
+    location.hash = id ? `#/c/${id}` : '#/';
   }
 
   setDetails(on) {
     this.details.value = on;
-    this.preferences.setItem("banksman.details", on ? "on" : "off");
+    this.preferences.setItem('banksman.details', on ? 'on' : 'off');
     this.opened.subscribeAgain();
   }
 
@@ -155,7 +155,7 @@ export class Store {
   /** Create a conversation from an exported file, and show it. @param {File} file */
   async importFile(file) {
     try {
-      const { imported } = await import("./importing.mjs");
+      const { imported } = await import('./importing.mjs');
       this.open(await imported(this.api, file));
       this.list.refresh();
     } catch (error) {
@@ -180,18 +180,18 @@ export class Store {
   // ---- runs
 
   async cancel(runId) {
-    await this.#attempt(() => this.socket.request({ type: "run.cancel", run_id: runId }));
+    await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
   }
 
   /** @throws {RequestError} which the form shows */
   replyToInput(requestId, value) {
-    return this.socket.request({ type: "input.reply", request_id: requestId, value });
+    return this.socket.request({ type: 'input.reply', request_id: requestId, value });
   }
 
   /** @throws {RequestError} which the form shows */
   async startWorkflow(workflow, parameters) {
     const conversationId = this.currentId.value;
-    const frame = { type: "workflow.start", workflow, parameters };
+    const frame = { type: 'workflow.start', workflow, parameters };
     const ack = await this.socket.request(
       conversationId ? { ...frame, conversation_id: conversationId } : frame,
     );
@@ -208,7 +208,7 @@ export class Store {
    */
   async storeFile(file) {
     const id =
-      this.currentId.value ?? (await this.socket.request({ type: "conversation.create" })).conversation_id;
+      this.currentId.value ?? (await this.socket.request({ type: 'conversation.create' })).conversation_id;
     const path = await stored(this.api, id, file);
     if (this.currentId.value === null) this.open(id);
     return path;
@@ -223,18 +223,18 @@ export class Store {
     try {
       const { workflow, parameters, problems } = await this.api.parseWorkflow(text);
       this.workflowsOpen.value = { name: workflow.name, parameters, problems };
-      this.outbox.draft.value = "";
+      this.outbox.draft.value = '';
     } catch (error) {
-      if (error.code !== "not_found") return this.toast(explain(error));
-      this.outbox.draft.value = "";
+      if (error.code !== 'not_found') return this.toast(explain(error));
+      this.outbox.draft.value = '';
       await this.outbox.send(text);
     }
   }
 
   // ---- messages to the user
 
-  toast(text, tone = "error") {
-    const key = newId("t");
+  toast(text, tone = 'error') {
+    const key = newId('t');
     this.toasts.value = [...this.toasts.value, { key, text, tone }];
     setTimeout(() => this.dismiss(key), TOAST_MS);
   }
@@ -247,7 +247,7 @@ export class Store {
     try {
       await action();
     } catch (error) {
-      if (!(error instanceof RequestError) && error.name !== "ApiError") throw error;
+      if (!(error instanceof RequestError) && error.name !== 'ApiError') throw error;
       this.toast(explain(error));
     }
   }
@@ -256,7 +256,7 @@ export class Store {
 
   #hello() {
     const token = this.token;
-    return { client: { name: "banksman-web", version: VERSION }, ...(token ? { token } : {}) };
+    return { client: { name: 'banksman-web', version: VERSION }, ...(token ? { token } : {}) };
   }
 
   #welcomed(frame) {
@@ -268,32 +268,32 @@ export class Store {
 
   #received(frame) {
     this.subscriptions.receive(frame);
-    if (frame.type === "approvals.changed") this.inbox.changed();
-    if (frame.type === "error" && !frame.reply_to) this.toast(explain(frame));
+    if (frame.type === 'approvals.changed') this.inbox.changed();
+    if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));
   }
 
   /** Apply the effects of an event outside its conversation. */
   #react(id, frame) {
     switch (frame.type) {
-      case "conversation.updated":
-        if (frame.data.status === "deleted") this.#removed(id);
+      case 'conversation.updated':
+        if (frame.data.status === 'deleted') this.#removed(id);
         else if (frame.data.title) this.#renamed(id, frame.data.title);
         return;
-      case "workspace.changed":
+      case 'workspace.changed':
         this.filesVersion.value += 1;
         return;
-      case "run.started":
-      case "approval.requested":
-      case "approval.resolved":
-      case "run.finished":
-        if (frame.type === "run.finished" && frame.data.status === "completed") this.#requestTitle(id);
+      case 'run.started':
+      case 'approval.requested':
+      case 'approval.resolved':
+      case 'run.finished':
+        if (frame.type === 'run.finished' && frame.data.status === 'completed') this.#requestTitle(id);
         if (this.opened.stateOf(id)?.replayed) this.list.refresh();
     }
   }
 
   /** Let a model write the title of a conversation whose title is its first message, once for each visit. */
   #requestTitle(id) {
-    if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? "message") !== "message") return;
+    if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? 'message') !== 'message') return;
     this.#titled.add(id);
     // The new title arrives as an event of the log. If this fails, the first message remains the title.
     this.api.generateTitle(id).catch(() => {});

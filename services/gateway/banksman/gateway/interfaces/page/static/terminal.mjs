@@ -3,12 +3,12 @@
 // Select Graphic Rendition, and the other sequences of ECMA-48.
 const COLOURS = /\x1b\[([\d;]{0,64})m/g;
 const OTHERS = /\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?/g;
-const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
+const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
 /** The text in pieces of one colour each. @param {string} text @returns {{text: string, style: string}[]} `style` has classes of CSS */
 export function coloured(text) {
   const pieces = [];
-  let style = "";
+  let style = '';
   let from = 0;
   const add = (end) => end > from && pieces.push({ text: text.slice(from, end), style });
   for (const match of text.matchAll(COLOURS)) {
@@ -22,17 +22,17 @@ export function coloured(text) {
 
 /** What a terminal would show of text that a running program has written. */
 export function lastState(text) {
-  const lines = text.replace(OTHERS, "").replace(/\r+\n/g, "\n").split("\n");
-  return lines.map((line) => line.replace(/\r+$/, "").split("\r").at(-1)).join("\n");
+  const lines = text.replace(OTHERS, '').replace(/\r+\n/g, '\n').split('\n');
+  return lines.map((line) => line.replace(/\r+$/, '').split('\r').at(-1)).join('\n');
 }
 
 function styleAfter(style, parameters) {
-  let [weight, colour] = [style.includes("bold") ? "bold" : "", style.replace("bold", "").trim()];
-  for (const code of parameters.split(";").map(Number)) {
-    if (code === 0) [weight, colour] = ["", ""];
-    else if (code === 1) weight = "bold";
-    else if (code === 22) weight = "";
-    else if (code === 39) colour = "";
+  let [weight, colour] = [style.includes('bold') ? 'bold' : '', style.replace('bold', '').trim()];
+  for (const code of parameters.split(';').map(Number)) {
+    if (code === 0) [weight, colour] = ['', ''];
+    else if (code === 1) weight = 'bold';
+    else if (code === 22) weight = '';
+    else if (code === 39) colour = '';
     else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) colour = `ansi-${NAMES[code % 10]}`;
   }
   return `${weight} ${colour}`.trim();

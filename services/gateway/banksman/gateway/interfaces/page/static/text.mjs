@@ -1,40 +1,40 @@
 /** Format sizes, durations and costs, and make invisible characters visible. */
 
-import { locale, t } from "./strings.mjs";
+import { locale, t } from './strings.mjs';
 
 /** The characters that do not show. `contracts/visible.py` has the same ranges and explains them; a test compares both. */
 const HIDDEN = new RegExp(
-  "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\xa0" +
-    "\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000" +
-    "\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164" +
-    "\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}" +
-    "\\ufff9-\\ufffb\\u{13430}-\\u{1343f}" +
-    "\\u2800\\u{1d159}\\u{16fe4}" +
-    "\\ud800-\\udfff\\ue000-\\uf8ff\\ufdd0-\\ufdef\\ufffe\\uffff\\u{1fffe}\\u{1ffff}\\u{2fffe}\\u{2ffff}" +
-    "\\u{3fffe}-\\u{10ffff}]",
-  "gu",
+  '[\\x00-\\x08\\x0b-\\x1f\\x7f-\\xa0' +
+    '\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000' +
+    '\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164' +
+    '\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}' +
+    '\\ufff9-\\ufffb\\u{13430}-\\u{1343f}' +
+    '\\u2800\\u{1d159}\\u{16fe4}' +
+    '\\ud800-\\udfff\\ue000-\\uf8ff\\ufdd0-\\ufdef\\ufffe\\uffff\\u{1fffe}\\u{1ffff}\\u{2fffe}\\u{2ffff}' +
+    '\\u{3fffe}-\\u{10ffff}]',
+  'gu',
 );
 
 const NAMES = new Map([
-  ["\u00A0", "NBSP"],
-  ["\u00AD", "SHY"],
-  ["\u200B", "ZWSP"],
-  ["\u200C", "ZWNJ"],
-  ["\u200D", "ZWJ"],
-  ["\u200E", "LRM"],
-  ["\u200F", "RLM"],
-  ["\u202A", "LRE"],
-  ["\u202B", "RLE"],
-  ["\u202C", "PDF"],
-  ["\u202D", "LRO"],
-  ["\u202E", "RLO"],
-  ["\u2066", "LRI"],
-  ["\u2067", "RLI"],
-  ["\u2068", "FSI"],
-  ["\u2069", "PDI"],
-  ["\uFEFF", "BOM"],
-  ["\r", "CR"],
-  ["\u001B", "ESC"],
+  ['\u00A0', 'NBSP'],
+  ['\u00AD', 'SHY'],
+  ['\u200B', 'ZWSP'],
+  ['\u200C', 'ZWNJ'],
+  ['\u200D', 'ZWJ'],
+  ['\u200E', 'LRM'],
+  ['\u200F', 'RLM'],
+  ['\u202A', 'LRE'],
+  ['\u202B', 'RLE'],
+  ['\u202C', 'PDF'],
+  ['\u202D', 'LRO'],
+  ['\u202E', 'RLO'],
+  ['\u2066', 'LRI'],
+  ['\u2067', 'RLI'],
+  ['\u2068', 'FSI'],
+  ['\u2069', 'PDI'],
+  ['\uFEFF', 'BOM'],
+  ['\r', 'CR'],
+  ['\u001B', 'ESC'],
 ]);
 
 /**
@@ -57,14 +57,14 @@ export function reveal(text) {
 }
 
 function nameOf(character) {
-  const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
   return NAMES.get(character) ?? `U+${code}`;
 }
 
 /** @param {number} bytes */
 export function formatBytes(bytes) {
   if (bytes < 1024) return `${bytes} B`;
-  const units = ["KiB", "MiB", "GiB", "TiB"];
+  const units = ['KiB', 'MiB', 'GiB', 'TiB'];
   let value = bytes;
   let unit = -1;
   do {
@@ -84,25 +84,25 @@ function withDecimals(value, digits, style = {}) {
 
 /** @param {number} milliseconds */
 export function formatDuration(milliseconds) {
-  if (milliseconds < 1000) return t("duration.ms", { n: Math.round(milliseconds) });
-  if (milliseconds < 9_950) return t("duration.s", { n: Math.round(milliseconds / 100) / 10 });
+  if (milliseconds < 1000) return t('duration.ms', { n: Math.round(milliseconds) });
+  if (milliseconds < 9_950) return t('duration.s', { n: Math.round(milliseconds / 100) / 10 });
   // Rounded before the division, so that 119.7 s are 2 min and not 1 min 60 s.
   const seconds = Math.round(milliseconds / 1000);
-  if (seconds < 60) return t("duration.s", { n: seconds });
+  if (seconds < 60) return t('duration.s', { n: seconds });
   const minutes = Math.floor(seconds / 60);
   const [whole, unit, rest, smaller] =
-    minutes < 60 ? [minutes, "min", seconds % 60, "s"] : [Math.floor(minutes / 60), "h", minutes % 60, "min"];
+    minutes < 60 ? [minutes, 'min', seconds % 60, 's'] : [Math.floor(minutes / 60), 'h', minutes % 60, 'min'];
   return t(rest ? `duration.${unit}` : `duration.${unit}Only`, { [unit]: whole, [smaller]: rest });
 }
 
 /** @param {number | null | undefined} dollars `null` for an unknown price, which is not zero. */
 export function formatCost(dollars) {
-  if (dollars === null || dollars === undefined) return "";
+  if (dollars === null || dollars === undefined) return '';
   const digits = dollars === 0 ? 0 : dollars < 0.01 ? 4 : 2;
   return withDecimals(dollars, digits, {
-    style: "currency",
-    currency: "USD",
-    currencyDisplay: "narrowSymbol",
+    style: 'currency',
+    currency: 'USD',
+    currencyDisplay: 'narrowSymbol',
   });
 }
 
@@ -113,23 +113,23 @@ export function formatCost(dollars) {
  * @param {Date} now
  */
 export function formatWhen(timestamp, now = new Date()) {
-  if (!timestamp) return "";
+  if (!timestamp) return '';
   const moment = new Date(timestamp);
-  if (Number.isNaN(moment.getTime())) return "";
+  if (Number.isNaN(moment.getTime())) return '';
   if (moment.toDateString() === now.toDateString()) {
-    return moment.toLocaleTimeString(locale(), { timeStyle: "short" });
+    return moment.toLocaleTimeString(locale(), { timeStyle: 'short' });
   }
   const sameYear = moment.getFullYear() === now.getFullYear();
   return moment.toLocaleDateString(locale(), {
-    day: "numeric",
-    month: "short",
-    ...(sameYear ? {} : { year: "numeric" }),
+    day: 'numeric',
+    month: 'short',
+    ...(sameYear ? {} : { year: 'numeric' }),
   });
 }
 
 /** A time with its date, also one that is still to come. @param {string} timestamp RFC 3339 */
 export function formatMoment(timestamp) {
-  return new Date(timestamp).toLocaleString(locale(), { dateStyle: "medium", timeStyle: "short" });
+  return new Date(timestamp).toLocaleString(locale(), { dateStyle: 'medium', timeStyle: 'short' });
 }
 
 /**
@@ -138,18 +138,18 @@ export function formatMoment(timestamp) {
  * @param {string | {type: string, text?: string, path?: string}[] | null | undefined} content
  */
 export function contentText(content) {
-  if (content === null || content === undefined) return "";
-  if (typeof content === "string") return content;
+  if (content === null || content === undefined) return '';
+  if (typeof content === 'string') return content;
   if (!Array.isArray(content)) return contentText(content.content ?? content.text);
   return content
     .map((part) =>
-      part.type === "text"
+      part.type === 'text'
         ? part.text
-        : part.type === "file"
-          ? t("content.filePart", { path: part.path })
-          : t("content.imagePart"),
+        : part.type === 'file'
+          ? t('content.filePart', { path: part.path })
+          : t('content.imagePart'),
     )
-    .join("\n\n");
+    .join('\n\n');
 }
 
 /** Number of Unicode code points, the unit of a delta's `offset`. @param {string} text */

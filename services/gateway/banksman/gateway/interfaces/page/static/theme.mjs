@@ -1,16 +1,16 @@
 /** The theme of the page: the theme of the system, or the user's choice. */
 
-import { computed, signal } from "@preact/signals";
+import { computed, signal } from '@preact/signals';
 
-export const THEMES = ["system", "light", "dark"];
-const CHOSEN = "banksman.theme";
+export const THEMES = ['system', 'light', 'dark'];
+const CHOSEN = 'banksman.theme';
 
-const systemQuery = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+const systemQuery = globalThis.matchMedia?.('(prefers-color-scheme: dark)');
 const systemDark = signal(systemQuery?.matches ?? false);
-systemQuery?.addEventListener("change", () => (systemDark.value = systemQuery.matches));
+systemQuery?.addEventListener('change', () => (systemDark.value = systemQuery.matches));
 
-export const theme = signal("system");
-export const dark = computed(() => (theme.value === "system" ? systemDark.value : theme.value === "dark"));
+export const theme = signal('system');
+export const dark = computed(() => (theme.value === 'system' ? systemDark.value : theme.value === 'dark'));
 
 /** Show the stored choice. @param {Storage} preferences */
 export function restoreTheme(preferences) {
@@ -24,8 +24,8 @@ export function setTheme(choice, preferences) {
 }
 
 function apply(choice) {
-  theme.value = THEMES.includes(choice) ? choice : "system";
+  theme.value = THEMES.includes(choice) ? choice : 'system';
   const root = document.documentElement;
-  if (theme.value === "system") delete root.dataset.theme;
+  if (theme.value === 'system') delete root.dataset.theme;
   else root.dataset.theme = theme.value;
 }

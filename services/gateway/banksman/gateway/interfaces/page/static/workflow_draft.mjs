@@ -2,36 +2,36 @@
 
 /** Kinds of a form field and their JSON Schema. @type {Record<string, object>} */
 export const FIELD_KINDS = {
-  text: { type: "string" },
-  long: { type: "string", "x-hint": "multiline" },
-  number: { type: "number" },
-  choice: { type: "string" },
-  several: { type: "array" },
-  yes: { type: "boolean" },
-  date: { type: "string", "x-hint": "date" },
-  file: { type: "string", "x-hint": "file" },
+  text: { type: 'string' },
+  long: { type: 'string', 'x-hint': 'multiline' },
+  number: { type: 'number' },
+  choice: { type: 'string' },
+  several: { type: 'array' },
+  yes: { type: 'boolean' },
+  date: { type: 'string', 'x-hint': 'date' },
+  file: { type: 'string', 'x-hint': 'file' },
 };
 
-const KIND_OF_HINT = { multiline: "long", date: "date", file: "file" };
-const KIND_OF_FORMAT = { textarea: "long", date: "date" };
+const KIND_OF_HINT = { multiline: 'long', date: 'date', file: 'file' };
+const KIND_OF_FORMAT = { textarea: 'long', date: 'date' };
 
 /** The step types in the order of the menu, with the fields of a new one. @type {Record<string, () => object>} */
 export const NEW_STEPS = {
-  prompt: () => ({ prompt: "" }),
-  tool: () => ({ tool: "", arguments: {} }),
-  input: () => ({ message: "" }),
-  approval: () => ({ message: "" }),
+  prompt: () => ({ prompt: '' }),
+  tool: () => ({ tool: '', arguments: {} }),
+  input: () => ({ message: '' }),
+  approval: () => ({ message: '' }),
 };
 
 /** The name in addresses and references, derived from the title. @param {string} title */
 export function nameOf(title) {
   const plain = title
-    .normalize("NFKD")
-    .replaceAll(/[\u0300-\u036f]/g, "")
+    .normalize('NFKD')
+    .replaceAll(/[\u0300-\u036f]/g, '')
     .toLowerCase();
   return plain
-    .replaceAll(/[^a-z0-9]+/g, "_")
-    .replaceAll(/^_+|_+$/g, "")
+    .replaceAll(/[^a-z0-9]+/g, '_')
+    .replaceAll(/^_+|_+$/g, '')
     .slice(0, 48);
 }
 
@@ -59,13 +59,13 @@ export function referencesAt({ fields, steps }, at) {
 }
 
 export const EMPTY = {
-  title: "",
-  description: "",
-  category: "general",
+  title: '',
+  description: '',
+  category: 'general',
   timeout_s: 3600,
   fields: [],
   steps: [],
-  result: "",
+  result: '',
   name: null,
   revision: null,
 };
@@ -84,7 +84,7 @@ export function draftOf({
   const required = new Set(schema?.required ?? []);
   const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({
     name: field,
-    label: property.title ?? "",
+    label: property.title ?? '',
     kind: kindOf(property),
     choices: property.enum ?? property.items?.enum ?? [],
     required: required.has(field),
@@ -99,19 +99,19 @@ export function draftOf({
     revision,
     fields,
     steps: built.steps,
-    result: built.result ?? "",
+    result: built.result ?? '',
     schema,
   };
 }
 
-function kindOf({ type, format, enum: choices, items, "x-hint": hint }) {
-  if (choices) return areTexts(choices) ? "choice" : "other";
-  if (type === "array") return areTexts(items?.enum) ? "several" : "other";
-  if (type === "string") return hint ? (KIND_OF_HINT[hint] ?? "other") : (KIND_OF_FORMAT[format] ?? "text");
-  return { number: "number", integer: "number", boolean: "yes" }[type] ?? "other";
+function kindOf({ type, format, enum: choices, items, 'x-hint': hint }) {
+  if (choices) return areTexts(choices) ? 'choice' : 'other';
+  if (type === 'array') return areTexts(items?.enum) ? 'several' : 'other';
+  if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : (KIND_OF_FORMAT[format] ?? 'text');
+  return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
 }
 
-const areTexts = (choices) => choices?.every((one) => typeof one === "string") ?? false;
+const areTexts = (choices) => choices?.every((one) => typeof one === 'string') ?? false;
 
 /** The body that stores a draft. */
 export function bodyOf(draft) {
@@ -120,7 +120,7 @@ export function bodyOf(draft) {
   return {
     title: title.trim(),
     description,
-    category: category.trim() || "general",
+    category: category.trim() || 'general',
     timeout_s,
     parameters_schema: schemaOf(draft),
     built,
@@ -132,11 +132,11 @@ function schemaOf({ fields, schema }) {
   const named = fields.filter(({ name }) => name);
   const properties = Object.fromEntries(named.map((field) => [field.name, propertyOf(field)]));
   const required = named.filter((field) => field.required).map(({ name }) => name);
-  return { ...schema, type: "object", properties, required };
+  return { ...schema, type: 'object', properties, required };
 }
 
 function propertyOf({ kind, label, choices, property = {} }) {
-  if (kind === "other") return property;
+  if (kind === 'other') return property;
   const same = kindOf(property) === kind;
   const kept = same ? property : { description: property.description };
   const written = {
@@ -149,8 +149,8 @@ function propertyOf({ kind, label, choices, property = {} }) {
 }
 
 function chosenFrom(kind, choices, items) {
-  if (kind === "several") return { items: { ...(items ?? { type: "string" }), enum: choices } };
-  return kind === "choice" ? { enum: choices } : {};
+  if (kind === 'several') return { items: { ...(items ?? { type: 'string' }), enum: choices } };
+  return kind === 'choice' ? { enum: choices } : {};
 }
 
 /** A form whose fields begin with these values. @param {object} schema @param {object} values */

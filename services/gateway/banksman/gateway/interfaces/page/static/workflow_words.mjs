@@ -1,7 +1,7 @@
 /** The platform's workflows and categories in the language of the page. Others are shown as their authors wrote them. */
 
-import { humanise } from "./forms.mjs";
-import { known, translated } from "./strings.mjs";
+import { humanise } from './forms.mjs';
+import { known, translated } from './strings.mjs';
 
 /** The categories with their workflows. @param {import('./client/api.mjs').Api} api @returns {Promise<object[]>} */
 export async function categoriesOf(api) {

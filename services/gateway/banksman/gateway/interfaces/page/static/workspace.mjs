@@ -6,9 +6,9 @@
  * @returns {Folder} the root; folders and files sorted by name
  */
 export function treeOf(items) {
-  const root = { name: "", path: "", folders: [], files: [] };
-  const folders = new Map([["", root]]);
-  for (const item of items) folderOf(item.path.split("/").slice(0, -1), folders).files.push(item);
+  const root = { name: '', path: '', folders: [], files: [] };
+  const folders = new Map([['', root]]);
+  for (const item of items) folderOf(item.path.split('/').slice(0, -1), folders).files.push(item);
   for (const folder of folders.values()) {
     folder.folders.sort((a, b) => a.name.localeCompare(b.name));
     folder.files.sort((a, b) => a.path.localeCompare(b.path));
@@ -17,7 +17,7 @@ export function treeOf(items) {
 }
 
 function folderOf(names, folders) {
-  const path = names.join("/");
+  const path = names.join('/');
   const known = folders.get(path);
   if (known) return known;
   const made = { name: names.at(-1), path, folders: [], files: [] };
@@ -37,7 +37,7 @@ export function changesOf({ runs }) {
   const entries = runs.flatMap((run) => run.entries);
   const found = new Map();
   for (const { path, change } of entries
-    .filter((entry) => entry.kind === "changed")
+    .filter((entry) => entry.kind === 'changed')
     .flatMap((entry) => entry.paths)) {
     found.set(path, joined(found.get(path), change));
   }
@@ -46,21 +46,21 @@ export function changesOf({ runs }) {
     .map(([path, change]) => ({
       path,
       change,
-      before: change === "created" ? null : firstContent(entries, path),
+      before: change === 'created' ? null : firstContent(entries, path),
     }))
     .sort((a, b) => a.path.localeCompare(b.path));
 }
 
 function joined(earlier, change) {
-  if (earlier === "created") return change === "deleted" ? null : "created";
-  if (earlier === "deleted" || earlier === "modified") return change === "deleted" ? "deleted" : "modified";
-  return earlier === null ? (change === "deleted" ? null : "created") : change;
+  if (earlier === 'created') return change === 'deleted' ? null : 'created';
+  if (earlier === 'deleted' || earlier === 'modified') return change === 'deleted' ? 'deleted' : 'modified';
+  return earlier === null ? (change === 'deleted' ? null : 'created') : change;
 }
 
 /** The content of a file before its first approved change, as in the approval request. */
 function firstContent(entries, path) {
-  const items = entries.filter((entry) => entry.kind === "approval").flatMap((entry) => entry.items);
-  return items.find((item) => item.preview?.path === path && typeof item.preview.old === "string")?.preview
+  const items = entries.filter((entry) => entry.kind === 'approval').flatMap((entry) => entry.items);
+  return items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string')?.preview
     .old;
 }
 
@@ -68,7 +68,7 @@ function firstContent(entries, path) {
 export function commandsOf({ runs }) {
   return runs.flatMap((run) =>
     run.entries
-      .filter((entry) => entry.kind === "call" && entry.name === "bash")
+      .filter((entry) => entry.kind === 'call' && entry.name === 'bash')
       .map((call) => ({ run, call, output: outputOf(call) })),
   );
 }
@@ -76,9 +76,9 @@ export function commandsOf({ runs }) {
 function outputOf({ result, output }) {
   if (!result) return output;
   const {
-    stdout = "",
-    stderr = "",
-    error = "",
-  } = typeof result.content === "string" ? { stdout: result.content } : (result.content ?? {});
-  return [stdout, stderr, error].filter(Boolean).join("\n");
+    stdout = '',
+    stderr = '',
+    error = '',
+  } = typeof result.content === 'string' ? { stdout: result.content } : (result.content ?? {});
+  return [stdout, stderr, error].filter(Boolean).join('\n');
 }

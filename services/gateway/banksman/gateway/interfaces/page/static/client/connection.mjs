@@ -5,7 +5,7 @@
  * of requests; `onWelcome` resumes the subscriptions.
  */
 
-export const PROTOCOL = "banksman.v1";
+export const PROTOCOL = 'banksman.v1';
 const BACKOFF_MIN_S = 0.5;
 const BACKOFF_MAX_S = 30;
 const RESTART_BOUND_S = 2;
@@ -20,7 +20,7 @@ const LONE_SURROGATE = /\p{Surrogate}/gu;
 export class RequestError extends Error {
   constructor({ code, message, retryable = false, retry_after_s: retryAfterS = null, details = null }) {
     super(message);
-    this.name = "RequestError";
+    this.name = 'RequestError';
     this.code = code;
     this.retryable = retryable;
     this.retryAfterS = retryAfterS;
@@ -32,18 +32,18 @@ export class RequestError extends Error {
 export function reactionTo(code) {
   switch (code) {
     case 4401:
-      return "unauthorized";
+      return 'unauthorized';
     case 4426:
-      return "outdated";
+      return 'outdated';
     case 1000:
     case 1001:
     case 1009:
     case 4400:
     case 4403:
     case 4409:
-      return "stopped";
+      return 'stopped';
     default:
-      return "retry";
+      return 'retry';
   }
 }
 
@@ -61,9 +61,9 @@ export function backoff(n, random = Math.random) {
 }
 
 /** A new id for a frame, which is the idempotency key of the request. */
-export function newId(prefix = "q") {
+export function newId(prefix = 'q') {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
-  return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
 const systemClock = {
@@ -97,10 +97,10 @@ export class Connection {
   connect() {
     this.#drop();
     this.clock.cancel(this.retryTimer);
-    this.onState({ phase: "connecting" });
+    this.onState({ phase: 'connecting' });
     const socket = this.open(PROTOCOL);
     this.socket = socket;
-    socket.onopen = () => this.#send({ type: "hello", id: newId("h"), ...this.hello() });
+    socket.onopen = () => this.#send({ type: 'hello', id: newId('h'), ...this.hello() });
     socket.onmessage = (event) => this.#receive(event.data);
     socket.onclose = (event) => this.#closed(socket, event.code, event.reason);
     // `close` follows. In Node an error without a handler ends the process.
@@ -116,7 +116,7 @@ export class Connection {
 
   /** Reject every request that waits for its reply. */
   fail(error) {
-    for (const id of [...this.waiting.keys()]) this.#settle(id, "reject", error);
+    for (const id of [...this.waiting.keys()]) this.#settle(id, 'reject', error);
   }
 
   /**
@@ -132,12 +132,12 @@ export class Connection {
       const timer = this.clock.after(timeoutS, () => {
         this.waiting.delete(id);
         reject(
-          new RequestError({ code: "timeout", message: `No reply within ${timeoutS} s.`, retryable: true }),
+          new RequestError({ code: 'timeout', message: `No reply within ${timeoutS} s.`, retryable: true }),
         );
       });
       this.waiting.set(id, { frame: full, resolve, reject, timer, resend });
       if (this.ready) this.#send(full);
-      else if (!resend) this.#settle(id, "reject", offline());
+      else if (!resend) this.#settle(id, 'reject', offline());
     });
   }
 
@@ -149,11 +149,11 @@ export class Connection {
       return;
     }
     this.#restartHeartbeat();
-    if (frame.type === "welcome") return this.#welcomed(frame);
-    if (frame.type === "server.draining") this.drainDelayS = frame.reconnect_after_s ?? 1;
+    if (frame.type === 'welcome') return this.#welcomed(frame);
+    if (frame.type === 'server.draining') this.drainDelayS = frame.reconnect_after_s ?? 1;
     if (frame.reply_to && this.waiting.has(frame.reply_to)) {
-      if (frame.type === "error") return this.#settle(frame.reply_to, "reject", new RequestError(frame));
-      this.#settle(frame.reply_to, "resolve", frame);
+      if (frame.type === 'error') return this.#settle(frame.reply_to, 'reject', new RequestError(frame));
+      this.#settle(frame.reply_to, 'resolve', frame);
     }
     this.onFrame(frame);
   }
@@ -163,7 +163,7 @@ export class Connection {
     this.attempt = 0;
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
     this.#restartHeartbeat();
-    this.onState({ phase: "online" });
+    this.onState({ phase: 'online' });
     // Read before `onWelcome`, whose own requests are sent at once and must not be sent twice.
     const pending = [...this.waiting.values()];
     this.onWelcome(frame);
@@ -184,7 +184,7 @@ export class Connection {
   #restartHeartbeat() {
     if (!this.ready) return;
     this.#watch(this.heartbeatS, () => {
-      this.#send({ type: "ping", id: newId("p"), t: Date.now() });
+      this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
       this.#watch(this.heartbeatS, () => this.#lost());
     });
   }
@@ -217,12 +217,12 @@ export class Connection {
     this.clock.cancel(this.watchTimer);
     this.#failUnresendable();
     const reaction = reactionTo(code);
-    if (reaction === "retry") this.#retry(code);
+    if (reaction === 'retry') this.#retry(code);
     else this.onState({ phase: reaction, reason: reason || `closed with code ${code}`, code });
   }
 
   #failUnresendable() {
-    for (const [id, entry] of this.waiting) if (!entry.resend) this.#settle(id, "reject", offline());
+    for (const [id, entry] of this.waiting) if (!entry.resend) this.#settle(id, 'reject', offline());
   }
 
   #retry(code) {
@@ -230,7 +230,7 @@ export class Connection {
     const seconds = code === 4429 ? Math.max(base, RATE_LIMIT_BACKOFF_S) : base;
     this.drainDelayS = null;
     this.attempt += 1;
-    this.onState({ phase: "offline", retryInS: seconds });
+    this.onState({ phase: 'offline', retryInS: seconds });
     this.clock.cancel(this.retryTimer);
     this.retryTimer = this.clock.after(seconds, () => this.connect());
   }
@@ -238,9 +238,9 @@ export class Connection {
 
 /** Replace half of a character, as a cut text may have at its end: the gateway refuses it. */
 function wellFormed(key, value) {
-  return typeof value === "string" ? value.replace(LONE_SURROGATE, "\uFFFD") : value;
+  return typeof value === 'string' ? value.replace(LONE_SURROGATE, '\uFFFD') : value;
 }
 
 function offline() {
-  return new RequestError({ code: "offline", message: "The connection was lost.", retryable: true });
+  return new RequestError({ code: 'offline', message: 'The connection was lost.', retryable: true });
 }

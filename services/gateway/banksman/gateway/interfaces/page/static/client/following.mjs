@@ -5,25 +5,25 @@
  * the earliest position and has the highest detail that one of them needs.
  */
 
-import { newId } from "./connection.mjs";
-import { LEVELS } from "./levels.mjs";
+import { newId } from './connection.mjs';
+import { LEVELS } from './levels.mjs';
 
 const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
-const DETAILS = ["final", "steps", "full"];
+const DETAILS = ['final', 'steps', 'full'];
 
-const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? "final");
+const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? 'final');
 
 /** The id of the conversation whose log contains a run: the run's id begins with it. */
 export function conversationOf(runId) {
-  return runId.slice(0, runId.lastIndexOf("-"));
+  return runId.slice(0, runId.lastIndexOf('-'));
 }
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
   constructor(conversationId) {
     super(`The log of ${conversationId} was restored. Follow it again from the start.`);
-    this.name = "LogRestored";
+    this.name = 'LogRestored';
     this.conversationId = conversationId;
   }
 }
@@ -51,7 +51,7 @@ export class Follower {
     this.failure = null;
     this.ended = false;
     this.abort = () => this.fail(signal.reason);
-    signal?.addEventListener("abort", this.abort);
+    signal?.addEventListener('abort', this.abort);
     if (signal?.aborted) this.abort();
   }
 
@@ -121,9 +121,9 @@ export class Follower {
 
   #setDetail(detail) {
     this.rank = DETAILS.indexOf(detail);
-    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(", ")}, got ${detail}`);
+    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
     // `full` adds nothing but live output, which this follower does not want without `live`.
-    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf("steps"));
+    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
   }
 
   #push(frame) {
@@ -134,7 +134,7 @@ export class Follower {
 
   #leave() {
     this.ended = true;
-    this.signal?.removeEventListener("abort", this.abort);
+    this.signal?.removeEventListener('abort', this.abort);
     this.subscription.remove(this);
   }
 }
@@ -170,7 +170,7 @@ class Subscription {
     this.requested = id;
     this.afterSeq = afterSeq;
     const frame = {
-      type: "subscribe",
+      type: 'subscribe',
       conversation_id: this.conversationId,
       after_seq: afterSeq,
       detail: DETAILS[Math.max(...followers.map((follower) => follower.subscribedRank))],
@@ -179,7 +179,7 @@ class Subscription {
     try {
       await this.connection.request(frame, { id, resend: false });
     } catch (error) {
-      if (error.code === "offline" || this.requested !== id) return;
+      if (error.code === 'offline' || this.requested !== id) return;
       if (!error.retryable) return this.#fail(error);
       this.#each((follower) => follower.onRetry(error));
       this.connection.clock.after(
@@ -190,12 +190,12 @@ class Subscription {
   }
 
   receive(frame) {
-    if (frame.type === "resync_required") return this.#fail(new LogRestored(this.conversationId));
-    if (frame.type === "subscribed") return this.#subscribed(frame);
+    if (frame.type === 'resync_required') return this.#fail(new LogRestored(this.conversationId));
+    if (frame.type === 'subscribed') return this.#subscribed(frame);
     // Until `subscribed`, frames belong to an earlier subscription: a follower that lacks events before them takes none.
     const inSync = [...this.followers].filter((follower) => follower.inSync);
     if (!inSync.length) return;
-    if (frame.type === "replay.done") return inSync.forEach((follower) => follower.takeMark(frame));
+    if (frame.type === 'replay.done') return inSync.forEach((follower) => follower.takeMark(frame));
     if (!frame.data) return;
     if (frame.seq === undefined) return inSync.forEach((follower) => follower.takeLive(frame));
     this.#receiveEvent(frame, inSync);
@@ -277,7 +277,7 @@ export class Subscriptions {
     this.open.delete(conversationId);
     if (!this.connection.ready) return;
     this.connection
-      .request({ type: "unsubscribe", conversation_id: conversationId }, { resend: false })
+      .request({ type: 'unsubscribe', conversation_id: conversationId }, { resend: false })
       .catch(() => {});
   }
 }

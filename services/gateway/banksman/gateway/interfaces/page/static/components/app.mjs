@@ -1,40 +1,40 @@
 /** The layout of the page around the open conversation. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect } from 'preact/hooks';
 
-import { VIEWS } from "../router.mjs";
-import { t } from "../strings.mjs";
-import { Composer } from "./composer.mjs";
-import { Header, titleOf } from "./header.mjs";
-import { ConnectionBanner, Notices, Toasts } from "./notices.mjs";
-import { Shortcuts } from "./palette.mjs";
-import { Sidebar } from "./sidebar.mjs";
-import { Timeline } from "./timeline.mjs";
-import { html, lazy, useStore } from "./ui.mjs";
-import { LazyView } from "./view.mjs";
+import { VIEWS } from '../router.mjs';
+import { t } from '../strings.mjs';
+import { Composer } from './composer.mjs';
+import { Header, titleOf } from './header.mjs';
+import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
+import { Shortcuts } from './palette.mjs';
+import { Sidebar } from './sidebar.mjs';
+import { Timeline } from './timeline.mjs';
+import { html, lazy, useStore } from './ui.mjs';
+import { LazyView } from './view.mjs';
 
-const Login = lazy(() => import("./login.mjs"), "Login");
-const FilePanel = lazy(() => import("./files.mjs"), "FilePanel");
-const WorkflowDialog = lazy(() => import("./workflows.mjs"), "WorkflowDialog");
-const ICON = new URL("../favicon.svg", import.meta.url).href;
-const WAITING_ICON = new URL("../favicon-waiting.svg", import.meta.url).href;
+const Login = lazy(() => import('./login.mjs'), 'Login');
+const FilePanel = lazy(() => import('./files.mjs'), 'FilePanel');
+const WorkflowDialog = lazy(() => import('./workflows.mjs'), 'WorkflowDialog');
+const ICON = new URL('../favicon.svg', import.meta.url).href;
+const WAITING_ICON = new URL('../favicon-waiting.svg', import.meta.url).href;
 
 export function App() {
   const store = useStore();
   const { phase } = store.connection.value;
   const { view, path } = store.route.value;
   useDocumentTitle(store);
-  if (phase === "unauthorized") return html`<${Login} />`;
-  return html`<div class=${`app ${store.sidebar.value ? "sidebar-open" : ""}`}>
-    <a class="skip" href=${view === "chat" ? "#composer" : "#title"} onClick=${skip}
-      >${t(view === "chat" ? "app.skip" : "app.skipView")}</a
+  if (phase === 'unauthorized') return html`<${Login} />`;
+  return html`<div class=${`app ${store.sidebar.value ? 'sidebar-open' : ''}`}>
+    <a class="skip" href=${view === 'chat' ? '#composer' : '#title'} onClick=${skip}
+      >${t(view === 'chat' ? 'app.skip' : 'app.skipView')}</a
     >
     <${Sidebar} />
     <div class="scrim" onClick=${() => (store.sidebar.value = false)} />
     <main class="main">
-      ${view === "chat" ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
+      ${view === 'chat' ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
     </main>
-    ${store.panel.value === "files" && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
+    ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
     ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
     <${Toasts} />
     <${Shortcuts} />
@@ -52,21 +52,21 @@ function Chat() {
 /** Move the focus only: the fragment of the address names the view. */
 function skip(event) {
   event.preventDefault();
-  document.querySelector(event.currentTarget.getAttribute("href"))?.focus();
+  document.querySelector(event.currentTarget.getAttribute('href'))?.focus();
 }
 
 /** The title of the page names the conversation or view, and with the icon how many approval requests wait. */
 function useDocumentTitle(store) {
   const { view } = store.route.value;
   const title =
-    view !== "chat"
+    view !== 'chat'
       ? t(VIEWS[view].title)
       : store.opened.current.value
         ? titleOf(store, store.opened.current.value)
-        : "";
+        : '';
   const waiting = store.inbox.waiting.value.length;
   useEffect(() => {
-    document.title = `${waiting ? `(${waiting}) ` : ""}${title ? `${title} · ` : ""}Banksman`;
-    document.querySelector("link[rel=icon]").href = waiting ? WAITING_ICON : ICON;
+    document.title = `${waiting ? `(${waiting}) ` : ''}${title ? `${title} · ` : ''}Banksman`;
+    document.querySelector('link[rel=icon]').href = waiting ? WAITING_ICON : ICON;
   }, [title, waiting]);
 }

@@ -1,15 +1,15 @@
 /** The approval card: the exact calls of an approval request, and one decision for all of them. */
 
-import { useRef, useState } from "preact/hooks";
+import { useRef, useState } from 'preact/hooks';
 
-import { AWAITING_SECOND, readEdit, replyFor, toggled } from "../decisions.mjs";
-import { withoutPattern } from "../pattern_words.mjs";
-import { explain, known, locale, t } from "../strings.mjs";
-import { formatDuration } from "../text.mjs";
-import { Call } from "./approval/call.mjs";
-import { trapFocus, useCardKeys } from "./approval/keys.mjs";
-import { Covered, First } from "./approval/scope.mjs";
-import { Exact, Icon, html, memo, useStore } from "./ui.mjs";
+import { AWAITING_SECOND, readEdit, replyFor, toggled } from '../decisions.mjs';
+import { withoutPattern } from '../pattern_words.mjs';
+import { explain, known, locale, t } from '../strings.mjs';
+import { formatDuration } from '../text.mjs';
+import { Call } from './approval/call.mjs';
+import { trapFocus, useCardKeys } from './approval/keys.mjs';
+import { Covered, First } from './approval/scope.mjs';
+import { Exact, Icon, html, memo, useStore } from './ui.mjs';
 
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
   return approval.resolved
@@ -23,16 +23,16 @@ function Resolved({ approval }) {
   return html`<section
     class=${`approval resolved ${outcome}`}
     role="group"
-    aria-label=${t("approval.decided")}
+    aria-label=${t('approval.decided')}
   >
     <p class="approval-outcome">
       <${Icon}
-        name=${outcome === "approved" ? "check" : outcome === "mixed" ? "shield" : "close"}
+        name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'}
         size=${16}
       />
       <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
       <span
-        >${by && t("approval.by", { user: by })}${firstBy && t("approval.firstBy", { user: firstBy })}${remember && known(`approval.remembered.${remember}`, "")}</span
+        >${by && t('approval.by', { user: by })}${firstBy && t('approval.firstBy', { user: firstBy })}${remember && known(`approval.remembered.${remember}`, '')}</span
       >
     </p>
     <ul class="approval-trace">
@@ -43,10 +43,10 @@ function Resolved({ approval }) {
 
 function Trace({ item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
-  return html`<li class=${decision?.decision ?? ""}>
+  return html`<li class=${decision?.decision ?? ''}>
     <span class="tool-name"><${Exact} text=${item.name} /></span>
-    <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${" "}
-    ${decision?.arguments && html`<em>${t("approval.edited")}</em>`}
+    <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${' '}
+    ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
     ${decision?.reason && html`<q><${Exact} text=${decision.reason} /></q>`}
   </li>`;
 }
@@ -56,7 +56,7 @@ function Pending({ approval }) {
   const card = useRef(null);
   const [choices, setChoices] = useState({});
   const [edits, setEdits] = useState({});
-  const [remember, setRemember] = useState("");
+  const [remember, setRemember] = useState('');
   const [reason, setReason] = useState(null);
   const [sending, setSending] = useState(false);
   const [error, setError] = useState(null);
@@ -67,14 +67,14 @@ function Pending({ approval }) {
   const waitsForOthers = first?.by === store.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
   const count = (decision) => items.filter((item) => choices[item.tool_call_id] === decision).length;
-  const chosen = count("approve") + count("reject");
+  const chosen = count('approve') + count('reject');
 
   const submit = async (decisionOf) => {
     if (sending || invalid) return;
     const reply = replyFor(
       items,
       decisionOf,
-      first ? { edits: {}, reason, remember: "" } : { edits, reason, remember },
+      first ? { edits: {}, reason, remember: '' } : { edits, reason, remember },
     );
     setSending(true);
     setError(null);
@@ -84,15 +84,15 @@ function Pending({ approval }) {
     } catch (failure) {
       const current = failure.details?.approval;
       if (current) setRefused(current);
-      setError(current ? t("approval.contentChanged") : withoutPattern(explain(failure)));
+      setError(current ? t('approval.contentChanged') : withoutPattern(explain(failure)));
       setSending(false);
     }
   };
-  const approveAll = () => waitsForOthers || submit(() => "approve");
-  const rejectAll = () => submit(() => "reject");
+  const approveAll = () => waitsForOthers || submit(() => 'approve');
+  const rejectAll = () => submit(() => 'reject');
   const toggleEdit = (item) => first || setEdits(toggled(edits, item));
   const editFocused = () => {
-    const id = document.activeElement?.closest?.("[data-call]")?.dataset.call;
+    const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
     toggleEdit(
       items.find((item) => item.tool_call_id === id && item.editable !== false) ??
         items.find((item) => item.editable !== false) ??
@@ -133,7 +133,7 @@ function Pending({ approval }) {
     ${
       reason !== null &&
       html`<label class="approval-reason">
-        <span>${t("approval.reason")}</span>
+        <span>${t('approval.reason')}</span>
         <input
           type="text"
           maxlength="2000"
@@ -142,7 +142,7 @@ function Pending({ approval }) {
         />
       </label>`
     }
-    ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t("approval.needsTwo")}</p>`}
+    ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`}
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     <footer class="approval-actions">
       ${
@@ -153,7 +153,7 @@ function Pending({ approval }) {
               disabled=${sending || invalid || chosen < items.length}
               onClick=${() => submit((item) => choices[item.tool_call_id])}
             >
-              ${chosen < items.length ? t("approval.undecided", { count: items.length - chosen }) : t("approval.submit", { approved: count("approve"), rejected: count("reject") })}
+              ${chosen < items.length ? t('approval.undecided', { count: items.length - chosen }) : t('approval.submit', { approved: count('approve'), rejected: count('reject') })}
             </button>`
           : html`<button
                 type="button"
@@ -161,22 +161,22 @@ function Pending({ approval }) {
                 disabled=${sending || invalid || waitsForOthers}
                 onClick=${approveAll}
               >
-                ${items.length > 1 ? t("approval.approveAll", { count: items.length }) : t("approval.approve")}
+                ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')}
                 <kbd>A</kbd>
               </button>
               <button type="button" class="button" disabled=${sending} onClick=${rejectAll}>
-                ${t(items.length > 1 ? "approval.rejectAll" : "approval.reject")} <kbd>R</kbd>
+                ${t(items.length > 1 ? 'approval.rejectAll' : 'approval.reject')} <kbd>R</kbd>
               </button>`
       }
-      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason("")}>${t("approval.addReason")}</button>`}
+      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
       ${
         !first &&
         html`<label class="approval-remember">
-          <span>${t("approval.remember")}</span>
+          <span>${t('approval.remember')}</span>
           <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
-            <option value="">${t("approval.rememberNot")}</option>
-            <option value="run">${t("approval.rememberRun")}</option>
-            <option value="conversation">${t("approval.rememberConversation")}</option>
+            <option value="">${t('approval.rememberNot')}</option>
+            <option value="run">${t('approval.rememberRun')}</option>
+            <option value="conversation">${t('approval.rememberConversation')}</option>
           </select>
         </label>`
       }
@@ -190,8 +190,8 @@ const asEdited = (item, edit) =>
 
 function titleOf(items) {
   return items.length === 1
-    ? t("approval.titleOne", { tool: items[0].name })
-    : t("approval.title", { count: items.length });
+    ? t('approval.titleOne', { tool: items[0].name })
+    : t('approval.title', { count: items.length });
 }
 
 function Expiry({ at }) {
@@ -200,9 +200,9 @@ function Expiry({ at }) {
   const days = Math.round(left / 86_400_000);
   const words =
     left <= 0
-      ? t("approval.expired")
+      ? t('approval.expired')
       : days >= 1
-        ? t("approval.expiresDays", { count: days })
-        : t("approval.expires", { duration: formatDuration(left) });
+        ? t('approval.expiresDays', { count: days })
+        : t('approval.expires', { duration: formatDuration(left) });
   return html`<span class="expiry" title=${new Date(at).toLocaleString(locale())}>${words}</span>`;
 }

@@ -1,23 +1,23 @@
 /** Files of a message: chips in the message box, images and names in the conversation. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { isImage, writtenText } from "../attachments.mjs";
-import { t } from "../strings.mjs";
-import { formatBytes, isImageData } from "../text.mjs";
-import { Icon, IconButton, html, useStore } from "./ui.mjs";
+import { isImage, writtenText } from '../attachments.mjs';
+import { t } from '../strings.mjs';
+import { formatBytes, isImageData } from '../text.mjs';
+import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 /** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
 export function AttachButton({ onFiles }) {
   const picker = useRef(null);
   const pick = (event) => {
     onFiles([...event.target.files]);
-    event.target.value = "";
+    event.target.value = '';
   };
   return html`<${IconButton}
       name="attach"
       size=${17}
-      label=${t("attach.add")}
+      label=${t('attach.add')}
       onClick=${() => picker.current.click()}
     />
     <input ref=${picker} type="file" multiple hidden onChange=${pick} />`;
@@ -36,7 +36,7 @@ export function useDroppedFiles(onFiles) {
   useEffect(() => {
     // The panel of the workspace handles dropped files itself.
     const isOurs = (event) =>
-      !event.defaultPrevented && [...event.dataTransfer.items].some(({ kind }) => kind === "file");
+      !event.defaultPrevented && [...event.dataTransfer.items].some(({ kind }) => kind === 'file');
     const onDragOver = (event) => {
       setOver(isOurs(event));
       if (isOurs(event)) event.preventDefault();
@@ -58,13 +58,13 @@ export function useDroppedFiles(onFiles) {
 /** The files that the next message has, each with a button that removes it. */
 export function AttachedFiles({ files, onRemove }) {
   if (!files.length) return null;
-  return html`<ul class="attached" aria-label=${t("attach.label")}>
+  return html`<ul class="attached" aria-label=${t('attach.label')}>
     ${files.map(
       (file, at) =>
         html`<li key=${`${file.name}-${at}`} class="attached-file">
           ${isImage(file) ? html`<${Thumbnail} file=${file} />` : html`<${Icon} name="file" size=${16} />`}
           <span class="attached-name">${file.name}</span><span class="muted">${formatBytes(file.size)}</span>
-          ${onRemove && html`<${IconButton} name="close" size=${14} label=${t("attach.remove", { name: file.name })} onClick=${() => onRemove(at)} />`}
+          ${onRemove && html`<${IconButton} name="close" size=${14} label=${t('attach.remove', { name: file.name })} onClick=${() => onRemove(at)} />`}
         </li>`,
     )}
   </ul>`;
@@ -83,11 +83,11 @@ function Thumbnail({ file }) {
 /** The content of a message of the user: text, images and files. */
 export function MessageContent({ content }) {
   const store = useStore();
-  if (typeof content === "string") return html`<div class="bubble">${content}</div>`;
+  if (typeof content === 'string') return html`<div class="bubble">${content}</div>`;
   const text = writtenText(content);
-  const images = content.filter((part) => part.type === "image" && isImageData(part.url));
-  const files = content.filter((part) => part.type === "file");
-  return html` ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t("content.image")} />`)}</div>`}
+  const images = content.filter((part) => part.type === 'image' && isImageData(part.url));
+  const files = content.filter((part) => part.type === 'file');
+  return html` ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
   ${text && html`<div class="bubble">${text}</div>`}
-  ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (store.panel.value = "files")}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
+  ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (store.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
 }

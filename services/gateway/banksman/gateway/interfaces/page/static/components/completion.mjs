@@ -1,13 +1,13 @@
 /** The list of completions of the message box. Loaded with the first `/` or `@`. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from 'preact/hooks';
 
-import { completed, fitting, wantedAt } from "../completion.mjs";
-import { t } from "../strings.mjs";
-import { categoriesOf } from "../workflow_words.mjs";
-import { Icon, html, useStore } from "./ui.mjs";
+import { completed, fitting, wantedAt } from '../completion.mjs';
+import { t } from '../strings.mjs';
+import { categoriesOf } from '../workflow_words.mjs';
+import { Icon, html, useStore } from './ui.mjs';
 
-const NOTHING = { kind: null, query: "", from: 0 };
+const NOTHING = { kind: null, query: '', from: 0 };
 
 /**
  * @param {object} properties
@@ -33,8 +33,8 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
     if (!found.length || event.isComposing) return false;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) setAt((at + step + found.length) % found.length);
-    else if (event.key === "Enter" || event.key === "Tab") choose(found[at] ?? found[0]);
-    else if (event.key === "Escape") onClose();
+    else if (event.key === 'Enter' || event.key === 'Tab') choose(found[at] ?? found[0]);
+    else if (event.key === 'Escape') onClose();
     else return false;
     event.preventDefault();
     return true;
@@ -50,7 +50,7 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
           aria-selected=${index === at}
           onPointerDown=${(event) => (event.preventDefault(), choose(option))}
         >
-          <${Icon} name=${wanted.kind === "workflow" ? "workflow" : "file"} size=${15} /><strong
+          <${Icon} name=${wanted.kind === 'workflow' ? 'workflow' : 'file'} size=${15} /><strong
             >${option.name}</strong
           ><span>${option.text}</span>
         </li>`,
@@ -65,7 +65,7 @@ function useOptions(kind) {
   const id = store.currentId.value;
   useEffect(() => {
     let shown = true;
-    const read = kind === "workflow" ? workflows(store) : kind && id ? files(store, id) : Promise.resolve([]);
+    const read = kind === 'workflow' ? workflows(store) : kind && id ? files(store, id) : Promise.resolve([]);
     read.then(
       (found) => shown && setOptions(found),
       () => {},
@@ -81,13 +81,13 @@ async function workflows(store) {
     .flatMap((category) => category.workflows)
     .map((one) => ({
       name: one.name,
-      text: [Object.keys(one.parameters_schema?.properties ?? {}).join(" "), one.title || one.description]
+      text: [Object.keys(one.parameters_schema?.properties ?? {}).join(' '), one.title || one.description]
         .filter(Boolean)
-        .join(" · "),
+        .join(' · '),
     }));
 }
 
 async function files(store, id) {
   const { items } = await store.api.files(id);
-  return items.map(({ path }) => ({ name: path, text: "" }));
+  return items.map(({ path }) => ({ name: path, text: '' }));
 }

@@ -1,14 +1,14 @@
 /** The message box: Enter sends, Shift+Enter inserts a line break. */
 
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { openRun, pendingApprovals } from "../events.mjs";
-import { parts, t } from "../strings.mjs";
-import { AttachButton, AttachedFiles, useDroppedFiles } from "./attachments.mjs";
-import { Icon, IconButton, html, lazy, useStore } from "./ui.mjs";
+import { openRun, pendingApprovals } from '../events.mjs';
+import { parts, t } from '../strings.mjs';
+import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
+import { Icon, IconButton, html, lazy, useStore } from './ui.mjs';
 
-const Completion = lazy(() => import("./completion.mjs"), "Completion");
-const ModelButton = lazy(() => import("./models.mjs"), "ModelButton");
+const Completion = lazy(() => import('./completion.mjs'), 'Completion');
+const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
 /** Matches a word before the caret that may be completed; `completion.mjs` decides. */
@@ -19,7 +19,7 @@ const COMMAND = /^\/[\w-]+(?=\s|$)/;
 export function Composer() {
   const store = useStore();
   const area = useRef(null);
-  const [mode, setMode] = useState("queue");
+  const [mode, setMode] = useState('queue');
   const [files, setFiles] = useState([]);
   const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
   const text = store.outbox.draft.value;
@@ -31,19 +31,19 @@ export function Composer() {
   const conversation = store.opened.current.value;
   const open = conversation ? openRun(conversation) : null;
   useLayoutEffect(() => {
-    if (matchMedia("(pointer: fine)").matches) area.current.focus();
+    if (matchMedia('(pointer: fine)').matches) area.current.focus();
   }, [store.currentId.value]);
 
   const send = () => {
     if (!text.trim() && !files.length) return;
     if (COMMAND.test(text) && !files.length) return store.startCommand(text.trim());
     store.outbox.send(text.trim(), { files, ...(open ? { mode } : {}) });
-    store.outbox.draft.value = "";
+    store.outbox.draft.value = '';
     setFiles([]);
   };
   const onKeyDown = (event) => {
     if (completing && keys.current?.(event)) return;
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
   };
@@ -59,13 +59,13 @@ export function Composer() {
     event.preventDefault();
     add(pasted);
   };
-  const placeholder = dropping ? t("attach.drop") : open ? placeholderFor(mode) : t("composer.placeholder");
+  const placeholder = dropping ? t('attach.drop') : open ? placeholderFor(mode) : t('composer.placeholder');
   useGrow(area, text || placeholder);
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
     <${ContinuingHint} />
     <${AssistantHint} />
-    <div class=${`composer-box ${dropping ? "dropping" : ""}`}>
+    <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
       <${AttachedFiles}
         files=${files}
         onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))}
@@ -76,7 +76,7 @@ export function Composer() {
         ref=${area}
         rows="1"
         placeholder=${placeholder}
-        aria-label=${t("composer.label")}
+        aria-label=${t('composer.label')}
         value=${text}
         onInput=${(event) => (store.outbox.draft.value = event.target.value)}
         onKeyDown=${onKeyDown}
@@ -85,7 +85,7 @@ export function Composer() {
       <div class="composer-row">
         <${AttachButton} onFiles=${add} />
         <button type="button" class="toggle to-workflows" onClick=${() => (store.workflowsOpen.value = true)}>
-          <${Icon} name="workflow" size=${16} /><span>${t("composer.workflows")}</span>
+          <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
         <${ModelButton}
           value=${store.outbox.model.value}
@@ -93,21 +93,21 @@ export function Composer() {
         />
         ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
         <span class="composer-hint" aria-hidden="true"
-          >${parts("composer.enter", { key: html`<kbd>Enter</kbd>` })}</span
+          >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
         >
         ${
           open && !text.trim() && !files.length
             ? html`<${IconButton}
                 name="stop"
-                label=${t("composer.stop")}
+                label=${t('composer.stop')}
                 class="icon-button send"
                 disabled=${open.cancelling}
                 onClick=${() => store.cancel(open.id)}
               />`
             : html`<button
                 class="icon-button send"
-                aria-label=${t("composer.send")}
-                title=${t("composer.send")}
+                aria-label=${t('composer.send')}
+                title=${t('composer.send')}
                 disabled=${!text.trim() && !files.length}
               >
                 <${Icon} name="send" size=${18} />
@@ -119,7 +119,7 @@ export function Composer() {
 }
 
 function placeholderFor(mode) {
-  return t(mode === "steer" ? "composer.steerPlaceholder" : "composer.queuePlaceholder");
+  return t(mode === 'steer' ? 'composer.steerPlaceholder' : 'composer.queuePlaceholder');
 }
 
 /** While a run is open, a message is either queued behind it or steers it. */
@@ -128,9 +128,9 @@ function ModeChoice({ mode, onMode }) {
     html`<button type="button" aria-pressed=${mode === value} title=${title} onClick=${() => onMode(value)}>
       ${label}
     </button>`;
-  return html`<span class="choice" role="group" aria-label=${t("composer.mode")}>
-    ${option("queue", t("composer.queue"), t("composer.queueTitle"))}
-    ${option("steer", t("composer.steer"), t("composer.steerTitle"))}
+  return html`<span class="choice" role="group" aria-label=${t('composer.mode')}>
+    ${option('queue', t('composer.queue'), t('composer.queueTitle'))}
+    ${option('steer', t('composer.steer'), t('composer.steerTitle'))}
   </span>`;
 }
 
@@ -140,9 +140,9 @@ function AssistantHint() {
   const assistant = store.outbox.assistant.value;
   if (!assistant || store.currentId.value) return null;
   return html`<p class="continuing-hint">
-    <${Icon} name="brain" size=${15} /><span>${t("assistant.beginning", { assistant })}</span>
+    <${Icon} name="brain" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
     <button type="button" class="link" onClick=${() => (store.outbox.assistant.value = null)}>
-      ${t("assistant.notBeginning")}
+      ${t('assistant.notBeginning')}
     </button>
   </p>`;
 }
@@ -153,9 +153,9 @@ function ContinuingHint() {
   const continuing = store.outbox.continuing.value;
   if (!continuing || continuing.conversationId !== store.currentId.value) return null;
   return html`<p class="continuing-hint">
-    <${Icon} name="branch" size=${15} /><span>${t("versions.continuing")}</span>
+    <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
     <button type="button" class="link" onClick=${() => (store.outbox.continuing.value = null)}>
-      ${t("versions.notContinuing")}
+      ${t('versions.notContinuing')}
     </button>
   </p>`;
 }
@@ -165,14 +165,14 @@ function ApprovalHint({ conversation }) {
   const inView = useCardInView(waiting[0]?.id);
   if (!waiting.length || inView) return null;
   const show = () => {
-    const card = document.querySelector(".approval.pending");
-    card?.scrollIntoView({ block: "center", behavior: "smooth" });
+    const card = document.querySelector('.approval.pending');
+    card?.scrollIntoView({ block: 'center', behavior: 'smooth' });
     card?.focus({ preventScroll: true });
   };
   return html`<button type="button" class="approval-hint" onClick=${show}>
     <${Icon} name="shield" size=${16} />
-    <span>${t("composer.waiting", { count: waiting.length })}</span>
-    <strong>${t("composer.review")}</strong>
+    <span>${t('composer.waiting', { count: waiting.length })}</span>
+    <strong>${t('composer.review')}</strong>
   </button>`;
 }
 
@@ -183,17 +183,17 @@ function useCardInView(id) {
     setInView(false);
     if (!id) return undefined;
     const seen = new IntersectionObserver(([entry]) => setInView(entry.isIntersecting), {
-      rootMargin: "-60px 0px",
+      rootMargin: '-60px 0px',
     });
     const observe = () => {
-      const card = document.querySelector(".approval.pending");
+      const card = document.querySelector('.approval.pending');
       if (!card) return;
       drawn.disconnect();
       seen.observe(card);
     };
     // When the first request of a visit arrives, the module of the card may still be loading.
     const drawn = new MutationObserver(observe);
-    drawn.observe(document.querySelector(".log"), { childList: true, subtree: true });
+    drawn.observe(document.querySelector('.log'), { childList: true, subtree: true });
     observe();
     return () => {
       drawn.disconnect();
@@ -205,7 +205,7 @@ function useCardInView(id) {
 
 function useGrow(area, text) {
   useLayoutEffect(() => {
-    area.current.style.height = "auto";
+    area.current.style.height = 'auto';
     area.current.style.height = `${area.current.scrollHeight}px`;
   }, [text]);
 }

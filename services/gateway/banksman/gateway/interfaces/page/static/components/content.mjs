@@ -1,16 +1,16 @@
 /** Markdown, code and diagrams. */
 
-import hljs from "highlight.js";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import hljs from 'highlight.js';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 
-import { draw } from "../diagrams.mjs";
-import { blocksOf, imagePath } from "../markdown.mjs";
-import { mathsFor } from "../maths.mjs";
-import { sanitise } from "../sanitise.mjs";
-import { isImageData } from "../text.mjs";
-import { explain, t } from "../strings.mjs";
-import { dark } from "../theme.mjs";
-import { CopyButton, html, memo, useStore } from "./ui.mjs";
+import { draw } from '../diagrams.mjs';
+import { blocksOf, imagePath } from '../markdown.mjs';
+import { mathsFor } from '../maths.mjs';
+import { sanitise } from '../sanitise.mjs';
+import { isImageData } from '../text.mjs';
+import { explain, t } from '../strings.mjs';
+import { dark } from '../theme.mjs';
+import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
@@ -20,15 +20,15 @@ const MAX_HIGHLIGHT_CHARACTERS = 50_000;
 export const Markdown = memo(function Markdown({ text, streaming = false }) {
   const maths = mathsFor(text);
   const blocks = useMemo(() => blocksOf(text, maths), [text, maths]);
-  return html`<div class=${`markdown ${streaming ? "streaming" : ""}`}>
+  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
     ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
 
 const Block = memo(function Block({ kind, html: markup, language, source, closed, address, text }) {
-  if (kind === "image") return html`<${MessageImage} address=${address} text=${text} />`;
-  if (kind === "html") return html`<${Prose} markup=${markup} />`;
-  if (language === "mermaid" && closed) return html`<${Diagram} source=${source} />`;
+  if (kind === 'image') return html`<${MessageImage} address=${address} text=${text} />`;
+  if (kind === 'html') return html`<${Prose} markup=${markup} />`;
+  if (language === 'mermaid' && closed) return html`<${Diagram} source=${source} />`;
   return html`<${Code} language=${language} source=${source} />`;
 });
 
@@ -38,7 +38,7 @@ const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
 export const MessageImage = memo(function MessageImage({ address, text }) {
   const store = useStore();
   const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);
-  const name = isImageData(address) ? "" : imagePath(address);
+  const name = isImageData(address) ? '' : imagePath(address);
   const id = store.currentId.value;
   const version = store.filesVersion.value;
   useEffect(() => {
@@ -49,9 +49,9 @@ export const MessageImage = memo(function MessageImage({ address, text }) {
       (blob) => {
         if (!current) return;
         url = blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob);
-        setShown(url ? { url } : { problem: t("content.imageTooLarge", { name }) });
+        setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) });
       },
-      (error) => current && setShown({ problem: t("content.imageFailed", { name, reason: explain(error) }) }),
+      (error) => current && setShown({ problem: t('content.imageFailed', { name, reason: explain(error) }) }),
     );
     return () => {
       current = false;
@@ -60,7 +60,7 @@ export const MessageImage = memo(function MessageImage({ address, text }) {
   }, [address, id, version]);
   if (shown?.problem) return html`<p class="notice info" role="note">${shown.problem}</p>`;
   return html`<figure class="message-image">
-    ${shown && html`<img src=${shown.url} alt=${text || name || t("content.image")} />`}
+    ${shown && html`<img src=${shown.url} alt=${text || name || t('content.image')} />`}
     <figcaption>${text || name}</figcaption>
   </figure>`;
 });
@@ -75,8 +75,8 @@ export const Code = memo(function Code({ language, source, label }) {
   const markup = useMemo(() => highlighted(language, source), [language, source]);
   return html`<figure class="code">
     <figcaption>
-      <span>${label ?? (language || "text")}</span
-      ><${CopyButton} text=${source} label=${t("content.copyCode")} />
+      <span>${label ?? (language || 'text')}</span
+      ><${CopyButton} text=${source} label=${t('content.copyCode')} />
     </figcaption>
     <pre tabindex="0">
 ${
@@ -107,12 +107,12 @@ const Diagram = memo(function Diagram({ source }) {
   }, [source, isDark]);
   if (error !== null) {
     return html`<div class="diagram-error">
-      <p role="note">${t("content.diagramFailed")}</p>
+      <p role="note">${t('content.diagramFailed')}</p>
       <pre class="diagram-message">${error}</pre>
       <${Code} language="mermaid" source=${source} />
     </div>`;
   }
-  if (picture === null) return html`<div class="diagram pending" role="status">${t("content.drawing")}</div>`;
+  if (picture === null) return html`<div class="diagram pending" role="status">${t('content.drawing')}</div>`;
   return html`<figure class="diagram">
     <div class="diagram-scroll" tabindex="0">
       <img
@@ -120,9 +120,9 @@ const Diagram = memo(function Diagram({ source }) {
         width=${picture.width}
         height=${picture.height}
         style=${{ minWidth: `${Math.min(picture.width, LEGIBLE_WIDTH_PX)}px` }}
-        alt=${t("content.diagram", { source })}
+        alt=${t('content.diagram', { source })}
       />
     </div>
-    <figcaption><${CopyButton} text=${source} label=${t("content.copyDiagram")} /></figcaption>
+    <figcaption><${CopyButton} text=${source} label=${t('content.copyDiagram')} /></figcaption>
   </figure>`;
 });

@@ -1,12 +1,12 @@
 /** The difference of two texts, line by line. */
 
-import { useMemo } from "preact/hooks";
+import { useMemo } from 'preact/hooks';
 
-import { lineRows } from "../linediff.mjs";
-import { t } from "../strings.mjs";
-import { Exact, html } from "./ui.mjs";
+import { lineRows } from '../linediff.mjs';
+import { t } from '../strings.mjs';
+import { Exact, html } from './ui.mjs';
 
-const SIGNS = { added: "+", removed: "−", same: " ", skipped: "⋯" };
+const SIGNS = { added: '+', removed: '−', same: ' ', skipped: '⋯' };
 
 /** @param {{path: string, before: string | null, after: string}} properties `before` is null for a new file */
 export function Diff({ path, before, after }) {
@@ -14,7 +14,7 @@ export function Diff({ path, before, after }) {
   return html`<div class="diff">
     <p class="diff-head">
       <code><${Exact} text=${path} /></code>
-      <span>${t(before === null ? "approval.newFile" : "approval.changed")}</span>
+      <span>${t(before === null ? 'approval.newFile' : 'approval.changed')}</span>
       <span class="added">+${added}</span> <span class="removed">−${removed}</span>
     </p>
     <pre tabindex="0">

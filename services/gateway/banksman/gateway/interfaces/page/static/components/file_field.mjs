@@ -1,9 +1,9 @@
 /** A field of a form whose value is the path of a file in the workspace: choose one, or upload one. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, t } from "../strings.mjs";
-import { IconButton, html, useStore } from "./ui.mjs";
+import { explain, t } from '../strings.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
 
 export function FileField({ field, common, value, onChange }) {
   const store = useStore();
@@ -20,7 +20,7 @@ export function FileField({ field, common, value, onChange }) {
   }, [id]);
   const upload = async (event) => {
     const [file] = event.target.files;
-    event.target.value = "";
+    event.target.value = '';
     setBusy(true);
     try {
       onChange(field.name, await store.storeFile(file));
@@ -34,14 +34,14 @@ export function FileField({ field, common, value, onChange }) {
       ...${common}
       type="text"
       list=${`${common.id}-paths`}
-      placeholder=${t("form.path")}
+      placeholder=${t('form.path')}
       value=${value}
       onInput=${(event) => onChange(field.name, event.target.value)}
     />
     <datalist id=${`${common.id}-paths`}>${paths.map((path) => html`<option value=${path} />`)}</datalist>
     <${IconButton}
       name="upload"
-      label=${t("form.upload", { label: field.label })}
+      label=${t('form.upload', { label: field.label })}
       disabled=${busy}
       onClick=${() => picker.current.click()}
     />

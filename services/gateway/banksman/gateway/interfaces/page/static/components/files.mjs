@@ -1,22 +1,22 @@
 /** The workspace of the open conversation: its files, what changed in them, and the commands that ran. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, t } from "../strings.mjs";
-import { saveBlob } from "./tools.mjs";
-import { IconButton, html, lazy, useStore } from "./ui.mjs";
-import { OpenedFile } from "./workspace/opened.mjs";
-import { FileTree } from "./workspace/tree.mjs";
+import { explain, t } from '../strings.mjs';
+import { saveBlob } from './tools.mjs';
+import { IconButton, html, lazy, useStore } from './ui.mjs';
+import { OpenedFile } from './workspace/opened.mjs';
+import { FileTree } from './workspace/tree.mjs';
 
-const Changes = lazy(() => import("./workspace/changes.mjs"), "Changes");
-const Terminal = lazy(() => import("./workspace/terminal.mjs"), "Terminal");
+const Changes = lazy(() => import('./workspace/changes.mjs'), 'Changes');
+const Terminal = lazy(() => import('./workspace/terminal.mjs'), 'Terminal');
 
-const TABS = ["files", "changes", "terminal"];
+const TABS = ['files', 'changes', 'terminal'];
 
 export function FilePanel() {
   const store = useStore();
   const id = store.currentId.value;
-  const [tab, setTab] = useState("files");
+  const [tab, setTab] = useState('files');
   const [opened, setOpened] = useState(null);
   const panel = useRef(null);
   const files = useFiles(id);
@@ -28,11 +28,11 @@ export function FilePanel() {
   };
   const onKeyDown = (event) => {
     // Escape in the editor ends a completion or a selection, and must not discard the typed text.
-    if (event.key === "Escape" && event.target.tagName !== "TEXTAREA") opened ? setOpened(null) : close();
+    if (event.key === 'Escape' && event.target.tagName !== 'TEXTAREA') opened ? setOpened(null) : close();
   };
   return html`<aside
     class="panel"
-    aria-label=${t("files.label")}
+    aria-label=${t('files.label')}
     tabindex="-1"
     ref=${panel}
     onDragOver=${(event) => event.preventDefault()}
@@ -40,52 +40,52 @@ export function FilePanel() {
     onKeyDown=${onKeyDown}
   >
     <header class="panel-head">
-      ${opened && html`<${IconButton} name="back" label=${t("files.all")} onClick=${() => setOpened(null)} />`}
-      <h2>${opened ? opened.path.split("/").at(-1) : t("files.label")}</h2>
-      ${opened ? html`<${IconButton} name="download" label=${t("files.download")} onClick=${() => files.download(opened.path)} />` : html`<${ListActions} files=${files} />`}
-      <${IconButton} name="close" label=${t("files.close")} onClick=${close} />
+      ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
+      <h2>${opened ? opened.path.split('/').at(-1) : t('files.label')}</h2>
+      ${opened ? html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => files.download(opened.path)} />` : html`<${ListActions} files=${files} />`}
+      <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
     </header>
     ${
       !opened &&
-      html`<div class="choice panel-tabs" role="group" aria-label=${t("files.tabs")}>
+      html`<div class="choice panel-tabs" role="group" aria-label=${t('files.tabs')}>
         ${TABS.map((name) => html`<button key=${name} type="button" aria-pressed=${tab === name} onClick=${() => setTab(name)}>${t(`files.tab.${name}`)}</button>`)}
       </div>`
     }
     ${files.error && html`<p class="form-error" role="alert">${files.error}</p>`}
     ${opened && html`<${OpenedFile} id=${id} file=${opened} />`}
-    ${!opened && tab === "files" && html`<${FileList} files=${files} onOpen=${setOpened} />`}
-    ${!opened && tab === "changes" && html`<${Changes} id=${id} />`}
-    ${!opened && tab === "terminal" && html`<${Terminal} />`}
+    ${!opened && tab === 'files' && html`<${FileList} files=${files} onOpen=${setOpened} />`}
+    ${!opened && tab === 'changes' && html`<${Changes} id=${id} />`}
+    ${!opened && tab === 'terminal' && html`<${Terminal} />`}
   </aside>`;
 }
 
 function ListActions({ files }) {
   const picker = useRef(null);
-  return html` <${IconButton} name="refresh" label=${t("files.refresh")} onClick=${files.read} />
+  return html` <${IconButton} name="refresh" label=${t('files.refresh')} onClick=${files.read} />
     <${IconButton}
       name="upload"
-      label=${t("files.upload")}
+      label=${t('files.upload')}
       disabled=${files.busy}
       onClick=${() => picker.current.click()}
     />
-    ${files.items?.length > 0 && html`<${IconButton} name="download" label=${t("files.downloadAll")} onClick=${files.downloadAll} />`}
+    ${files.items?.length > 0 && html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`}
     <input
       ref=${picker}
       type="file"
       multiple
       hidden
-      onChange=${(event) => files.upload([...event.target.files]).then(() => (event.target.value = ""))}
+      onChange=${(event) => files.upload([...event.target.files]).then(() => (event.target.value = ''))}
     />`;
 }
 
 function FileList({ files, onOpen }) {
   const { items, error } = files;
   const menuOf = (file) => [
-    { label: t("files.download"), icon: "download", action: () => files.download(file.path) },
-    { label: t("conversation.delete"), icon: "trash", danger: true, action: () => files.remove(file.path) },
+    { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
+    { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
   ];
-  if (!items) return error ? null : html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`;
-  if (!items.length) return html`<p class="empty">${t("files.empty")}</p>`;
+  if (!items) return error ? null : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  if (!items.length) return html`<p class="empty">${t('files.empty')}</p>`;
   return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 
@@ -119,7 +119,7 @@ function useFiles(id) {
   };
   const remove = (path) => attempt(() => store.api.deleteFile(id, path)).then(read);
   const download = (path) =>
-    attempt(async () => saveBlob(await store.api.file(id, path), path.split("/").at(-1)));
+    attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1)));
   const downloadAll = () => attempt(async () => saveBlob(await store.api.archive(id), `${id}.zip`));
   return { items, error, busy, read, upload, remove, download, downloadAll };
 }

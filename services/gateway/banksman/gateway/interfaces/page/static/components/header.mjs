@@ -1,10 +1,10 @@
 /** The title and the actions of the open conversation. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { t } from "../strings.mjs";
-import { DeleteDialog, RenameDialog, menuOf, openSidebar } from "./sidebar.mjs";
-import { Icon, IconButton, Menu, html, useStore } from "./ui.mjs";
+import { t } from '../strings.mjs';
+import { DeleteDialog, RenameDialog, menuOf, openSidebar } from './sidebar.mjs';
+import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
   const store = useStore();
@@ -17,7 +17,7 @@ export function Header() {
   return html`<header class="header">
     <${IconButton}
       name="menu"
-      label=${t("sidebar.label")}
+      label=${t('sidebar.label')}
       class="icon-button narrow-only"
       onClick=${() => openSidebar(store)}
     />
@@ -27,40 +27,40 @@ export function Header() {
         type="button"
         class="toggle"
         aria-pressed=${store.details.value}
-        title=${t("header.detailsTitle")}
+        title=${t('header.detailsTitle')}
         onClick=${() => store.setDetails(!store.details.value)}
       >
-        <${Icon} name="details" size=${16} /><span>${t("header.details")}</span>
+        <${Icon} name="details" size=${16} /><span>${t('header.details')}</span>
       </button>
       ${
         conversation &&
         html`<button
             type="button"
             class="toggle"
-            aria-pressed=${store.panel.value === "files"}
-            title=${t("header.filesTitle")}
+            aria-pressed=${store.panel.value === 'files'}
+            title=${t('header.filesTitle')}
             onClick=${() => togglePanel(store)}
           >
-            <${Icon} name="folder" size=${16} /><span>${t("header.files")}</span>
+            <${Icon} name="folder" size=${16} /><span>${t('header.files')}</span>
           </button>
           <${Menu}
-            label=${t("conversation.actions")}
+            label=${t('conversation.actions')}
             items=${menuOf(store, listed ?? { conversation_id: conversation.id }, setDialog)}
           />`
       }
     </div>
-    ${dialog === "rename" && html`<${RenameDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
-    ${dialog === "delete" && html`<${DeleteDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
+    ${dialog === 'rename' && html`<${RenameDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
+    ${dialog === 'delete' && html`<${DeleteDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
   </header>`;
 }
 
 function togglePanel(store) {
-  store.panel.value = store.panel.value === "files" ? null : "files";
+  store.panel.value = store.panel.value === 'files' ? null : 'files';
 }
 
 /** The title of a conversation: from its log, else from the list. */
 export function titleOf(store, conversation) {
-  if (!conversation) return t("sidebar.new");
+  if (!conversation) return t('sidebar.new');
   const listed = store.list.find(conversation.id);
-  return conversation.title || listed?.title || t("conversation.untitled");
+  return conversation.title || listed?.title || t('conversation.untitled');
 }

@@ -1,11 +1,11 @@
 /** Approval requests one below the other: decide each on its card, or several at once. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, t } from "../strings.mjs";
-import { formatWhen } from "../text.mjs";
-import { ApprovalCard } from "./approval.mjs";
-import { html, useStore } from "./ui.mjs";
+import { explain, t } from '../strings.mjs';
+import { formatWhen } from '../text.mjs';
+import { ApprovalCard } from './approval.mjs';
+import { html, useStore } from './ui.mjs';
 
 export function ApprovalList({ requests, keys = false }) {
   const store = useStore();
@@ -33,13 +33,13 @@ export function ApprovalList({ requests, keys = false }) {
     </ul>
     ${
       marked.length > 0 &&
-      html`<div class="inbox-bar" role="group" aria-label=${t("inbox.chosen", { count: marked.length })}>
-        <span>${t("inbox.chosen", { count: marked.length })}</span>
-        <button type="button" class="button primary" onClick=${() => decideAll("approve")}>
-          ${t("inbox.approveChosen", { count: marked.length })}
+      html`<div class="inbox-bar" role="group" aria-label=${t('inbox.chosen', { count: marked.length })}>
+        <span>${t('inbox.chosen', { count: marked.length })}</span>
+        <button type="button" class="button primary" onClick=${() => decideAll('approve')}>
+          ${t('inbox.approveChosen', { count: marked.length })}
         </button>
-        <button type="button" class="button" onClick=${() => decideAll("reject")}>
-          ${t("inbox.rejectChosen", { count: marked.length })}
+        <button type="button" class="button" onClick=${() => decideAll('reject')}>
+          ${t('inbox.rejectChosen', { count: marked.length })}
         </button>
       </div>`
     }`;
@@ -52,17 +52,17 @@ function without(set, id) {
 function Request({ request, chosen, several, onChoose }) {
   const store = useStore();
   const setAside = () => store.inbox.setAside(request.id).catch((failure) => store.toast(explain(failure)));
-  const title = request.title || t("conversation.untitled");
+  const title = request.title || t('conversation.untitled');
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>
     <div class="inbox-head">
-      ${several && html`<label class="inbox-choose"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${t("inbox.choose", { title })} /></label>`}
+      ${several && html`<label class="inbox-choose"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${t('inbox.choose', { title })} /></label>`}
       <a href=${`#/c/${request.conversationId}`}>${title}</a>
       <span class="muted"
-        >${request.requestedBy ? t("inbox.requested", { user: request.requestedBy, since }) : t("inbox.requestedSince", { since })}</span
+        >${request.requestedBy ? t('inbox.requested', { user: request.requestedBy, since }) : t('inbox.requestedSince', { since })}</span
       >
-      ${request.escalated && html`<span class="badge">${t("inbox.escalated")}</span>`}
-      ${request.forYou && html`<button type="button" class="link" title=${t("inbox.notNowTitle")} onClick=${setAside}>${t("inbox.notNow")}</button>`}
+      ${request.escalated && html`<span class="badge">${t('inbox.escalated')}</span>`}
+      ${request.forYou && html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${setAside}>${t('inbox.notNow')}</button>`}
     </div>
     <${ApprovalCard} approval=${request} />
   </li>`;
@@ -75,15 +75,15 @@ function useListKeys(list, active, toggle) {
   useEffect(() => {
     if (!active) return undefined;
     const onKey = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.("input, textarea, select"))
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.('input, textarea, select'))
         return;
-      const cards = [...list.current.querySelectorAll(".inbox-item")];
+      const cards = [...list.current.querySelectorAll('.inbox-item')];
       const at = cards.findIndex((card) => card.contains(document.activeElement));
       const next = { j: Math.min(at + 1, cards.length - 1), k: Math.max(at - 1, 0) }[event.key];
-      if (next !== undefined) cards[next]?.querySelector(".approval").focus();
-      else if (event.key === "x" && at >= 0) latest.current(cards[at].dataset.request);
+      if (next !== undefined) cards[next]?.querySelector('.approval').focus();
+      else if (event.key === 'x' && at >= 0) latest.current(cards[at].dataset.request);
     };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
+    addEventListener('keydown', onKey);
+    return () => removeEventListener('keydown', onKey);
   }, []);
 }

@@ -1,14 +1,14 @@
 /** Requests of workflows for a value of a user, or for yes or no with one click. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { explain, known, t } from "../strings.mjs";
-import { Exact, html, useStore } from "./ui.mjs";
-import { Value } from "./value.mjs";
-import { SchemaForm } from "./workflows.mjs";
+import { explain, known, t } from '../strings.mjs';
+import { Exact, html, useStore } from './ui.mjs';
+import { Value } from './value.mjs';
+import { SchemaForm } from './workflows.mjs';
 
 /** The hint of an approval step. */
-const APPROVAL = "approval";
+const APPROVAL = 'approval';
 
 export function InputCard({ request }) {
   const store = useStore();
@@ -19,23 +19,23 @@ export function InputCard({ request }) {
       <${Submitted} schema=${schema} resolved=${resolved} />
     </section>`;
   const submit = (value) => store.replyToInput(request.id, value);
-  return html`<section class="input-card" role="group" aria-label=${t("input.label")}>
+  return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
     <h2><${Exact} text=${message} /></h2>
-    ${schema?.type === "boolean" ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} />`}
+    ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} />`}
   </section>`;
 }
 
 function Form({ schema, onSubmit }) {
-  if (schema?.type === "object")
-    return html`<${SchemaForm} schema=${schema} submitLabel=${t("input.submit")} onSubmit=${onSubmit} />`;
+  if (schema?.type === 'object')
+    return html`<${SchemaForm} schema=${schema} submitLabel=${t('input.submit')} onSubmit=${onSubmit} />`;
   const wrapped = {
-    type: "object",
-    properties: { value: { title: t("input.value"), ...schema } },
-    required: ["value"],
+    type: 'object',
+    properties: { value: { title: t('input.value'), ...schema } },
+    required: ['value'],
   };
   return html`<${SchemaForm}
     schema=${wrapped}
-    submitLabel=${t("input.submit")}
+    submitLabel=${t('input.submit')}
     onSubmit=${({ value }) => onSubmit(value)}
   />`;
 }
@@ -44,7 +44,7 @@ function Form({ schema, onSubmit }) {
 function Choice({ schema, onSubmit }) {
   const [sending, setSending] = useState(false);
   const [failure, setFailure] = useState(null);
-  const approval = schema["x-hint"] === APPROVAL;
+  const approval = schema['x-hint'] === APPROVAL;
   const choose = async (value) => {
     setSending(true);
     setFailure(null);
@@ -58,22 +58,22 @@ function Choice({ schema, onSubmit }) {
   return html`${failure && html`<p class="form-error" role="alert">${failure}</p>`}
     <div class="button-row">
       <button type="button" class="button primary" disabled=${sending} onClick=${() => choose(true)}>
-        ${t(approval ? "approval.approve" : "input.yes")}
+        ${t(approval ? 'approval.approve' : 'input.yes')}
       </button>
       <button type="button" class="button" disabled=${sending} onClick=${() => choose(false)}>
-        ${t(approval ? "approval.reject" : "input.no")}
+        ${t(approval ? 'approval.reject' : 'input.no')}
       </button>
     </div>`;
 }
 
 function Submitted({ schema, resolved: { by, value, outcome } }) {
   if (outcome) return html`<p class="muted">${known(`approval.outcome.${outcome}`, outcome)}</p>`;
-  if (schema?.["x-hint"] === APPROVAL) {
+  if (schema?.['x-hint'] === APPROVAL) {
     return html`<p class="muted">
-      <strong>${t(value ? "approval.outcome.approved" : "approval.outcome.rejected")}</strong>
-      ${by && t("approval.by", { user: by })}
+      <strong>${t(value ? 'approval.outcome.approved' : 'approval.outcome.rejected')}</strong>
+      ${by && t('approval.by', { user: by })}
     </p>`;
   }
-  return html`<p class="muted">${by ? t("input.submittedBy", { user: by }) : t("input.submitted")}</p>
+  return html`<p class="muted">${by ? t('input.submittedBy', { user: by }) : t('input.submitted')}</p>
     <${Value} value=${value} />`;
 }

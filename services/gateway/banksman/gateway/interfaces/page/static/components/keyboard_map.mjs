@@ -1,22 +1,22 @@
 /** The keys of the page and what they do. */
 
-import { t } from "../strings.mjs";
-import { html } from "./ui.mjs";
+import { t } from '../strings.mjs';
+import { html } from './ui.mjs';
 
-const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
-export const COMMAND = isMac ? "⌘" : "Ctrl";
+const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
+export const COMMAND = isMac ? '⌘' : 'Ctrl';
 
 const KEYS = [
-  [[COMMAND, "K"], "keys.palette"],
-  [["?"], "keys.map"],
-  [["Enter"], "keys.send"],
-  [["Shift", "Enter"], "keys.line"],
-  [["A"], "keys.approve"],
-  [["R"], "keys.reject"],
-  [["E"], "keys.edit"],
-  [["J", "K"], "keys.move"],
-  [["X"], "keys.choose"],
-  [["Esc"], "keys.close"],
+  [[COMMAND, 'K'], 'keys.palette'],
+  [['?'], 'keys.map'],
+  [['Enter'], 'keys.send'],
+  [['Shift', 'Enter'], 'keys.line'],
+  [['A'], 'keys.approve'],
+  [['R'], 'keys.reject'],
+  [['E'], 'keys.edit'],
+  [['J', 'K'], 'keys.move'],
+  [['X'], 'keys.choose'],
+  [['Esc'], 'keys.close'],
 ];
 
 export function KeyboardMap() {

@@ -1,17 +1,17 @@
 /** The login form of a gateway that requires a token. The token is stored for this tab only. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { explain, t } from "../strings.mjs";
-import { Mark, html, useStore } from "./ui.mjs";
+import { explain, t } from '../strings.mjs';
+import { Mark, html, useStore } from './ui.mjs';
 
 export function Login() {
   const store = useStore();
-  const [token, setToken] = useState("");
+  const [token, setToken] = useState('');
   const [provider, setProvider] = useState(null);
   const [failure, setFailure] = useState(store.signInError);
   // An account has a JSON Web Token, which always expires.
-  const refused = store.token && t(store.token.split(".").length === 3 ? "login.expired" : "login.wrong");
+  const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
   const { optional } = store.connection.value;
   useEffect(() => {
     store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
@@ -21,7 +21,7 @@ export function Login() {
     if (token.trim()) store.login(token.trim());
   };
   const signIn = async () => {
-    const { begin } = await import("../signin.mjs");
+    const { begin } = await import('../signin.mjs');
     const draft = store.outbox.draft.value;
     await begin(provider, { session: sessionStorage, preferences: localStorage, location, draft });
   };
@@ -29,11 +29,11 @@ export function Login() {
     <form onSubmit=${submit}>
       <${Mark} size=${48} />
       <h1>Banksman</h1>
-      <p>${t("login.intro")}</p>
+      <p>${t('login.intro')}</p>
       ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
       ${refused && html`<p class="form-error" role="alert">${refused}</p>`}
-      ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t("login.account")}</button>`}
-      <label for="token">${t("login.token")}</label>
+      ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
+      <label for="token">${t('login.token')}</label>
       <input
         id="token"
         type="password"
@@ -42,8 +42,8 @@ export function Login() {
         value=${token}
         onInput=${(event) => setToken(event.target.value)}
       />
-      <button class="button primary" disabled=${!token.trim()}>${t("login.submit")}</button>
-      ${optional && html`<button type="button" class="link" onClick=${() => store.socket.connect()}>${t("login.without")}</button>`}
+      <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
+      ${optional && html`<button type="button" class="link" onClick=${() => store.socket.connect()}>${t('login.without')}</button>`}
     </form>
   </main>`;
 }

@@ -1,9 +1,9 @@
 /** Choose a model by provider, price and context. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, formatNumber, t } from "../strings.mjs";
-import { Dialog, Icon, html, useStore } from "./ui.mjs";
+import { explain, formatNumber, t } from '../strings.mjs';
+import { Dialog, Icon, html, useStore } from './ui.mjs';
 
 /**
  * A button with the name of the chosen model, which opens the list.
@@ -11,7 +11,7 @@ import { Dialog, Icon, html, useStore } from "./ui.mjs";
  * @param {{value: string | null, onChange: (model: string | null) => void, label?: string}} properties `null` is the
  *   model of the assistant
  */
-export function ModelButton({ value, onChange, label = t("models.choose"), optional = true, ...rest }) {
+export function ModelButton({ value, onChange, label = t('models.choose'), optional = true, ...rest }) {
   const [open, setOpen] = useState(false);
   const choose = (model) => {
     setOpen(false);
@@ -21,13 +21,13 @@ export function ModelButton({ value, onChange, label = t("models.choose"), optio
       type="button"
       class="toggle model-button"
       aria-haspopup="dialog"
-      aria-label=${`${label}: ${value ?? t("models.default")}`}
+      aria-label=${`${label}: ${value ?? t('models.default')}`}
       title=${label}
       onClick=${() => setOpen(true)}
       ...${rest}
     >
       <${Icon} name="brain" size=${16} /><span
-        >${value ? value.slice(value.indexOf(":") + 1) : t("models.default")}</span
+        >${value ? value.slice(value.indexOf(':') + 1) : t('models.default')}</span
       >
     </button>
     ${open && html`<${ModelDialog} value=${value} optional=${optional} onChoose=${choose} onClose=${() => setOpen(false)} />`}`;
@@ -37,7 +37,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
   const store = useStore();
   const [models, setModels] = useState(null);
   const [error, setError] = useState(null);
-  const [query, setQuery] = useState("");
+  const [query, setQuery] = useState('');
   const field = useRef(null);
   useEffect(() => {
     field.current.focus();
@@ -49,25 +49,25 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
     /^[a-z]+:\S+$/.test(query.trim()) && !shown.some((model) => model.id === query.trim())
       ? query.trim()
       : null;
-  return html`<${Dialog} title=${t("models.title")} onClose=${onClose} wide>
+  return html`<${Dialog} title=${t('models.title')} onClose=${onClose} wide>
     <div class="dialog-body models">
       <input
         ref=${field}
         type="search"
-        aria-label=${t("models.find")}
-        placeholder=${t("models.find")}
+        aria-label=${t('models.find')}
+        placeholder=${t('models.find')}
         value=${query}
         onInput=${(event) => setQuery(event.target.value)}
       />
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      ${!models && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+      ${!models && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
       <ul>
         ${
           optional &&
           !wanted &&
           html`<li>
             <button type="button" aria-pressed=${value === null} onClick=${() => onChoose(null)}>
-              <strong>${t("models.default")}</strong><span class="muted">${t("models.defaultText")}</span>
+              <strong>${t('models.default')}</strong><span class="muted">${t('models.defaultText')}</span>
             </button>
           </li>`
         }
@@ -76,12 +76,12 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
           typed &&
           html`<li>
             <button type="button" onClick=${() => onChoose(typed)}>
-              <strong>${typed}</strong><span class="muted">${t("models.unlisted")}</span>
+              <strong>${typed}</strong><span class="muted">${t('models.unlisted')}</span>
             </button>
           </li>`
         }
       </ul>
-      ${models && !shown.length && !typed && html`<p class="empty">${t("models.none")}</p>`}
+      ${models && !shown.length && !typed && html`<p class="empty">${t('models.none')}</p>`}
     </div>
   <//>`;
 }
@@ -90,13 +90,13 @@ function ModelRow({ model, chosen, onChoose }) {
   const { input_usd: input, output_usd: output, context_tokens: context } = model;
   const price =
     input === null || output === null
-      ? t("models.noPrice")
-      : t("models.price", { input: dollars(input), output: dollars(output) });
+      ? t('models.noPrice')
+      : t('models.price', { input: dollars(input), output: dollars(output) });
   return html`<button type="button" aria-pressed=${chosen} onClick=${() => onChoose(model.id)}>
     <strong>${model.name}</strong>
     <span class="badge">${model.provider}</span>
     <span class="muted"
-      >${[price, context ? t("models.context", { tokens: formatNumber(context) }) : ""].filter(Boolean).join(" · ")}</span
+      >${[price, context ? t('models.context', { tokens: formatNumber(context) }) : ''].filter(Boolean).join(' · ')}</span
     >
   </button>`;
 }

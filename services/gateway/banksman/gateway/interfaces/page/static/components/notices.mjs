@@ -1,42 +1,42 @@
 /** Status lines: the connection, notices of the server, and transient errors. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { reasonOf, t, translated } from "../strings.mjs";
-import { Icon, IconButton, html, useStore } from "./ui.mjs";
+import { reasonOf, t, translated } from '../strings.mjs';
+import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 const SHOW_CONNECTING_AFTER_MS = 1500;
 
 export function ConnectionBanner() {
   const store = useStore();
   const { phase, retryInS, reason, code, since } = store.connection.value;
-  const late = useLate(phase === "connecting", SHOW_CONNECTING_AFTER_MS);
-  const left = useCountdown(phase === "offline" ? since + retryInS * 1000 : null);
+  const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
+  const left = useCountdown(phase === 'offline' ? since + retryInS * 1000 : null);
   const again = (label) =>
     html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
   switch (phase) {
-    case "connecting":
+    case 'connecting':
       return late
-        ? html`<div class="banner" role="status"><span class="spinner" />${t("connection.connecting")}</div>`
+        ? html`<div class="banner" role="status"><span class="spinner" />${t('connection.connecting')}</div>`
         : null;
-    case "offline":
+    case 'offline':
       return html`<div class="banner warning" role="status">
         <${Icon} name="warning" size=${16} />
-        <span>${left > 0 ? t("connection.offline", { count: left }) : t("connection.offlineNow")}</span
-        >${again(t("connection.reconnect"))}
+        <span>${left > 0 ? t('connection.offline', { count: left }) : t('connection.offlineNow')}</span
+        >${again(t('connection.reconnect'))}
       </div>`;
-    case "outdated":
+    case 'outdated':
       return html`<div class="banner warning" role="alert">
-        <span>${t("connection.outdated")}</span>
+        <span>${t('connection.outdated')}</span>
         <button type="button" class="link" onClick=${() => location.reload()}>
-          ${t("connection.reload")}
+          ${t('connection.reload')}
         </button>
       </div>`;
-    case "stopped":
+    case 'stopped':
       return html`<div class="banner warning" role="alert">
-        <span>${t("connection.stopped", { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
-        ${again(t("connection.again"))}
-        ${store.token && html`<button type="button" class="link" onClick=${() => store.logout()}>${t("connection.other")}</button>`}
+        <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
+        ${again(t('connection.again'))}
+        ${store.token && html`<button type="button" class="link" onClick=${() => store.logout()}>${t('connection.other')}</button>`}
       </div>`;
     default:
       return null;
@@ -67,14 +67,14 @@ function useCountdown(until) {
 /** The notices of `welcome`, such as that tools are off or that the demo model replies. */
 export function Notices() {
   const store = useStore();
-  const [hidden, setHidden] = useState("");
+  const [hidden, setHidden] = useState('');
   const notices = store.welcome.value?.notices ?? [];
-  const text = notices.join("\n");
+  const text = notices.join('\n');
   if (!notices.length || hidden === text) return null;
   return html`<div class="notice-bar" role="note">
     <${Icon} name="info" size=${16} />
-    <div>${notices.map((notice) => html`<p>${translated("notice.demo", notice)}</p>`)}</div>
-    <${IconButton} name="close" label=${t("notices.hide")} size=${16} onClick=${() => setHidden(text)} />
+    <div>${notices.map((notice) => html`<p>${translated('notice.demo', notice)}</p>`)}</div>
+    <${IconButton} name="close" label=${t('notices.hide')} size=${16} onClick=${() => setHidden(text)} />
   </div>`;
 }
 
@@ -87,7 +87,7 @@ export function Toasts() {
           <span>${toast.text}</span>
           <${IconButton}
             name="close"
-            label=${t("notices.dismiss")}
+            label=${t('notices.dismiss')}
             size=${16}
             onClick=${() => store.dismiss(toast.key)}
           />

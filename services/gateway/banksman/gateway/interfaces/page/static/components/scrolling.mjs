@@ -3,10 +3,10 @@
  * conversation of thousands of messages costs only the messages that are read.
  */
 
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 /** Distance from the view, relative to its height, within which content is drawn before the user scrolls to it. */
-const MARGIN = "200% 0px";
+const MARGIN = '200% 0px';
 
 /** Distance from the end within which the end is kept in view. */
 const NEAR_END_PX = 80;
@@ -30,7 +30,7 @@ export function useNearby(always) {
     if (drawn) return undefined;
     const box = element.current;
     waiting.set(box, () => setNear(true));
-    const observer = observerOf(box.closest(".scroller"));
+    const observer = observerOf(box.closest('.scroller'));
     observer.observe(box);
     return () => observer.unobserve(box);
   }, [drawn]);
@@ -107,7 +107,7 @@ export function useFollow(scroller, id) {
 /** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */
 function endOf(scroller) {
   const end = scroller.scrollHeight - scroller.clientHeight;
-  const card = scroller.querySelector(".approval.pending");
+  const card = scroller.querySelector('.approval.pending');
   if (!card) return end;
   const top = card.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
   return Math.min(end, Math.max(0, top - CARD_MARGIN_PX));

@@ -1,24 +1,24 @@
 /** The conversation: messages, tool calls, approvals, input requests and outcomes. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { activity, outcomeOf } from "../events.mjs";
-import { addressOf } from "../router.mjs";
-import { known, t } from "../strings.mjs";
-import { contentText, formatCost, formatDuration, formatWhen } from "../text.mjs";
-import { AttachedFiles, MessageContent } from "./attachments.mjs";
-import { useFollow, useNearby } from "./scrolling.mjs";
-import { Sources, ToolCard, toolCounts, unsuccessful } from "./tools.mjs";
-import { CopyButton, Icon, Mark, html, lazy, memo, useElapsed, useStore } from "./ui.mjs";
-import { MessageEditor, MessageTools, ReplyTools } from "./versions.mjs";
+import { activity, outcomeOf } from '../events.mjs';
+import { addressOf } from '../router.mjs';
+import { known, t } from '../strings.mjs';
+import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
+import { AttachedFiles, MessageContent } from './attachments.mjs';
+import { useFollow, useNearby } from './scrolling.mjs';
+import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
+import { CopyButton, Icon, Mark, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
+import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
-const ApprovalCard = lazy(() => import("./approval.mjs"), "ApprovalCard");
-const InputCard = lazy(() => import("./inputs.mjs"), "InputCard");
-const LinkedWorkflow = lazy(() => import("./workflows.mjs"), "LinkedWorkflow");
-const Markdown = lazy(() => import("./content.mjs"), "Markdown", PlainText);
-const Value = lazy(() => import("./value.mjs"), "Value");
+const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');
+const InputCard = lazy(() => import('./inputs.mjs'), 'InputCard');
+const LinkedWorkflow = lazy(() => import('./workflows.mjs'), 'LinkedWorkflow');
+const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
+const Value = lazy(() => import('./value.mjs'), 'Value');
 
-const SUGGESTIONS = ["list", "write", "draw"];
+const SUGGESTIONS = ['list', 'write', 'draw'];
 
 export function Timeline() {
   const store = useStore();
@@ -29,25 +29,25 @@ export function Timeline() {
   const follow = useFollow(scroller, conversation?.id ?? null);
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
   const streaming = conversation?.runs.some((run) =>
-    run.entries.some((entry) => entry.kind === "message" && !entry.complete),
+    run.entries.some((entry) => entry.kind === 'message' && !entry.complete),
   );
   return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
     <div
       class="log"
       role="log"
       aria-live="polite"
-      aria-label=${t("timeline.label")}
+      aria-label=${t('timeline.label')}
       aria-busy=${Boolean(streaming)}
     >
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
-      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t("timeline.loading")}</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<p class="empty">${t("timeline.empty")}</p>`}
+      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(" ")} details=${store.details.value} isLast=${at === path.length - 1} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
-    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t("timeline.latest")}</button>`}
+    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
 }
 
@@ -67,22 +67,22 @@ function Welcome() {
   const store = useStore();
   const fill = (text) => {
     store.outbox.draft.value = text;
-    document.getElementById("composer")?.focus();
+    document.getElementById('composer')?.focus();
   };
   return html`<section class="welcome">
     <${Mark} size=${56} />
-    <h2>${t("welcome.title")}</h2>
-    <p>${t("welcome.text")}</p>
+    <h2>${t('welcome.title')}</h2>
+    <p>${t('welcome.text')}</p>
     <div class="suggestions">
       ${SUGGESTIONS.map(
         (name) =>
           html`<button type="button" onClick=${() => fill(t(`welcome.${name}Text`))}>
             <strong>${t(`welcome.${name}`)}</strong
-            ><span>${t(`welcome.${name}Text`).replaceAll("`", "")}</span>
+            ><span>${t(`welcome.${name}Text`).replaceAll('`', '')}</span>
           </button>`,
       )}
       <button type="button" onClick=${() => (store.workflowsOpen.value = true)}>
-        <strong>${t("welcome.workflow")}</strong><span>${t("welcome.workflowText")}</span>
+        <strong>${t('welcome.workflow')}</strong><span>${t('welcome.workflowText')}</span>
       </button>
     </div>
   </section>`;
@@ -91,17 +91,17 @@ function Welcome() {
 function Outgoing({ entry }) {
   const store = useStore();
   return html`<article class="turn user">
-    <div class=${`bubble ${entry.error ? "failed" : "sending"}`}>${contentText(entry.content)}</div>
+    <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${contentText(entry.content)}</div>
     <${AttachedFiles} files=${entry.files} />
     ${
       entry.error &&
       html`<p class="send-error" role="alert">
-        ${t("timeline.notSent", { reason: entry.error })}
+        ${t('timeline.notSent', { reason: entry.error })}
         <button type="button" class="link" onClick=${() => store.outbox.resend(entry.key)}>
-          ${t("app.tryAgain")}
+          ${t('app.tryAgain')}
         </button>
         <button type="button" class="link" onClick=${() => store.outbox.discard(entry.key)}>
-          ${t("timeline.discard")}
+          ${t('timeline.discard')}
         </button>
       </p>`
     }
@@ -109,16 +109,16 @@ function Outgoing({ entry }) {
 }
 
 /** A run. An ended run is an empty box until it comes near the view, except the last run. */
-export const Run = memo(function Run({ run, parent = "", at = 1, versions = "", details, isLast = true }) {
+export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
   const always = isLast || !run.finished;
   const [box, drawn] = useNearby(always);
   return html`<section
-    class=${always ? "run" : drawn ? "run settled" : "run far"}
+    class=${always ? 'run' : drawn ? 'run settled' : 'run far'}
     data-run=${run.id}
     data-status=${run.status}
     ref=${box}
   >
-    ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith("workflow:") ? { parent, at, versions: versions.split(" ") } : null} details=${details} isLast=${isLast} />`}
+    ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null} details=${details} isLast=${isLast} />`}
   </section>`;
 });
 
@@ -127,10 +127,10 @@ function RunContent({ run, place, details, isLast }) {
   const [editing, setEditing] = useState(false);
   const shown = details || expanded;
   return html`${run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`}
-    ${run.prompt && !editing && html`<${UserMessage} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === "queued"}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
+    ${run.prompt && !editing && html`<${UserMessage} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
-      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t("timeline.hideSteps")}</button>`}
+      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
       ${run.finished ? html`<${Outcome} run=${run} isLast=${isLast} place=${place} />` : html`<${Activity} run=${run} />`}
     </div>`;
 }
@@ -138,14 +138,14 @@ function RunContent({ run, place, details, isLast }) {
 /** With details, show every entry; without, merge neighbouring calls into one line. */
 function grouped(entries, shown) {
   const visible = entries.filter(
-    (entry) => shown || !(entry.kind === "reasoning" || (entry.kind === "notice" && entry.detail)),
+    (entry) => shown || !(entry.kind === 'reasoning' || (entry.kind === 'notice' && entry.detail)),
   );
   const list = [];
   for (const entry of visible) {
     const group = list.at(-1);
-    if (entry.kind === "call" && group?.kind === "calls") group.calls.push(entry);
-    else if (entry.kind === "call") list.push({ kind: "calls", id: entry.id, calls: [entry], shown });
-    else if (entry.kind === "message" && !entry.text) continue;
+    if (entry.kind === 'call' && group?.kind === 'calls') group.calls.push(entry);
+    else if (entry.kind === 'call') list.push({ kind: 'calls', id: entry.id, calls: [entry], shown });
+    else if (entry.kind === 'message' && !entry.text) continue;
     else list.push(entry);
   }
   return list;
@@ -153,31 +153,31 @@ function grouped(entries, shown) {
 
 function Entry({ entry, run, onExpand }) {
   switch (entry.kind) {
-    case "message":
-      return entry.role === "user"
+    case 'message':
+      return entry.role === 'user'
         ? html`<${UserMessage} content=${entry.text} />`
         : html`<${AssistantMessage} entry=${entry} />`;
-    case "reasoning":
+    case 'reasoning':
       return html`<details class="reasoning">
-        <summary><${Icon} name="brain" size=${15} />${t("timeline.reasoning")}</summary>
+        <summary><${Icon} name="brain" size=${15} />${t('timeline.reasoning')}</summary>
         <p>${entry.text}</p>
       </details>`;
-    case "calls":
+    case 'calls':
       return html`<${Calls}
         group=${entry}
         runId=${run.id}
-        succeeded=${run.status === "completed"}
+        succeeded=${run.status === 'completed'}
         onExpand=${onExpand}
       />`;
-    case "approval":
+    case 'approval':
       return html`<${ApprovalCard} approval=${entry} />`;
-    case "input":
+    case 'input':
       return html`<${InputCard} request=${entry} />`;
-    case "workflow":
+    case 'workflow':
       return html`<${LinkedWorkflow} link=${entry} Run=${Run} />`;
-    case "changed":
+    case 'changed':
       return html`<${Changed} paths=${entry.paths} />`;
-    case "notice":
+    case 'notice':
       return html`<${Notice} tone=${entry.tone} text=${entry.text} />`;
     default:
       return null;
@@ -185,10 +185,10 @@ function Entry({ entry, run, onExpand }) {
 }
 
 function UserMessage({ content, at, queued, children }) {
-  return html`<article class="turn user" aria-label=${t("timeline.you")}>
+  return html`<article class="turn user" aria-label=${t('timeline.you')}>
     <${MessageContent} content=${content} />
     <div class="turn-meta">
-      ${children}${(queued || at) && html`<span>${queued ? t("timeline.queued") : formatWhen(at)}</span>`}
+      ${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}
     </div>
   </article>`;
 }
@@ -201,19 +201,19 @@ const AssistantMessage = memo(function AssistantMessage({ entry }) {
   const value = entry.isResult ? parsed(entry.text) : undefined;
   return html`<article
     class="turn assistant"
-    aria-label=${t("timeline.agent")}
+    aria-label=${t('timeline.agent')}
     data-complete=${entry.complete}
   >
     ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}
-    ${entry.gap && html`<p class="notice info" role="note">${t("timeline.gap")}</p>`}
+    ${entry.gap && html`<p class="notice info" role="note">${t('timeline.gap')}</p>`}
     ${entry.partial && html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`}
-    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label=${t("timeline.copyMessage")} /></div>`}
+    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label=${t('timeline.copyMessage')} /></div>`}
   </article>`;
 });
 
 function partialText({ endedBy, unstored }) {
-  const text = t(endedBy === "cancelled" ? "timeline.stoppedHere" : "timeline.endsHere");
-  return unstored ? `${text} ${t("timeline.unstored")}` : text;
+  const text = t(endedBy === 'cancelled' ? 'timeline.stoppedHere' : 'timeline.endsHere');
+  return unstored ? `${text} ${t('timeline.unstored')}` : text;
 }
 
 /** The object or list that a result contains as JSON; undefined for text. */
@@ -238,16 +238,16 @@ function Calls({ group, runId, succeeded, onExpand }) {
   // Calls that follow one that waits for a decision wait with it.
   const waits = calls.findIndex((call) => call.requiresApproval && !call.result);
   const running = calls.some(
-    (call, at) => call.status === "running" || (!call.result && (waits < 0 || at < waits)),
+    (call, at) => call.status === 'running' || (!call.result && (waits < 0 || at < waits)),
   );
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
     ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
-    <span>${t("timeline.calls", { count: calls.length, tools: toolCounts(calls) })}</span>
+    <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
     ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
   </button>`;
 }
 
-const CHANGE_SIGNS = { created: "+", modified: "~", deleted: "−" };
+const CHANGE_SIGNS = { created: '+', modified: '~', deleted: '−' };
 
 function Changed({ paths }) {
   const store = useStore();
@@ -258,10 +258,10 @@ function Changed({ paths }) {
         html`<button
           type="button"
           class=${`chip ${change}`}
-          title=${t("timeline.change", { change: known(`timeline.change.${change}`, change), path })}
-          onClick=${() => (store.panel.value = "files")}
+          title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}
+          onClick=${() => (store.panel.value = 'files')}
         >
-          <span>${CHANGE_SIGNS[change] ?? ""}</span>${path}
+          <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
         </button>`,
     )}
   </p>`;
@@ -269,15 +269,15 @@ function Changed({ paths }) {
 
 function Activity({ run }) {
   const store = useStore();
-  const elapsed = useElapsed(run.startedAt, run.status === "running");
+  const elapsed = useElapsed(run.startedAt, run.status === 'running');
   const isGiven = ({ id }) =>
     store.inbox.state.value.items.some(
       (one) => one.id === id && one.first && one.first.by === store.welcome.value?.user,
     );
   const waiting = run.entries.some(
-    (entry) => (entry.kind === "approval" || entry.kind === "input") && !entry.resolved,
+    (entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved,
   );
-  return html`<div class=${`activity ${waiting ? "waiting" : ""}`} role="status">
+  return html`<div class=${`activity ${waiting ? 'waiting' : ''}`} role="status">
     ${waiting ? html`<${Icon} name="shield" size=${16} />` : html`<span class="pulse" aria-hidden="true"><i /><i /><i /></span>`}
     <span class="activity-text">${activity(run, isGiven)}</span>
     ${elapsed >= 3000 && !waiting && html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`}
@@ -287,7 +287,7 @@ function Activity({ run }) {
       disabled=${run.cancelling}
       onClick=${() => store.cancel(run.id)}
     >
-      <${Icon} name="stop" size=${14} />${t(run.cancelling ? "timeline.stopping" : "timeline.stop")}
+      <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
     </button>
   </div>`;
 }
@@ -295,13 +295,13 @@ function Activity({ run }) {
 function Outcome({ run, isLast, place }) {
   const outcome = outcomeOf(run.finished);
   // The interrupted text is marked, which already states the cancellation.
-  const isMarked = run.status === "cancelled" && run.entries.at(-1)?.partial && !outcome.text;
+  const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
   return html`
     ${
       outcome &&
       !isMarked &&
       html`<div class=${`outcome ${run.status}`} role="note">
-        <${Icon} name=${run.status === "cancelled" ? "stop" : "warning"} size=${16} />
+        <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
         <div>
           <strong>${outcome.title}.</strong
           >${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}
@@ -311,8 +311,8 @@ function Outcome({ run, isLast, place }) {
     <${Sources} run=${run} />
     <p class="usage">
       ${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a
-        href=${addressOf("runs", run.id)}
-        >${t("run.open")}</a
+        href=${addressOf('runs', run.id)}
+        >${t('run.open')}</a
       >${place && html`<span class="message-tools"><${ReplyTools} run=${run} isLast=${isLast} /></span>`}
     </p>
   `;
@@ -322,12 +322,12 @@ function usageParts(run, usage) {
   const took =
     run.startedAt && run.finishedAt
       ? formatDuration(Date.parse(run.finishedAt) - Date.parse(run.startedAt))
-      : "";
-  const cached = usage?.cached_tokens ? t("usage.cached", { count: usage.cached_tokens }) : "";
+      : '';
+  const cached = usage?.cached_tokens ? t('usage.cached', { count: usage.cached_tokens }) : '';
   const tokens =
     usage && (usage.input_tokens || usage.output_tokens)
-      ? t("usage.tokens", { input: usage.input_tokens, cached, output: usage.output_tokens })
-      : "";
-  const iterations = run.finished.iterations ? t("usage.iterations", { count: run.finished.iterations }) : "";
+      ? t('usage.tokens', { input: usage.input_tokens, cached, output: usage.output_tokens })
+      : '';
+  const iterations = run.finished.iterations ? t('usage.iterations', { count: run.finished.iterations }) : '';
   return [run.finished.model, iterations, tokens, formatCost(usage?.cost_usd), took].filter(Boolean);
 }

@@ -1,18 +1,18 @@
 /** Tool calls: one line in the compact view, a card with arguments and output in the detailed one. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { explain, known, t } from "../strings.mjs";
-import { coloured, lastState } from "../terminal.mjs";
-import { formatDuration } from "../text.mjs";
-import { toolIcon } from "./icons.mjs";
-import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from "./ui.mjs";
+import { explain, known, t } from '../strings.mjs';
+import { coloured, lastState } from '../terminal.mjs';
+import { formatDuration } from '../text.mjs';
+import { toolIcon } from './icons.mjs';
+import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.mjs';
 
 /** The most important argument of a call, on one line. */
 export function summaryOf(call) {
   const { command, path, url } = call.arguments ?? {};
   const text = command ?? path ?? url ?? JSON.stringify(call.arguments ?? {});
-  return String(text).split("\n")[0];
+  return String(text).split('\n')[0];
 }
 
 function statusOf(call) {
@@ -26,7 +26,7 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
   return html`<section
     class=${`tool ${status}`}
     role="group"
-    aria-label=${t("tool.label", { name: call.name })}
+    aria-label=${t('tool.label', { name: call.name })}
   >
     <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${toolIcon(call.name)} size=${16} />
@@ -37,22 +37,22 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
       <${Icon} name="chevron" size=${14} />
     </button>
     ${open && html`<div class="tool-body"><${Arguments} call=${call} /><${Output} call=${call} runId=${runId} /></div>`}
-    ${!open && call.status === "running" && call.output && html`<pre class="tool-live">${lastLines(call.output)}</pre>`}
+    ${!open && call.status === 'running' && call.output && html`<pre class="tool-live">${lastLines(call.output)}</pre>`}
   </section>`;
 });
 
 function lastLines(output) {
-  const lines = output.trimEnd().split("\n").slice(-6).join("\n");
+  const lines = output.trimEnd().split('\n').slice(-6).join('\n');
   return coloured(lastState(lines))
     .map(({ text }) => text)
-    .join("");
+    .join('');
 }
 
 function Timing({ call }) {
-  const elapsed = useElapsed(call.startedAt, call.status === "running");
+  const elapsed = useElapsed(call.startedAt, call.status === 'running');
   if (call.result?.duration_ms)
     return html`<span class="timing">${formatDuration(call.result.duration_ms)}</span>`;
-  return call.status === "running" && elapsed >= 1000
+  return call.status === 'running' && elapsed >= 1000
     ? html`<span class="timing">${formatDuration(elapsed)}</span>`
     : null;
 }
@@ -61,7 +61,7 @@ function Arguments({ call }) {
   const text = JSON.stringify(call.arguments, null, 2);
   return html`<div class="field">
     <div class="field-head">
-      <span>${t(call.edited ? "tool.argumentsEdited" : "tool.arguments")}</span><${CopyButton} text=${text} />
+      <span>${t(call.edited ? 'tool.argumentsEdited' : 'tool.arguments')}</span><${CopyButton} text=${text} />
     </div>
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </div>`;
@@ -70,15 +70,15 @@ function Arguments({ call }) {
 function Output({ call, runId }) {
   if (!call.result)
     return call.output
-      ? html`<${OutputText} label=${t("tool.outputSoFar")} text=${lastState(call.output)} />`
+      ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${lastState(call.output)} />`
       : null;
   const { exit_code: exitCode, truncated, error_kind: errorKind } = call.result;
   return html`
     ${sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
     <p class="tool-facts">
-      ${exitCode !== null && exitCode !== undefined && html`<span>${t("tool.exitCode", { code: String(exitCode) })}</span>`}
-      ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll("_", " "))}</span>`}
-      ${call.runner && html`<span>${t("tool.runner", { runner: call.runner })}</span>`}
+      ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
+      ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
+      ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
       ${truncated && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>
   `;
@@ -86,14 +86,14 @@ function Output({ call, runId }) {
 
 /** The sections of a result: each text under its name, other values as JSON. */
 export function sections(content) {
-  if (typeof content === "string") return [[t("tool.output"), content]];
+  if (typeof content === 'string') return [[t('tool.output'), content]];
   const { success, exit_code: exitCode, error_kind: errorKind, ...rest } = content ?? {};
-  const texts = Object.entries(rest).filter(([, value]) => typeof value === "string" && value !== "");
+  const texts = Object.entries(rest).filter(([, value]) => typeof value === 'string' && value !== '');
   const others = Object.fromEntries(
-    Object.entries(rest).filter(([, value]) => typeof value !== "string" && value !== null),
+    Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null),
   );
-  const named = texts.map(([key, value]) => [key === "error" ? t("tool.error") : key, value]);
-  return Object.keys(others).length ? [...named, [t("tool.result"), JSON.stringify(others, null, 2)]] : named;
+  const named = texts.map(([key, value]) => [key === 'error' ? t('tool.error') : key, value]);
+  return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
 }
 
 function OutputText({ label, text }) {
@@ -113,13 +113,13 @@ function WholeOutput({ runId, callId }) {
       store.toast(explain(error));
     }
   };
-  return html`<button type="button" class="link" onClick=${download}>${t("tool.truncated")}</button>`;
+  return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 
 /** Download a blob. */
 export function saveBlob(blob, name) {
   const url = URL.createObjectURL(blob);
-  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  const link = Object.assign(document.createElement('a'), { href: url, download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
@@ -127,9 +127,9 @@ export function saveBlob(blob, name) {
 /** The pages that a run has read, each once, in the order of the reads. */
 export function sourcesOf(run) {
   const read = run.entries.filter(
-    (entry) => entry.kind === "call" && entry.name === "web_fetch" && entry.result && !entry.result.is_error,
+    (entry) => entry.kind === 'call' && entry.name === 'web_fetch' && entry.result && !entry.result.is_error,
   );
-  return [...new Set(read.map((call) => String(call.arguments.url ?? "")))].filter((url) =>
+  return [...new Set(read.map((call) => String(call.arguments.url ?? '')))].filter((url) =>
     /^https?:\/\//i.test(url),
   );
 }
@@ -139,7 +139,7 @@ export function Sources({ run }) {
   const urls = sourcesOf(run);
   if (!urls.length) return null;
   return html`<p class="sources">
-    <span>${t("timeline.sources")}</span
+    <span>${t('timeline.sources')}</span
     >${urls.map((url) => html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)} /></a>`)}
   </p>`;
 }
@@ -156,15 +156,15 @@ function hostOf(url) {
 export function toolCounts(calls) {
   const counts = new Map();
   for (const call of calls) counts.set(call.name, (counts.get(call.name) ?? 0) + 1);
-  return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(", ");
+  return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(', ');
 }
 
-const UNSUCCESSFUL = ["rejected", "not_executed", "cancelled", "unknown_outcome", "failed"];
+const UNSUCCESSFUL = ['rejected', 'not_executed', 'cancelled', 'unknown_outcome', 'failed'];
 
 /** How many calls were rejected, not run or failed, in words. */
 export function unsuccessful(calls) {
   const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result.error_kind);
-  const named = kinds.map((kind) => (UNSUCCESSFUL.includes(kind) ? kind : "failed"));
+  const named = kinds.map((kind) => (UNSUCCESSFUL.includes(kind) ? kind : 'failed'));
   return UNSUCCESSFUL.map((kind) => ({ kind, count: named.filter((name) => name === kind).length }))
     .filter(({ count }) => count > 0)
     .map(({ kind, count }) => ({ kind, text: t(`tool.count.${kind}`, { count }) }));

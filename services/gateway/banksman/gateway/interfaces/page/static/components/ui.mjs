@@ -1,15 +1,15 @@
 /** Shared by all components: the template tag, the store, memoisation, lazy loading and small controls. */
 
-import { Component, createContext, h } from "preact";
-import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import htm from "htm";
+import { Component, createContext, h } from 'preact';
+import { useContext, useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import htm from 'htm';
 
-import { t } from "../strings.mjs";
-import { reveal } from "../text.mjs";
-import { icon } from "./icons.mjs";
+import { t } from '../strings.mjs';
+import { reveal } from '../text.mjs';
+import { icon } from './icons.mjs';
 
 export const html = htm.bind(h);
-const FAVICON = new URL("../favicon.svg", import.meta.url).href;
+const FAVICON = new URL('../favicon.svg', import.meta.url).href;
 export const StoreContext = createContext(null);
 
 /** @returns {import('../store.mjs').Store} */
@@ -50,10 +50,10 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
-export function CopyButton({ text, label = t("app.copy") }) {
+export function CopyButton({ text, label = t('app.copy') }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
-    await copyText(typeof text === "function" ? text() : text);
+    await copyText(typeof text === 'function' ? text() : text);
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
@@ -61,11 +61,11 @@ export function CopyButton({ text, label = t("app.copy") }) {
     type="button"
     class="copy"
     onClick=${copy}
-    aria-label=${copied ? t("app.copied") : label}
+    aria-label=${copied ? t('app.copied') : label}
     title=${label}
   >
-    <${Icon} name=${copied ? "check" : "copy"} size=${15} /><span
-      >${t(copied ? "app.copied" : "app.copy")}</span
+    <${Icon} name=${copied ? 'check' : 'copy'} size=${15} /><span
+      >${t(copied ? 'app.copied' : 'app.copy')}</span
     >
   </button>`;
 }
@@ -73,12 +73,12 @@ export function CopyButton({ text, label = t("app.copy") }) {
 /** The clipboard API needs a secure context; on plain http the selection is copied instead. */
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = document.createElement("textarea");
+  const area = document.createElement('textarea');
   area.value = text;
-  area.className = "visually-hidden";
+  area.className = 'visually-hidden';
   document.body.append(area);
   area.select();
-  document.execCommand("copy");
+  document.execCommand('copy');
   area.remove();
 }
 
@@ -87,7 +87,7 @@ export function Exact({ text }) {
   return html`<bdo dir="ltr"
     >${reveal(text).map((piece) =>
       piece.hidden
-        ? html`<span class="hidden-character" title=${t("app.hidden")}>${piece.text}</span>`
+        ? html`<span class="hidden-character" title=${t('app.hidden')}>${piece.text}</span>`
         : piece.text,
     )}</bdo
   >`;
@@ -104,7 +104,7 @@ export function Dialog({ title, onClose, children, wide }) {
   const closeOnBackdrop = (event) => event.target === ref.current && onClose();
   return html`<dialog
     ref=${ref}
-    class=${`dialog ${wide ? "wide" : ""}`}
+    class=${`dialog ${wide ? 'wide' : ''}`}
     aria-label=${title}
     onCancel=${(event) => {
       event.preventDefault();
@@ -115,7 +115,7 @@ export function Dialog({ title, onClose, children, wide }) {
     <div class="dialog-frame">
       <header class="dialog-head">
         <h2>${title}</h2>
-        <${IconButton} name="close" label=${t("app.close")} onClick=${onClose} />
+        <${IconButton} name="close" label=${t('app.close')} onClick=${onClose} />
       </header>
       ${children}
     </div>
@@ -128,20 +128,20 @@ export function Menu({ label, items }) {
   const root = useRef(null);
   useLayoutEffect(() => {
     if (!open) return undefined;
-    root.current.querySelector("[role=menuitem]")?.focus();
+    root.current.querySelector('[role=menuitem]')?.focus();
     const outside = (event) => !root.current.contains(event.target) && setOpen(false);
-    addEventListener("pointerdown", outside);
-    return () => removeEventListener("pointerdown", outside);
+    addEventListener('pointerdown', outside);
+    return () => removeEventListener('pointerdown', outside);
   }, [open]);
   const close = () => {
     setOpen(false);
-    root.current.querySelector("button").focus();
+    root.current.querySelector('button').focus();
   };
   const onKeyDown = (event) => {
-    if (event.key === "Escape") return close();
-    if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return undefined;
+    if (event.key === 'Escape') return close();
+    if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return undefined;
     event.preventDefault();
-    return moveFocus(root.current, event.key === "ArrowDown" ? 1 : -1);
+    return moveFocus(root.current, event.key === 'ArrowDown' ? 1 : -1);
   };
   const onFocusOut = (event) =>
     event.relatedTarget && !root.current.contains(event.relatedTarget) && setOpen(false);
@@ -166,7 +166,7 @@ export function Menu({ label, items }) {
             html`<button
               type="button"
               role="menuitem"
-              class=${item.danger ? "danger" : ""}
+              class=${item.danger ? 'danger' : ''}
               onClick=${() => {
                 setOpen(false);
                 item.action();
@@ -181,7 +181,7 @@ export function Menu({ label, items }) {
 }
 
 function moveFocus(root, step) {
-  const items = [...root.querySelectorAll("[role=menuitem]")];
+  const items = [...root.querySelectorAll('[role=menuitem]')];
   const at = items.indexOf(document.activeElement);
   items[(at + step + items.length) % items.length]?.focus();
 }

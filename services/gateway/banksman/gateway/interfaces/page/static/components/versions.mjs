@@ -1,10 +1,10 @@
 /** Versions of a message: edit and resend it, request another reply, and switch between versions. */
 
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { withText, writtenText } from "../attachments.mjs";
-import { t } from "../strings.mjs";
-import { IconButton, html, useStore } from "./ui.mjs";
+import { withText, writtenText } from '../attachments.mjs';
+import { t } from '../strings.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
 
 /** Which version of a message is shown, with buttons for the others. @param {{place: import('../branches.mjs').Place}} properties */
 export function VersionChoice({ place }) {
@@ -12,19 +12,19 @@ export function VersionChoice({ place }) {
   const { parent, at, versions } = place;
   if (versions.length < 2) return null;
   const show = (step) => store.opened.showVersion(parent, versions[at - 1 + step]);
-  return html`<span class="versions" role="group" aria-label=${t("versions.label")}>
+  return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
     <${IconButton}
       name="back"
       size=${14}
-      label=${t("versions.previous")}
+      label=${t('versions.previous')}
       disabled=${at === 1}
       onClick=${() => show(-1)}
     />
-    <span>${t("versions.at", { at, count: versions.length })}</span>
+    <span>${t('versions.at', { at, count: versions.length })}</span>
     <${IconButton}
       name="chevron"
       size=${14}
-      label=${t("versions.next")}
+      label=${t('versions.next')}
       disabled=${at === versions.length}
       onClick=${() => show(1)}
     />
@@ -48,21 +48,21 @@ export function MessageEditor({ run, onClose }) {
     onClose();
   };
   const onKeyDown = (event) => {
-    if (event.key === "Escape") onClose();
-    if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) send(event);
+    if (event.key === 'Escape') onClose();
+    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send(event);
   };
   return html`<form class="message-editor" onSubmit=${send} onKeyDown=${onKeyDown}>
     <textarea
       ref=${area}
       rows="3"
-      aria-label=${t("versions.edit")}
+      aria-label=${t('versions.edit')}
       value=${text}
       onInput=${(event) => setText(event.target.value)}
     />
-    <p class="muted">${t("versions.editNote")}</p>
+    <p class="muted">${t('versions.editNote')}</p>
     <div class="dialog-actions">
-      <button type="button" class="button small" onClick=${onClose}>${t("app.cancel")}</button>
-      <button class="button small primary" disabled=${!text.trim()}>${t("composer.send")}</button>
+      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
+      <button class="button small primary" disabled=${!text.trim()}>${t('composer.send')}</button>
     </div>
   </form>`;
 }
@@ -70,24 +70,24 @@ export function MessageEditor({ run, onClose }) {
 /** The actions for a message of the user. */
 export function MessageTools({ run, place, onEdit }) {
   const store = useStore();
-  if (run.status === "queued") {
+  if (run.status === 'queued') {
     return html`<span class="message-tools">
       <${IconButton}
         name="pencil"
         size=${15}
-        label=${t("versions.editQueued")}
+        label=${t('versions.editQueued')}
         onClick=${() => store.outbox.editQueued(run)}
       />
       <${IconButton}
         name="trash"
         size=${15}
-        label=${t("versions.removeQueued")}
+        label=${t('versions.removeQueued')}
         onClick=${() => store.cancel(run.id)}
       />
     </span>`;
   }
   return html`<span class="message-tools">
-    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t("versions.edit")} onClick=${onEdit} />`}
+    ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
     <${VersionChoice} place=${place} />
   </span>`;
 }
@@ -99,8 +99,8 @@ export function ReplyTools({ run, isLast }) {
   return html`<${IconButton}
       name="refresh"
       size=${15}
-      label=${t("versions.again")}
+      label=${t('versions.again')}
       onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)}
     />
-    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t("versions.continue")} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
+    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
 }

@@ -1,12 +1,12 @@
 /** A view besides the conversation: its module is loaded when it is first opened. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { VIEWS } from "../router.mjs";
-import { t } from "../strings.mjs";
-import { ConnectionBanner } from "./notices.mjs";
-import { openSidebar } from "./sidebar.mjs";
-import { IconButton, html, useStore } from "./ui.mjs";
+import { VIEWS } from '../router.mjs';
+import { t } from '../strings.mjs';
+import { ConnectionBanner } from './notices.mjs';
+import { openSidebar } from './sidebar.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
 
 const loaded = new Map();
 
@@ -33,12 +33,12 @@ export function LazyView({ name, path }) {
     ${
       failed
         ? html`<p class="empty" role="alert">
-            ${t("app.retry")}
+            ${t('app.retry')}
             <button type="button" class="link" onClick=${() => setAttempt(attempt + 1)}>
-              ${t("app.tryAgain")}
+              ${t('app.tryAgain')}
             </button>
           </p>`
-        : html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`
+        : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`
     }
   <//>`;
 }
@@ -53,7 +53,7 @@ export function Frame({ title, actions, children }) {
   return html`<header class="header">
       <${IconButton}
         name="menu"
-        label=${t("sidebar.label")}
+        label=${t('sidebar.label')}
         class="icon-button narrow-only"
         onClick=${() => openSidebar(store)}
       />

@@ -1,22 +1,22 @@
 /** Workflows: choose one by category, fill in its form, follow its run. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from 'preact/hooks';
 
-import { fieldsOf, initialValues, readForm } from "../forms.mjs";
-import { withoutPattern } from "../pattern_words.mjs";
-import { explain, t } from "../strings.mjs";
-import { withDefaults } from "../workflow_draft.mjs";
-import { categoriesOf, workflowInWords } from "../workflow_words.mjs";
-import { categoryIcon } from "./icons.mjs";
-import { Dialog, Icon, html, lazy, useStore } from "./ui.mjs";
+import { fieldsOf, initialValues, readForm } from '../forms.mjs';
+import { withoutPattern } from '../pattern_words.mjs';
+import { explain, t } from '../strings.mjs';
+import { withDefaults } from '../workflow_draft.mjs';
+import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
+import { categoryIcon } from './icons.mjs';
+import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
 
-const FileField = lazy(() => import("./file_field.mjs"), "FileField", TextInput);
+const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 
 export function WorkflowDialog() {
   const store = useStore();
   const [categories, setCategories] = useState(null);
   const [error, setError] = useState(null);
-  const [query, setQuery] = useState("");
+  const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(null);
   const [filled, setFilled] = useState({ ...store.workflowsOpen.value, number: 0 });
   const close = () => (store.workflowsOpen.value = false);
@@ -37,21 +37,21 @@ export function WorkflowDialog() {
     setFilled({ name: workflow.name, parameters, problems, number: filled.number + 1 });
     setChosen(workflowInWords(workflow));
   };
-  return html`<${Dialog} title=${t("workflow.title")} onClose=${close} wide>
-    <div class=${`workflows ${chosen ? "chosen" : ""}`}>
+  return html`<${Dialog} title=${t('workflow.title')} onClose=${close} wide>
+    <div class=${`workflows ${chosen ? 'chosen' : ''}`}>
       <div class="workflow-list">
         <div class="search">
           <${Icon} name="search" size=${15} /><input
             type="search"
-            placeholder=${t("workflow.find")}
-            aria-label=${t("workflow.find")}
+            placeholder=${t('workflow.find')}
+            aria-label=${t('workflow.find')}
             value=${query}
             onInput=${(event) => setQuery(event.target.value)}
           />
         </div>
         ${error && html`<p class="form-error" role="alert">${error}</p>`}
-        ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-        ${categories && !found.length && html`<p class="empty">${t(query ? "app.noResults" : "workflow.none")}</p>`}
+        ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+        ${categories && !found.length && html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`}
         ${found.map(
           (category) =>
             html`<section>
@@ -87,7 +87,7 @@ export function WorkflowDialog() {
                 onBack=${() => setChosen(null)}
                 onStarted=${close}
               />`
-            : html`<p class="empty">${t("workflow.choose")}</p>`
+            : html`<p class="empty">${t('workflow.choose')}</p>`
         }
       </div>
     </div>
@@ -109,7 +109,7 @@ function FromWords({ onFill }) {
     setBusy(false);
   };
   return html`<button type="button" class="button small" disabled=${busy} onClick=${fill}>
-      ${busy ? t("app.loading") : t("workflow.fromWords")}
+      ${busy ? t('app.loading') : t('workflow.fromWords')}
     </button>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}`;
 }
@@ -133,12 +133,12 @@ function WorkflowForm({ workflow, filled, onBack, onStarted }) {
     onStarted();
   };
   return html`<button type="button" class="link back" onClick=${onBack}>
-      <${Icon} name="back" size=${15} />${t("workflow.all")}
+      <${Icon} name="back" size=${15} />${t('workflow.all')}
     </button>
     <h3>${workflow.title || workflow.name}</h3>
     <p class="muted">${workflow.description}</p>
     <${Problems} problems=${filled.problems ?? []} fields=${schema.properties} />
-    <${SchemaForm} schema=${schema} submitLabel=${t("workflow.start")} onSubmit=${start} />`;
+    <${SchemaForm} schema=${schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
 
 /** The values of a command or a model that the form rejects. Missing values are not listed: their fields are empty. */
@@ -146,12 +146,12 @@ function Problems({ problems, fields }) {
   const wrong = problems.filter(({ parameter, value }) => hasValue(value) || !(parameter in fields));
   if (!wrong.length) return null;
   return html`<div class="form-error" role="alert">
-    ${wrong.map(({ parameter, value, expected }) => html`<p>${t("workflow.problem", { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}</p>`)}
+    ${wrong.map(({ parameter, value, expected }) => html`<p>${t('workflow.problem', { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}</p>`)}
   </div>`;
 }
 
 const hasValue = (value) => value !== null && value !== undefined;
-const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 let forms = 0;
 
@@ -187,31 +187,31 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
     ${fields.map((field) => html`<${Field} key=${field.name} id=${`${prefix}-${field.name}`} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
-    ${!fields.length && html`<p class="muted">${t("form.noParameters")}</p>`}
+    ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
     ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
     <div class="dialog-actions">
-      <button class="button primary" disabled=${sending}>${sending ? t("form.sending") : submitLabel}</button>
+      <button class="button primary" disabled=${sending}>${sending ? t('form.sending') : submitLabel}</button>
     </div>
   </form>`;
 }
 
 function Field({ id, field, value, error, onChange }) {
   const described =
-    [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(" ") || undefined;
+    [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(' ') || undefined;
   const common = {
     id,
     name: field.name,
-    "aria-describedby": described,
-    "aria-invalid": Boolean(error),
-    "aria-required": field.required,
+    'aria-describedby': described,
+    'aria-invalid': Boolean(error),
+    'aria-required': field.required,
   };
   const help = html`${field.description && html`<small id=${`${id}-help`}>${field.description}</small>`}
   ${error && html`<p class="form-error" id=${`${id}-error`}>${error}</p>`}`;
-  if (field.kind === "several")
+  if (field.kind === 'several')
     return html`<${Several} id=${id} field=${field} value=${value} common=${common} onChange=${onChange}
       >${help}<//
     >`;
-  if (field.kind === "boolean") {
+  if (field.kind === 'boolean') {
     return html`<div class="form-field check">
       <label for=${id}
         ><input
@@ -232,7 +232,7 @@ function Field({ id, field, value, error, onChange }) {
 }
 
 function Label({ field }) {
-  return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t("form.optional")}</span>`}`;
+  return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}`;
 }
 
 /** A group of checkboxes. Its value contains the indexes of the checked ones. */
@@ -244,9 +244,9 @@ function Several({ id, field, value, common, onChange, children }) {
         (one === at ? on : value.includes(String(one))) ? [String(one)] : [],
       ),
     );
-  return html`<fieldset class="form-field several" aria-describedby=${common["aria-describedby"]}>
+  return html`<fieldset class="form-field several" aria-describedby=${common['aria-describedby']}>
     <legend><${Label} field=${field} /></legend>
-    ${field.choices.map((choice, at) => html`<label><input type="checkbox" id=${`${id}-${at}`} name=${field.name} aria-invalid=${common["aria-invalid"]} checked=${value.includes(String(at))} onChange=${(event) => toggle(at, event.target.checked)} />${String(choice)}</label>`)}
+    ${field.choices.map((choice, at) => html`<label><input type="checkbox" id=${`${id}-${at}`} name=${field.name} aria-invalid=${common['aria-invalid']} checked=${value.includes(String(at))} onChange=${(event) => toggle(at, event.target.checked)} />${String(choice)}</label>`)}
     ${children}
   </fieldset>`;
 }
@@ -263,22 +263,22 @@ function TextInput({ field, common, value, onChange }) {
 function Control({ field, common, value, onChange }) {
   const onInput = (event) => onChange(field.name, event.target.value);
   switch (field.kind) {
-    case "choice":
+    case 'choice':
       return html`<select ...${common} value=${value} onChange=${onInput}>
-        <option value="">${t(field.required ? "form.choose" : "form.none")}</option>
+        <option value="">${t(field.required ? 'form.choose' : 'form.none')}</option>
         ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
       </select>`;
-    case "strings":
+    case 'strings':
       return html`<textarea
         ...${common}
         rows="3"
-        placeholder=${t("form.perLine")}
+        placeholder=${t('form.perLine')}
         value=${value}
         onInput=${onInput}
       />`;
-    case "text":
+    case 'text':
       return html`<textarea ...${common} rows="4" value=${value} onInput=${onInput} />`;
-    case "json":
+    case 'json':
       return html`<textarea
         ...${common}
         class="mono"
@@ -288,16 +288,16 @@ function Control({ field, common, value, onChange }) {
         value=${value}
         onInput=${onInput}
       />`;
-    case "integer":
-    case "number":
+    case 'integer':
+    case 'number':
       return html`<input
         ...${common}
         type="text"
-        inputmode=${field.kind === "integer" ? "numeric" : "decimal"}
+        inputmode=${field.kind === 'integer' ? 'numeric' : 'decimal'}
         value=${value}
         onInput=${onInput}
       />`;
-    case "secret":
+    case 'secret':
       return html`<input
         ...${common}
         type="password"
@@ -305,9 +305,9 @@ function Control({ field, common, value, onChange }) {
         value=${value}
         onInput=${onInput}
       />`;
-    case "date":
+    case 'date':
       return html`<input ...${common} type="date" value=${value} onInput=${onInput} />`;
-    case "file":
+    case 'file':
       return html`<${FileField} field=${field} common=${common} value=${value} onChange=${onChange} />`;
     default:
       return html`<${TextInput} field=${field} common=${common} value=${value} onChange=${onChange} />`;
@@ -322,8 +322,8 @@ export function LinkedWorkflow({ link, Run }) {
     [link.workflow_conversation_id],
   );
   const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
-  return html`<section class="linked" role="group" aria-label=${t("workflow.label", { name: link.workflow })}>
+  return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
-    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t("workflow.starting")}</p>`}
+    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}
   </section>`;
 }

@@ -3,17 +3,17 @@
  * the list is then read again.
  */
 
-import { computed, signal } from "@preact/signals";
+import { computed, signal } from '@preact/signals';
 
-import { AWAITING_SECOND } from "../events.mjs";
-import { explain, t } from "../strings.mjs";
+import { AWAITING_SECOND } from '../events.mjs';
+import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;
 /** Clocks differ a little, so the list is read again this long after the escalation of a request. */
 const ESCALATION_DELAY_MS = 2_000;
 /** The maximum delay of a timer, one day. Browsers fire timers with more than 2^31 ms (24 days) at once. */
 const MAX_TIMER_MS = 86_400_000;
-const NOTIFY = "banksman.notify";
+const NOTIFY = 'banksman.notify';
 
 /** A request as the approval card shows it. */
 const entryOf = (item) => ({
@@ -47,7 +47,7 @@ export class Inbox {
     Object.assign(this, { api, request, preferences, show, onDecided });
     this.state = signal({ items: [], loading: true, error: null });
     this.notifies = signal(
-      preferences.getItem(NOTIFY) === "on" && globalThis.Notification?.permission === "granted",
+      preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted',
     );
     /** Whether notifications arrive while the page is closed, too; null while this is unknown. */
     this.pushes = signal(null);
@@ -60,7 +60,7 @@ export class Inbox {
 
   /** Follow the requests on a new connection. An older gateway refuses the unknown frame. */
   start() {
-    this.request({ type: "approvals.subscribe" }).catch(() => {});
+    this.request({ type: 'approvals.subscribe' }).catch(() => {});
     this.changed();
     if (this.notifies.value && this.pushes.value === null) this.#register();
   }
@@ -73,7 +73,7 @@ export class Inbox {
   /** @throws {import('../client/connection.mjs').RequestError} which the card shows */
   async decide(id, reply) {
     const through = this.link?.id === id ? { link: this.link.link } : {};
-    const ack = await this.request({ type: "approval.reply", approval_id: id, ...reply, ...through });
+    const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply, ...through });
     if (ack.outcome !== AWAITING_SECOND) {
       this.state.value = {
         ...this.state.value,
@@ -94,8 +94,8 @@ export class Inbox {
 
   /** Let this device notify the user; the browser requests the permission. */
   async setNotifies(on) {
-    const allowed = on && (await Notification.requestPermission()) === "granted";
-    this.preferences.setItem(NOTIFY, allowed ? "on" : "off");
+    const allowed = on && (await Notification.requestPermission()) === 'granted';
+    this.preferences.setItem(NOTIFY, allowed ? 'on' : 'off');
     this.notifies.value = allowed;
     if (allowed) await this.#register();
     else await this.endPush();
@@ -104,11 +104,11 @@ export class Inbox {
   /** Stop notifications on this device while the page is closed, for example after a sign-out. */
   async endPush() {
     this.pushes.value = null;
-    await (await import("../push.mjs")).remove(this.api, this.preferences);
+    await (await import('../push.mjs')).remove(this.api, this.preferences);
   }
 
   async #register() {
-    this.pushes.value = await (await import("../push.mjs")).register(this.api, this.preferences);
+    this.pushes.value = await (await import('../push.mjs')).register(this.api, this.preferences);
   }
 
   async #read() {
@@ -141,8 +141,8 @@ export class Inbox {
     for (const item of fresh) {
       const title =
         item.items.length === 1
-          ? t("approval.titleOne", { tool: item.items[0].name })
-          : t("approval.title", { count: item.items.length });
+          ? t('approval.titleOne', { tool: item.items[0].name })
+          : t('approval.title', { count: item.items.length });
       const notification = new Notification(title, { body: item.title, tag: item.id });
       notification.onclick = () => {
         focus();

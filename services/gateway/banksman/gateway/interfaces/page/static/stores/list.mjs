@@ -1,8 +1,8 @@
 /** The list of conversations: its pages, the pinned conversations and search results. */
 
-import { signal } from "@preact/signals";
+import { signal } from '@preact/signals';
 
-import { explain } from "../strings.mjs";
+import { explain } from '../strings.mjs';
 
 const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
@@ -19,7 +19,7 @@ export class ConversationList {
       next: null,
       loading: true,
       error: null,
-      query: "",
+      query: '',
       archived: false,
       hits: [],
     });
@@ -98,7 +98,7 @@ export class ConversationList {
     this.searched = query;
     const none = { items: [], next: null };
     const hits = [];
-    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : "" };
+    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : '' };
     // A page without hits has a cursor too: the server reads for a limited time.
     for (
       let pages = 0;

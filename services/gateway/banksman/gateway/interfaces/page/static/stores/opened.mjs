@@ -1,11 +1,11 @@
 /** The open conversations: each is followed, and its events are folded into its state. */
 
-import { batch, computed, signal } from "@preact/signals";
+import { batch, computed, signal } from '@preact/signals';
 
-import { pathOf } from "../branches.mjs";
-import { LogRestored } from "../client/following.mjs";
-import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from "../events.mjs";
-import { explain } from "../strings.mjs";
+import { pathOf } from '../branches.mjs';
+import { LogRestored } from '../client/following.mjs';
+import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
+import { explain } from '../strings.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
 
@@ -115,7 +115,7 @@ export class OpenConversations {
 
   /** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
   #detail() {
-    return this.details.value || this.#output ? "full" : "steps";
+    return this.details.value || this.#output ? 'full' : 'steps';
   }
 
   /** Fold the events of a conversation from its first one, until it is closed. */
@@ -162,11 +162,11 @@ export class OpenConversations {
 
   #apply(id, view, frame) {
     switch (frame.type) {
-      case "subscribed":
+      case 'subscribed':
         view.state.value = foldSubscribed(view.state.value, frame);
         if (view.state.value.title === null) this.#readTitle(id, view);
         return;
-      case "replay.done":
+      case 'replay.done':
         view.state.value = foldReplayDone(view.state.value);
         return;
       default:
@@ -178,7 +178,7 @@ export class OpenConversations {
   async #readTitle(id, view) {
     try {
       const { title } = this.listed(id) ?? (await this.api.conversation(id));
-      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? "" };
+      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
     } catch {
       // Without a title the conversation stays `Untitled`; the subscription reports any error.
     }

@@ -1,13 +1,13 @@
 /** The messages of the user: the draft, and messages that are being sent or could not be sent. */
 
-import { batch, signal } from "@preact/signals";
+import { batch, signal } from '@preact/signals';
 
-import { attached, writtenText } from "../attachments.mjs";
-import { before, endOf, isNewest } from "../branches.mjs";
-import { newId } from "../client/connection.mjs";
-import { emptyConversation, openRun } from "../events.mjs";
-import { explain } from "../strings.mjs";
-import { contentText } from "../text.mjs";
+import { attached, writtenText } from '../attachments.mjs';
+import { before, endOf, isNewest } from '../branches.mjs';
+import { newId } from '../client/connection.mjs';
+import { emptyConversation, openRun } from '../events.mjs';
+import { explain } from '../strings.mjs';
+import { contentText } from '../text.mjs';
 
 const TITLE_CHARACTERS = 60;
 
@@ -38,7 +38,7 @@ export class Outbox {
     Object.assign(this, { api, socket, opened, open, onSent, cancel });
     /** @type {import('@preact/signals').Signal<Entry[]>} */
     this.entries = signal([]);
-    this.draft = signal("");
+    this.draft = signal('');
     /** The message that the next message follows, if the user chose an earlier one. */
     this.continuing = signal(null);
     /** The assistant of the next new conversation; null for the default one. */
@@ -53,12 +53,12 @@ export class Outbox {
    */
   async send(
     content,
-    { mode, files = [], model = this.model.value, branch = mode === "steer" ? null : this.#branch() } = {},
+    { mode, files = [], model = this.model.value, branch = mode === 'steer' ? null : this.#branch() } = {},
   ) {
     const conversationId = this.opened.currentId.value;
     const entry = {
-      key: newId("m"),
-      requestId: newId("s"),
+      key: newId('m'),
+      requestId: newId('s'),
       conversationId,
       content,
       mode,
@@ -89,14 +89,14 @@ export class Outbox {
       conversationId: this.opened.currentId.value,
       after: endOf(path.slice(0, at + 1)),
     };
-    document.getElementById("composer")?.focus();
+    document.getElementById('composer')?.focus();
   }
 
   /** Move a waiting message back into the message box. */
   async editQueued(run) {
     await this.cancel(run.id);
-    this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join("\n\n");
-    document.getElementById("composer")?.focus();
+    this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
+    document.getElementById('composer')?.focus();
   }
 
   /** Send a failed message again under the same id, so that a message that did arrive is not duplicated. */
@@ -127,9 +127,9 @@ export class Outbox {
       await this.#store(entry, id);
       const { content, mode, branch, model, requestId } = entry;
       const attachments = await this.#named(id, content);
-      const steer = mode === "steer" && openRun(this.opened.stateOf(id) ?? emptyConversation(id)) !== null;
+      const steer = mode === 'steer' && openRun(this.opened.stateOf(id) ?? emptyConversation(id)) !== null;
       const frame = {
-        type: "chat.send",
+        type: 'chat.send',
         conversation_id: id,
         content,
         ...(mode ? { mode } : {}),
@@ -158,8 +158,8 @@ export class Outbox {
 
   /** The files of the workspace that a message names by `@path`. */
   async #named(id, content) {
-    if (typeof content !== "string" || !content.includes("@")) return [];
-    const { filesIn } = await import("../completion.mjs");
+    if (typeof content !== 'string' || !content.includes('@')) return [];
+    const { filesIn } = await import('../completion.mjs');
     const { items } = await this.api.files(id).catch(() => ({ items: [] }));
     return filesIn(
       content,
@@ -169,10 +169,10 @@ export class Outbox {
 
   async #createFor(entry) {
     // The gateway derives the title of the list from the first message; a model may replace that one.
-    const title = contentText(entry.content).trim().split("\n")[0].slice(0, TITLE_CHARACTERS);
+    const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
     const assistant = this.assistant.value;
     const ack = await this.socket.request(
-      { type: "conversation.create", ...(assistant ? { assistant } : {}) },
+      { type: 'conversation.create', ...(assistant ? { assistant } : {}) },
       { id: `${entry.requestId}c` },
     );
     this.assistant.value = null;

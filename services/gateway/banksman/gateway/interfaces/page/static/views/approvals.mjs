@@ -1,10 +1,10 @@
 /** The inbox: all open approval requests of the tenant, or the request that a link names. */
 
-import { ApprovalList } from "../components/inbox.mjs";
-import { Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { addressOf } from "../router.mjs";
-import { parts, t } from "../strings.mjs";
+import { ApprovalList } from '../components/inbox.mjs';
+import { Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { addressOf } from '../router.mjs';
+import { parts, t } from '../strings.mjs';
 
 export default function ApprovalsView({ path }) {
   return path.length ? html`<${OneRequest} id=${path[0]} link=${path[1]} />` : html`<${AllRequests} />`;
@@ -17,12 +17,12 @@ function OneRequest({ id, link }) {
   const { items, loading, error } = inbox.state.value;
   const request = items.find((item) => item.id === id);
   return html`<${Frame}
-    title=${t("inbox.title")}
-    actions=${html`<a class="toggle" href=${addressOf("approvals")}><${Icon} name="back" size=${16} /><span>${t("inbox.all")}</span></a>`}
+    title=${t('inbox.title')}
+    actions=${html`<a class="toggle" href=${addressOf('approvals')}><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a>`}
   >
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${loading && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-    ${!loading && !request && html`<p class="empty">${t("inbox.closed")}</p>`}
+    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!loading && !request && html`<p class="empty">${t('inbox.closed')}</p>`}
     ${request && html`<${ApprovalList} requests=${[request]} />`}
   <//>`;
 }
@@ -33,21 +33,21 @@ function AllRequests() {
   const { items, loading, error } = inbox.state.value;
   const waiting = inbox.waiting.value;
   const aside = items.filter((item) => !item.forYou);
-  return html`<${Frame} title=${t("inbox.title")} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
+  return html`<${Frame} title=${t('inbox.title')} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${loading && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-    ${!loading && !waiting.length && html`<p class="empty">${t("inbox.empty")}</p>`}
+    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!loading && !waiting.length && html`<p class="empty">${t('inbox.empty')}</p>`}
     ${
       waiting.length > 0 &&
       html`<p class="inbox-keys muted">
-        ${parts("inbox.keys", { next: key("J"), previous: key("K"), approve: key("A"), reject: key("R"), edit: key("E"), choose: key("X") })}
+        ${parts('inbox.keys', { next: key('J'), previous: key('K'), approve: key('A'), reject: key('R'), edit: key('E'), choose: key('X') })}
       </p>`
     }
     <${ApprovalList} requests=${waiting} keys />
     ${
       aside.length > 0 &&
       html`<section class="inbox-aside">
-        <h2>${t("inbox.aside")}</h2>
+        <h2>${t('inbox.aside')}</h2>
         <${ApprovalList} requests=${aside} />
       </section>`
     }
@@ -57,15 +57,15 @@ function AllRequests() {
 const key = (name) => html`<kbd>${name}</kbd>`;
 
 function NotifyButton({ inbox }) {
-  if (!("Notification" in globalThis)) return null;
+  if (!('Notification' in globalThis)) return null;
   const on = inbox.notifies.value;
   return html`<button
     type="button"
     class="toggle"
     aria-pressed=${on}
-    title=${t("inbox.notifyTitle")}
+    title=${t('inbox.notifyTitle')}
     onClick=${() => inbox.setNotifies(!on)}
   >
-    <${Icon} name="bell" size=${16} /><span>${t("inbox.notify")}</span>
+    <${Icon} name="bell" size=${16} /><span>${t('inbox.notify')}</span>
   </button>`;
 }

@@ -1,19 +1,19 @@
 /** The assistants of the tenant: model, prompt, tools, rules and limits of their runs. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { AssistantEditor } from "../components/assistants/editor.mjs";
-import { Revisions } from "../components/assistants/revisions.mjs";
-import { Frame } from "../components/view.mjs";
-import { Icon, html, useStore } from "../components/ui.mjs";
-import { addressOf } from "../router.mjs";
-import { explain, t } from "../strings.mjs";
+import { AssistantEditor } from '../components/assistants/editor.mjs';
+import { Revisions } from '../components/assistants/revisions.mjs';
+import { Frame } from '../components/view.mjs';
+import { Icon, html, useStore } from '../components/ui.mjs';
+import { addressOf } from '../router.mjs';
+import { explain, t } from '../strings.mjs';
 
-const NEW = "new";
+const NEW = 'new';
 const EMPTY = {
-  name: "",
+  name: '',
   model: null,
-  system_prompt: "",
+  system_prompt: '',
   tools: { enabled: true },
   limits: {},
   approval_policy: [],
@@ -31,25 +31,25 @@ function AssistantList() {
   const [items, setItems] = useState(null);
   const [error, setError] = useState(null);
   useEffect(() => void store.api.assistants().then(setItems, (failure) => setError(explain(failure))), []);
-  const actions = html`<a class="button" href=${addressOf("assistants", NEW)}
-    ><${Icon} name="plus" size=${16} />${t("assistant.new")}</a
+  const actions = html`<a class="button" href=${addressOf('assistants', NEW)}
+    ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
   >`;
-  return html`<${Frame} title=${t("assistant.list")} actions=${actions}>
-    <p class="muted">${t("assistant.intro")}</p>
+  return html`<${Frame} title=${t('assistant.list')} actions=${actions}>
+    <p class="muted">${t('assistant.intro')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     <ul class="assistants">
       ${items?.map(
         (item) =>
           html`<li key=${item.id}>
-            <a href=${addressOf("assistants", item.id)}>
+            <a href=${addressOf('assistants', item.id)}>
               <strong>${item.name || item.id}</strong>
               <span class="muted"
-                >${[item.model ?? t("models.default"), t(item.tools.enabled ? "assistant.withTools" : "assistant.withoutTools")].join(" · ")}</span
+                >${[item.model ?? t('models.default'), t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools')].join(' · ')}</span
               >
             </a>
             <button type="button" class="button small" onClick=${() => store.begin(item.id)}>
-              ${t("assistant.begin")}
+              ${t('assistant.begin')}
             </button>
           </li>`,
       )}
@@ -64,11 +64,11 @@ function OneAssistant({ id }) {
   const [history, setHistory] = useState(false);
   const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));
   useEffect(() => void (id !== NEW && read()), [id]);
-  const actions = html`<a class="toggle" href=${addressOf("assistants")} aria-label=${t("assistant.list")}
-    ><${Icon} name="back" size=${16} /><span>${t("assistant.list")}</span></a
+  const actions = html`<a class="toggle" href=${addressOf('assistants')} aria-label=${t('assistant.list')}
+    ><${Icon} name="back" size=${16} /><span>${t('assistant.list')}</span></a
   >`;
   return html`<${Frame}
-    title=${stored?.name || t(id === NEW ? "assistant.new" : "assistant.title")}
+    title=${stored?.name || t(id === NEW ? 'assistant.new' : 'assistant.title')}
     actions=${actions}
   >
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
@@ -76,7 +76,7 @@ function OneAssistant({ id }) {
     ${
       stored?.id &&
       html`<details class="revisions" onToggle=${(event) => setHistory(event.currentTarget.open)}>
-        <summary>${t("revision.title")}</summary>
+        <summary>${t('revision.title')}</summary>
         ${history && html`<${Revisions} id=${stored.id} current=${stored.revision} onRestored=${setStored} />`}
       </details>`
     }

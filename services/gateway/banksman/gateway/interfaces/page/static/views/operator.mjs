@@ -1,15 +1,15 @@
 /** The state of the system for operators: open runs, processes, queues, storage, tenants, and messages that were not handled. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { DeadLetters, useDeadLetters } from "../components/operator/letters.mjs";
-import { OpenRuns, useOpenRuns } from "../components/operator/open_runs.mjs";
-import { NatsServers, Runners, Services } from "../components/operator/services.mjs";
-import { Queues, Streams } from "../components/operator/storage.mjs";
-import { Tenants, useTenants } from "../components/operator/tenants.mjs";
-import { Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { explain, t } from "../strings.mjs";
+import { DeadLetters, useDeadLetters } from '../components/operator/letters.mjs';
+import { OpenRuns, useOpenRuns } from '../components/operator/open_runs.mjs';
+import { NatsServers, Runners, Services } from '../components/operator/services.mjs';
+import { Queues, Streams } from '../components/operator/storage.mjs';
+import { Tenants, useTenants } from '../components/operator/tenants.mjs';
+import { Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { explain, t } from '../strings.mjs';
 
 const REFRESH_MS = 5_000;
 
@@ -29,14 +29,14 @@ export default function OperatorView() {
   const actions = html`<button
     type="button"
     class="toggle"
-    aria-label=${t("files.refresh")}
+    aria-label=${t('files.refresh')}
     onClick=${readAll}
   >
-    <${Icon} name="refresh" size=${16} /><span>${t("files.refresh")}</span>
+    <${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span>
   </button>`;
-  return html`<${Frame} title=${t("operator.title")} actions=${actions}>
+  return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!overview && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+    ${!overview && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     <${DeadLetters} ...${letters} />
     <div class="operator" tabindex="-1" ref=${runsPart}>
       <${OpenRuns} ...${runs} tenant=${tenant} onAll=${() => showRuns(null)} />

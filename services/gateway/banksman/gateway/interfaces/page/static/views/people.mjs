@@ -1,16 +1,16 @@
 /** People: invite a colleague by a key, which is shown once, or with an account of a provider, and withdraw keys. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { Records } from "../components/operator/records.mjs";
-import { Account, providerName } from "../components/people/account.mjs";
-import { Address, Line, pageAddress } from "../components/people/sent.mjs";
-import { CopyButton, Dialog, Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { explain, parts, t } from "../strings.mjs";
-import { formatWhen } from "../text.mjs";
+import { Records } from '../components/operator/records.mjs';
+import { Account, providerName } from '../components/people/account.mjs';
+import { Address, Line, pageAddress } from '../components/people/sent.mjs';
+import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { explain, parts, t } from '../strings.mjs';
+import { formatWhen } from '../text.mjs';
 
-const RIGHTS = ["chat", "approve", "admin", "operator"];
+const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
 const DAYS = [7, 30, 90, 365, 0];
 const DAY_MS = 86_400_000;
 
@@ -40,14 +40,14 @@ export default function PeopleView() {
     class="button primary"
     onClick=${() => (store.token ? setInviting : setStarting)(true)}
   >
-    <${Icon} name="plus" size=${16} />${t("people.invite")}
+    <${Icon} name="plus" size=${16} />${t('people.invite')}
   </button>`;
-  return html`<${Frame} title=${t("people.title")} actions=${actions}>
-    <p class="muted">${t("people.intro")}</p>
+  return html`<${Frame} title=${t('people.title')} actions=${actions}>
+    <p class="muted">${t('people.intro')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-    ${!store.token && html`<p class="notice info" role="note">${t("people.withoutKey")}</p>`}
-    ${keys?.length === 0 && html`<p class="empty">${t("people.none")}</p>`}
+    ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
+    ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
     ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
     ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
@@ -59,26 +59,26 @@ function KeyTable({ keys, onWithdraw }) {
   const rows = keys.map((entry) => [
     html`<strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}`,
     entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `),
-    t("people.createdBy", { when: formatWhen(entry.created_at), user: entry.created_by }),
-    entry.expires_at ? formatWhen(entry.expires_at) : t("people.never"),
+    t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by }),
+    entry.expires_at ? formatWhen(entry.expires_at) : t('people.never'),
     html`<button
       type="button"
       class="link"
-      aria-label=${t("people.withdrawOf", { user: entry.user })}
+      aria-label=${t('people.withdrawOf', { user: entry.user })}
       onClick=${() => onWithdraw(entry)}
     >
-      ${t("people.withdraw")}
+      ${t('people.withdraw')}
     </button>`,
   ]);
   const columns = [
-    t("people.user"),
-    t("people.rights"),
-    t("people.created"),
-    t("people.expires"),
-    t("operator.action"),
+    t('people.user'),
+    t('people.rights'),
+    t('people.created'),
+    t('people.expires'),
+    t('operator.action'),
   ];
   return html`<${Records}
-    title=${t("people.keys")}
+    title=${t('people.keys')}
     columns=${columns}
     rows=${rows}
     keys=${keys.map((entry) => entry.id)}
@@ -89,7 +89,7 @@ function KeyTable({ keys, onWithdraw }) {
 /** The key of the first person, who has all rights. From then on, everyone needs a key. */
 function FirstKey({ onClose, onCreated }) {
   const store = useStore();
-  const [user, setUser] = useState("");
+  const [user, setUser] = useState('');
   const [created, setCreated] = useState(null);
   const [error, setError] = useState(null);
   const submit = async (event) => {
@@ -107,21 +107,21 @@ function FirstKey({ onClose, onCreated }) {
     }
   };
   if (created) {
-    return html`<${Dialog} title=${t("people.ownCreated")} onClose=${onCreated}>
+    return html`<${Dialog} title=${t('people.ownCreated')} onClose=${onCreated}>
       <div class="dialog-body">
-        <p>${t("people.ownOnce")}</p>
-        <${Line} label=${t("people.key")} text=${created.key} />
+        <p>${t('people.ownOnce')}</p>
+        <${Line} label=${t('people.key')} text=${created.key} />
         <div class="dialog-actions">
-          <button type="button" class="button primary" onClick=${onCreated}>${t("people.continue")}</button>
+          <button type="button" class="button primary" onClick=${onCreated}>${t('people.continue')}</button>
         </div>
       </div>
     <//>`;
   }
-  return html`<${Dialog} title=${t("people.own")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('people.own')} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      <p>${t("people.ownText")}</p>
+      <p>${t('people.ownText')}</p>
       <label class="form-field"
-        ><span>${t("people.ownName")}</span
+        ><span>${t('people.ownName')}</span
         ><input
           required
           maxlength="200"
@@ -131,8 +131,8 @@ function FirstKey({ onClose, onCreated }) {
       /></label>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
-        <button class="button primary" disabled=${!user.trim()}>${t("people.ownCreate")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button class="button primary" disabled=${!user.trim()}>${t('people.ownCreate')}</button>
       </div>
     </form>
   <//>`;
@@ -141,8 +141,8 @@ function FirstKey({ onClose, onCreated }) {
 function Invitation({ providers, onClose }) {
   const store = useStore();
   const [provider, setProvider] = useState(null);
-  const [user, setUser] = useState("");
-  const [rights, setRights] = useState(["chat", "approve"]);
+  const [user, setUser] = useState('');
+  const [rights, setRights] = useState(['chat', 'approve']);
   const [days, setDays] = useState(90);
   const [created, setCreated] = useState(null);
   const [error, setError] = useState(null);
@@ -160,12 +160,12 @@ function Invitation({ providers, onClose }) {
     }
   };
   if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
-  return html`<${Dialog} title=${t("people.invite")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('people.invite')} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
       ${providers.length > 0 && html`<${Means} providers=${providers} chosen=${provider} onChoose=${setProvider} />`}
-      ${!provider && html`<label class="form-field"><span>${t("people.name")}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>`}
+      ${!provider && html`<label class="form-field"><span>${t('people.name')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>`}
       <fieldset class="form-field rights">
-        <legend>${t("people.may")}</legend>
+        <legend>${t('people.may')}</legend>
         ${RIGHTS.filter((right) => own.includes(right)).map(
           (right) =>
             html`<div class="form-field check">
@@ -185,9 +185,9 @@ function Invitation({ providers, onClose }) {
           : html`<${Expiry} days=${days} onChange=${setDays} />
               ${error && html`<p class="form-error" role="alert">${error}</p>`}
               <div class="dialog-actions">
-                <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+                <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
                 <button class="button primary" disabled=${!user.trim() || !rights.length}>
-                  ${t("people.create")}
+                  ${t('people.create')}
                 </button>
               </div>`
       }
@@ -199,36 +199,36 @@ function Invitation({ providers, onClose }) {
 function Means({ providers, chosen, onChoose }) {
   const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
   return html`<label class="form-field"
-    ><span>${t("people.means")}</span>
-    <select value=${chosen?.issuer ?? ""} onChange=${choose}>
-      <option value="">${t("people.byKey")}</option>
-      ${providers.map((one) => html`<option value=${one.issuer}>${t("people.byAccount", { provider: providerName(one) })}</option>`)}
+    ><span>${t('people.means')}</span>
+    <select value=${chosen?.issuer ?? ''} onChange=${choose}>
+      <option value="">${t('people.byKey')}</option>
+      ${providers.map((one) => html`<option value=${one.issuer}>${t('people.byAccount', { provider: providerName(one) })}</option>`)}
     </select>
   </label>`;
 }
 
 function Expiry({ days, onChange }) {
   return html`<label class="form-field"
-    ><span>${t("people.expires")}</span>
+    ><span>${t('people.expires')}</span>
     <select value=${String(days)} onChange=${(event) => onChange(Number(event.target.value))}>
-      ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t("people.days", { count }) : t("people.never")}</option>`)}
+      ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t('people.days', { count }) : t('people.never')}</option>`)}
     </select>
   </label>`;
 }
 
 /** The key, which is not stored and shown only here. It is never part of an address. */
 function Created({ entry, onClose }) {
-  return html`<${Dialog} title=${t("people.createdTitle", { user: entry.user })} onClose=${onClose}>
+  return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${t("people.once")}</p>
+      <p>${t('people.once')}</p>
       <${Address} />
-      <${Line} label=${t("people.key")} text=${entry.key} />
+      <${Line} label=${t('people.key')} text=${entry.key} />
       <div class="dialog-actions">
         <${CopyButton}
-          text=${t("people.message", { address: pageAddress(), key: entry.key })}
-          label=${t("people.copyMessage")}
+          text=${t('people.message', { address: pageAddress(), key: entry.key })}
+          label=${t('people.copyMessage')}
         />
-        <button type="button" class="button primary" onClick=${onClose}>${t("people.done")}</button>
+        <button type="button" class="button primary" onClick=${onClose}>${t('people.done')}</button>
       </div>
     </div>
   <//>`;
@@ -238,13 +238,13 @@ function Withdrawal({ entry, onClose }) {
   const store = useStore();
   const [error, setError] = useState(null);
   const confirm = () => store.api.revokeKey(entry.id).then(onClose, (failure) => setError(explain(failure)));
-  return html`<${Dialog} title=${t("people.withdrawTitle")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('people.withdrawTitle')} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${parts("people.withdrawQuestion", { user: html`<strong>${entry.user}</strong>` })}</p>
+      <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
-        <button type="button" class="button danger" onClick=${confirm}>${t("people.withdraw")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t('people.withdraw')}</button>
       </div>
     </div>
   <//>`;

@@ -1,19 +1,19 @@
 /** Rules: which calls of all assistants wait for approval, and the decisions that are remembered. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { Policy } from "../components/assistants/policy.mjs";
-import { coverageWords } from "../components/approval/scope.mjs";
-import { Terms } from "../components/assistants/terms.mjs";
-import { Exact, Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { addressOf } from "../router.mjs";
-import { explain, parts, t } from "../strings.mjs";
-import { formatWhen } from "../text.mjs";
+import { Policy } from '../components/assistants/policy.mjs';
+import { coverageWords } from '../components/approval/scope.mjs';
+import { Terms } from '../components/assistants/terms.mjs';
+import { Exact, Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { addressOf } from '../router.mjs';
+import { explain, parts, t } from '../strings.mjs';
+import { formatWhen } from '../text.mjs';
 
 export default function RulesView() {
-  return html`<${Frame} title=${t("rules.title")}>
-    <p class="muted">${t("rules.intro")}</p>
+  return html`<${Frame} title=${t('rules.title')}>
+    <p class="muted">${t('rules.intro')}</p>
     <${TenantPolicy} />
     <${AssistantRules} />
     <${Remembered} />
@@ -29,31 +29,31 @@ function TenantPolicy() {
   const show = (policy) => (setStored(policy), setDraft(policy), setError(null));
   const read = () => store.api.policy().then(show, setError);
   useEffect(() => void read(), []);
-  const mayChange = store.welcome.value?.rights?.some((right) => right === "admin" || right === "operator");
+  const mayChange = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   const save = (event) => {
     event.preventDefault();
     const { rules, approvals, revision } = draft;
     store.api
       .replacePolicy({ rules, approvals, revision })
-      .then((policy) => (show(policy), store.toast(t("rules.saved"), "info")), setError);
+      .then((policy) => (show(policy), store.toast(t('rules.saved'), 'info')), setError);
   };
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
-  return html`<form class="assistant" aria-label=${t("rules.all")} onSubmit=${save}>
-    ${!draft && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+  return html`<form class="assistant" aria-label=${t('rules.all')} onSubmit=${save}>
+    ${!draft && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${
       draft &&
       html`<fieldset class="plain" disabled=${!mayChange}>
         <${Policy}
-          title=${t("rules.all")}
+          title=${t('rules.all')}
           rules=${draft.rules}
           onChange=${(rules) => setDraft({ ...draft, rules })}
         />
         <${Terms} terms=${draft.approvals} onChange=${(approvals) => setDraft({ ...draft, approvals })} />
       </fieldset>`
     }
-    ${error && html`<p class="form-error" role="alert">${explain(error)} <button type="button" class="link" onClick=${read}>${t("assistant.reload")}</button></p>`}
-    ${draft && !mayChange && html`<p class="muted">${t("rules.readOnly")}</p>`}
-    ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t("assistant.save")}</button></div>`}
+    ${error && html`<p class="form-error" role="alert">${explain(error)} <button type="button" class="link" onClick=${read}>${t('assistant.reload')}</button></p>`}
+    ${draft && !mayChange && html`<p class="muted">${t('rules.readOnly')}</p>`}
+    ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t('assistant.save')}</button></div>`}
   </form>`;
 }
 
@@ -64,15 +64,15 @@ function AssistantRules() {
   const ruled = assistants.filter((one) => one.approval_policy?.length || one.approvals);
   if (!ruled.length) return null;
   return html`<section class="assistant-part">
-    <h2>${t("rules.assistants")}</h2>
+    <h2>${t('rules.assistants')}</h2>
     <ul class="assistants">
       ${ruled.map(
         (one) =>
           html`<li key=${one.id}>
-            <a href=${addressOf("assistants", one.id)}>
+            <a href=${addressOf('assistants', one.id)}>
               <strong>${one.name || one.id}</strong>
               <span class="muted"
-                >${t("rules.count", { count: one.approval_policy.length })}${one.approvals?.approvers === 2 ? ` · ${t("rules.two")}` : ""}</span
+                >${t('rules.count', { count: one.approval_policy.length })}${one.approvals?.approvers === 2 ? ` · ${t('rules.two')}` : ''}</span
               >
             </a>
           </li>`,
@@ -93,11 +93,11 @@ function Remembered() {
   useEffect(() => void read(), []);
   const withdraw = (one) =>
     store.api.withdrawRemembered(one.approval_id).then(read, (failure) => setError(explain(failure)));
-  return html`<section class="assistant-part" aria-label=${t("rules.remembered")}>
-    <h2>${t("rules.remembered")}</h2>
-    <p class="muted">${t("rules.rememberedText")}</p>
+  return html`<section class="assistant-part" aria-label=${t('rules.remembered')}>
+    <h2>${t('rules.remembered')}</h2>
+    <p class="muted">${t('rules.rememberedText')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${items?.length === 0 && html`<p class="muted">${t("rules.noneRemembered")}</p>`}
+    ${items?.length === 0 && html`<p class="muted">${t('rules.noneRemembered')}</p>`}
     <ul class="assistants">
       ${items?.map((one) => html`<${RememberedItem} key=${one.approval_id} one=${one} onWithdraw=${() => withdraw(one)} />`)}
     </ul>
@@ -105,7 +105,7 @@ function Remembered() {
 }
 
 function RememberedItem({ one, onWithdraw }) {
-  const title = one.title || t("conversation.untitled");
+  const title = one.title || t('conversation.untitled');
   const about = {
     user: one.by,
     when: formatWhen(one.at),
@@ -127,10 +127,10 @@ function RememberedItem({ one, onWithdraw }) {
     <button
       type="button"
       class="button small"
-      aria-label=${t("rules.withdrawOf", { call: textOf(one.calls[0]?.arguments ?? {}) })}
+      aria-label=${t('rules.withdrawOf', { call: textOf(one.calls[0]?.arguments ?? {}) })}
       onClick=${onWithdraw}
     >
-      <${Icon} name="trash" size=${14} />${t("rules.withdraw")}
+      <${Icon} name="trash" size=${14} />${t('rules.withdraw')}
     </button>
   </li>`;
 }

@@ -1,14 +1,14 @@
 /** Schedules: messages and workflows that run at given times, with their last runs and a calendar of the next ones. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { Calendar } from "../components/schedules/calendar.mjs";
-import { ScheduleDialog } from "../components/schedules/dialog.mjs";
-import { Dialog, Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { describeTimes } from "../schedule_times.mjs";
-import { explain, known, reasonOf, t } from "../strings.mjs";
-import { formatMoment } from "../text.mjs";
+import { Calendar } from '../components/schedules/calendar.mjs';
+import { ScheduleDialog } from '../components/schedules/dialog.mjs';
+import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { describeTimes } from '../schedule_times.mjs';
+import { explain, known, reasonOf, t } from '../strings.mjs';
+import { formatMoment } from '../text.mjs';
 
 export default function SchedulesView() {
   const store = useStore();
@@ -22,13 +22,13 @@ export default function SchedulesView() {
     );
   useEffect(() => void read(), []);
   const actions = html`<button type="button" class="button primary" onClick=${() => setCreating(true)}>
-    <${Icon} name="plus" size=${16} />${t("schedule.new")}
+    <${Icon} name="plus" size=${16} />${t('schedule.new')}
   </button>`;
-  return html`<${Frame} title=${t("schedule.title")} actions=${actions}>
-    <p class="muted">${t("schedule.intro")}</p>
+  return html`<${Frame} title=${t('schedule.title')} actions=${actions}>
+    <p class="muted">${t('schedule.intro')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!schedules && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-    ${schedules?.length === 0 && html`<p class="empty">${t("schedule.none")}</p>`}
+    ${!schedules && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${schedules?.length === 0 && html`<p class="empty">${t('schedule.none')}</p>`}
     ${schedules?.length > 0 && html`<${Calendar} coming=${coming} names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))} onChoose=${show} />`}
     ${schedules?.map((schedule) => html`<${Schedule} key=${schedule.id} schedule=${schedule} onChange=${read} />`)}
     ${creating && html`<${ScheduleDialog} onClose=${() => (setCreating(false), read())} />`}
@@ -61,40 +61,40 @@ function Schedule({ schedule, onChange }) {
   return html`<section class="schedule" id=${elementOf(schedule.id)} tabindex="-1" aria-label=${name}>
     <header>
       <h2>${name}</h2>
-      ${schedule.paused && html`<span class="badge">${t("schedule.paused")}</span>`}
+      ${schedule.paused && html`<span class="badge">${t('schedule.paused')}</span>`}
     </header>
     <p>
-      ${describeTimes(schedule)}${schedule.next_at && html` <span class="muted">${t("schedule.next", { when: formatMoment(schedule.next_at) })}</span>`}
+      ${describeTimes(schedule)}${schedule.next_at && html` <span class="muted">${t('schedule.next', { when: formatMoment(schedule.next_at) })}</span>`}
     </p>
-    ${schedule.last_run && html`<p class="muted">${t("schedule.last")} <${Outcome} run=${schedule.last_run} /></p>`}
+    ${schedule.last_run && html`<p class="muted">${t('schedule.last')} <${Outcome} run=${schedule.last_run} /></p>`}
     <details onToggle=${showRuns}>
-      <summary>${t("schedule.history")}</summary>
+      <summary>${t('schedule.history')}</summary>
       ${
         runs &&
         (runs.length
           ? html`<ul class="runs">
               ${runs.map((run) => html`<li><${Outcome} run=${run} /></li>`)}
             </ul>`
-          : html`<p class="muted">${t("schedule.noRuns")}</p>`)
+          : html`<p class="muted">${t('schedule.noRuns')}</p>`)
       }
     </details>
     <div class="schedule-actions">
       <button
         type="button"
         class="link"
-        aria-label=${t("schedule.runOf", { name })}
+        aria-label=${t('schedule.runOf', { name })}
         onClick=${() => act(store.api.runSchedule(schedule.id))}
       >
-        ${t("schedule.run")}
+        ${t('schedule.run')}
       </button>
-      ${(schedule.cron || schedule.next_at || schedule.paused) && html`<button type="button" class="link" aria-label=${t(schedule.paused ? "schedule.resumeOf" : "schedule.pauseOf", { name })} onClick=${pause}>${t(schedule.paused ? "schedule.resume" : "schedule.pause")}</button>`}
+      ${(schedule.cron || schedule.next_at || schedule.paused) && html`<button type="button" class="link" aria-label=${t(schedule.paused ? 'schedule.resumeOf' : 'schedule.pauseOf', { name })} onClick=${pause}>${t(schedule.paused ? 'schedule.resume' : 'schedule.pause')}</button>`}
       <button
         type="button"
         class="link"
-        aria-label=${t("schedule.deleteOf", { name })}
+        aria-label=${t('schedule.deleteOf', { name })}
         onClick=${() => setDeleting(true)}
       >
-        ${t("schedule.delete")}
+        ${t('schedule.delete')}
       </button>
     </div>
     ${deleting && html`<${Deletion} name=${name} onConfirm=${() => act(store.api.deleteSchedule(schedule.id))} onClose=${() => setDeleting(false)} />`}
@@ -113,13 +113,13 @@ function Outcome({ run }) {
 }
 
 function Deletion({ name, onConfirm, onClose }) {
-  return html`<${Dialog} title=${t("schedule.deleteTitle")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('schedule.deleteTitle')} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${t("schedule.deleteQuestion", { name })}</p>
+      <p>${t('schedule.deleteQuestion', { name })}</p>
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
         <button type="button" class="button danger" onClick=${() => (onClose(), onConfirm())}>
-          ${t("schedule.delete")}
+          ${t('schedule.delete')}
         </button>
       </div>
     </div>

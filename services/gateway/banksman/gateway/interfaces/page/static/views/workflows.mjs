@@ -1,18 +1,18 @@
 /** The workflows by category, and the builder of those without code. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { WorkflowBuilder } from "../components/workflow_builder/builder.mjs";
-import { categoryIcon } from "../components/icons.mjs";
-import { Icon, html, useStore } from "../components/ui.mjs";
-import { Frame } from "../components/view.mjs";
-import { addressOf } from "../router.mjs";
-import { explain, t } from "../strings.mjs";
-import { draftOf } from "../workflow_draft.mjs";
-import { categoriesOf } from "../workflow_words.mjs";
+import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
+import { categoryIcon } from '../components/icons.mjs';
+import { Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { addressOf } from '../router.mjs';
+import { explain, t } from '../strings.mjs';
+import { draftOf } from '../workflow_draft.mjs';
+import { categoriesOf } from '../workflow_words.mjs';
 
-const NEW = "new";
-const STORED = "stored";
+const NEW = 'new';
+const STORED = 'stored';
 
 /** @param {{path: string[]}} properties empty for the list, the name of a workflow without code, or `new` */
 export default function WorkflowsView({ path: [name] }) {
@@ -27,14 +27,14 @@ function WorkflowList() {
     () => void categoriesOf(store.api).then(setCategories, (failure) => setError(explain(failure))),
     [],
   );
-  const actions = html`<a class="button primary" href=${addressOf("workflows", NEW)}
-    ><${Icon} name="plus" size=${16} />${t("builder.new")}</a
+  const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}
+    ><${Icon} name="plus" size=${16} />${t('builder.new')}</a
   >`;
-  return html`<${Frame} title=${t("workflow.title")} actions=${actions}>
-    <p class="muted">${t("builder.intro")}</p>
+  return html`<${Frame} title=${t('workflow.title')} actions=${actions}>
+    <p class="muted">${t('builder.intro')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
-    ${categories?.every((one) => !one.workflows.length) && html`<p class="empty">${t("workflow.none")}</p>`}
+    ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${categories?.every((one) => !one.workflows.length) && html`<p class="empty">${t('workflow.none')}</p>`}
     ${categories
       ?.filter((one) => one.workflows.length)
       .map(
@@ -56,14 +56,14 @@ function Entry({ workflow }) {
   const title = workflow.title || workflow.name;
   const text = html`<strong>${title}</strong><span class="muted">${workflow.description}</span>`;
   return html`<li>
-    ${workflow.server === STORED ? html`<a href=${addressOf("workflows", workflow.name)}>${text}</a>` : html`<div class="entry">${text}</div>`}
+    ${workflow.server === STORED ? html`<a href=${addressOf('workflows', workflow.name)}>${text}</a>` : html`<div class="entry">${text}</div>`}
     <button
       type="button"
       class="button small"
-      aria-label=${t("builder.startOf", { title })}
+      aria-label=${t('builder.startOf', { title })}
       onClick=${() => (store.workflowsOpen.value = { name: workflow.name, parameters: {} })}
     >
-      ${t("workflow.start")}
+      ${t('workflow.start')}
     </button>
   </li>`;
 }
@@ -78,11 +78,11 @@ function OneWorkflow({ name }) {
     [name],
   );
   const stored = (definition) =>
-    name === NEW ? (location.hash = addressOf("workflows", definition.name)) : show(definition);
-  const actions = html`<a class="toggle" href=${addressOf("workflows")} aria-label=${t("workflow.title")}
-    ><${Icon} name="back" size=${16} /><span>${t("workflow.title")}</span></a
+    name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);
+  const actions = html`<a class="toggle" href=${addressOf('workflows')} aria-label=${t('workflow.title')}
+    ><${Icon} name="back" size=${16} /><span>${t('workflow.title')}</span></a
   >`;
-  return html`<${Frame} title=${draft?.title || draft?.name || t("builder.new")} actions=${actions}>
+  return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${(draft || name === NEW) && html`<${WorkflowBuilder} key=${draft?.revision ?? NEW} stored=${draft} onStored=${stored} />`}
   <//>`;

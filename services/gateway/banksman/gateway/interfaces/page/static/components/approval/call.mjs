@@ -1,36 +1,36 @@
 /** One call of an approval request: its effect, its exact arguments, and the fields to edit them. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef } from 'preact/hooks';
 
-import { t } from "../../strings.mjs";
-import { Diff } from "../diff.mjs";
-import { toolIcon } from "../icons.mjs";
-import { Exact, Icon, html } from "../ui.mjs";
-import { Changes } from "./scope.mjs";
+import { t } from '../../strings.mjs';
+import { Diff } from '../diff.mjs';
+import { toolIcon } from '../icons.mjs';
+import { Exact, Icon, html } from '../ui.mjs';
+import { Changes } from './scope.mjs';
 
 export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
   const id = item.tool_call_id;
-  return html`<li class=${`approval-item ${choice ?? ""}`} data-call=${id}>
+  return html`<li class=${`approval-item ${choice ?? ''}`} data-call=${id}>
     <div class="approval-item-head">
       <${Icon} name=${toolIcon(item.name)} size=${16} />
       <span class="tool-name"><${Exact} text=${item.name} /></span>
-      ${edit?.changed && html`<span class="badge">${t("approval.edited")}</span>`}
+      ${edit?.changed && html`<span class="badge">${t('approval.edited')}</span>`}
       ${
         !single &&
-        html`<span class="choice" role="group" aria-label=${t("approval.decide", { tool: item.name })}>
-          <button type="button" aria-pressed=${choice === "approve"} onClick=${() => onChoice("approve")}>
-            ${t("approval.approve")}
+        html`<span class="choice" role="group" aria-label=${t('approval.decide', { tool: item.name })}>
+          <button type="button" aria-pressed=${choice === 'approve'} onClick=${() => onChoice('approve')}>
+            ${t('approval.approve')}
           </button>
-          <button type="button" aria-pressed=${choice === "reject"} onClick=${() => onChoice("reject")}>
-            ${t("approval.reject")}
+          <button type="button" aria-pressed=${choice === 'reject'} onClick=${() => onChoice('reject')}>
+            ${t('approval.reject')}
           </button>
         </span>`
       }
       ${
         item.editable !== false &&
         html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
-          ${t(edit ? "approval.undoEdit" : "approval.edit")} ${!edit && html`<kbd>E</kbd>`}
+          ${t(edit ? 'approval.undoEdit' : 'approval.edit')} ${!edit && html`<kbd>E</kbd>`}
         </button>`
       }
     </div>
@@ -44,7 +44,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
 function Editor({ id, edit, onEdit }) {
   const root = useRef(null);
   const { draft } = edit;
-  useEffect(() => longestOf([...root.current.querySelectorAll("textarea")])?.focus(), []);
+  useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
   const asJson = () =>
     onEdit({
       json: JSON.stringify(
@@ -60,7 +60,7 @@ function Editor({ id, edit, onEdit }) {
       <textarea
         id=${`edit-${id}-${name}`}
         spellcheck=${false}
-        rows=${Math.min(16, text.split("\n").length)}
+        rows=${Math.min(16, text.split('\n').length)}
         value=${text}
         aria-invalid=${Boolean(edit.problem)}
         aria-describedby=${`edit-${id}-problem`}
@@ -70,14 +70,14 @@ function Editor({ id, edit, onEdit }) {
     ${
       draft.json === undefined
         ? draft.fields.map(({ name, label, text, isText }) =>
-            area(name, isText ? label : t("approval.jsonField", { label }), text, (next) =>
+            area(name, isText ? label : t('approval.jsonField', { label }), text, (next) =>
               change(name, next),
             ),
           )
-        : area("json", t("approval.jsonArguments"), draft.json, (json) => onEdit({ json }))
+        : area('json', t('approval.jsonArguments'), draft.json, (json) => onEdit({ json }))
     }
-    <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ""}</p>
-    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t("approval.editJson")}</button>`}
+    <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
+    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`}
   </div>`;
 }
 
@@ -87,10 +87,10 @@ function longestOf(areas) {
 
 function ExactArguments({ item }) {
   const text = JSON.stringify(item.arguments, null, 2);
-  return html`<details class="exact" open=${item.preview?.kind === "text" || !item.preview}>
+  return html`<details class="exact" open=${item.preview?.kind === 'text' || !item.preview}>
     <summary>
-      ${t("approval.exact")}
-      <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ""}</span>
+      ${t('approval.exact')}
+      <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span>
     </summary>
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </details>`;
@@ -108,18 +108,18 @@ function Preview({ item, shown }) {
         />`,
     );
   switch (preview.kind) {
-    case "command":
+    case 'command':
       return html`<pre
         class="preview command"
         tabindex="0"
-      ><${Exact} text=${String(shown.command ?? preview.command ?? "")} /></pre>`;
-    case "url":
-      return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? "")} /></p>`;
-    case "diff":
+      ><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;
+    case 'url':
+      return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? '')} /></p>`;
+    case 'diff':
       return html`<${Diff}
-        path=${String(shown.path ?? preview.path ?? "")}
+        path=${String(shown.path ?? preview.path ?? '')}
         before=${preview.old ?? null}
-        after=${String(shown.content ?? preview.new ?? "")}
+        after=${String(shown.content ?? preview.new ?? '')}
       />`;
     default:
       return preview.text

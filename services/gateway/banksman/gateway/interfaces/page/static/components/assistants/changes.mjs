@@ -1,18 +1,18 @@
 /** The difference of two versions of an assistant by line: the effect of a save, or two revisions. */
 
-import { t } from "../../strings.mjs";
-import { Diff } from "../diff.mjs";
-import { html } from "../ui.mjs";
+import { t } from '../../strings.mjs';
+import { Diff } from '../diff.mjs';
+import { html } from '../ui.mjs';
 
 /** An assistant as lines: texts keep their line breaks. */
 function linesOf({ revision, ...assistant }) {
   const lines = Object.entries(assistant).map(
-    ([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value, null, 2)}\n`,
+    ([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value, null, 2)}\n`,
   );
-  return lines.join("");
+  return lines.join('');
 }
 
-export function Changes({ before, after, title = t("assistant.changes") }) {
+export function Changes({ before, after, title = t('assistant.changes') }) {
   return html`<section class="assistant-part" aria-label=${title}>
     <h2>${title}</h2>
     <${Diff} path=${before.id} before=${linesOf(before)} after=${linesOf(after)} />

@@ -1,10 +1,10 @@
 /** The files that each new workspace of an assistant starts with, and its skills, which are folders of such files. */
 
-import { useRef, useState } from "preact/hooks";
+import { useRef, useState } from 'preact/hooks';
 
-import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from "../../assistant_files.mjs";
-import { parts, t } from "../../strings.mjs";
-import { Icon, IconButton, html } from "../ui.mjs";
+import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../assistant_files.mjs';
+import { parts, t } from '../../strings.mjs';
+import { Icon, IconButton, html } from '../ui.mjs';
 
 /** @param {{files: import('../../assistant_files.mjs').AssistantFile[], onChange: (files: object[]) => void}} properties */
 export function AssistantFiles({ files, onChange }) {
@@ -13,24 +13,24 @@ export function AssistantFiles({ files, onChange }) {
     onChange(withFiles(files, await Promise.all(picked.map((file) => assistantFile(file)))));
   const addSkill = async (picked) => {
     const skill = await skillFiles(picked);
-    setError(skill ? null : t("assistant.noSkill", { folder: folderOf(picked) }));
+    setError(skill ? null : t('assistant.noSkill', { folder: folderOf(picked) }));
     if (skill) onChange(withFiles(files, skill));
   };
   return html`<fieldset class="assistant-part">
-    <legend>${t("assistant.files")}</legend>
+    <legend>${t('assistant.files')}</legend>
     <p class="muted">
-      ${t("assistant.filesText")} ${parts("assistant.skillText", { folder: html`<code>${SKILLS}</code>` })}
+      ${t('assistant.filesText')} ${parts('assistant.skillText', { folder: html`<code>${SKILLS}</code>` })}
     </p>
     <ul class="attached">
       ${files.map(
         (file) =>
           html`<li key=${file.path} class="attached-file">
             <${Icon} name="file" size=${16} /><span class="attached-name">${file.path}</span>
-            ${file.executable && html`<span class="muted">${t("assistant.executable")}</span>`}
+            ${file.executable && html`<span class="muted">${t('assistant.executable')}</span>`}
             <${IconButton}
               name="close"
               size=${14}
-              label=${t("attach.remove", { name: file.path })}
+              label=${t('attach.remove', { name: file.path })}
               onClick=${() => onChange(files.filter((one) => one !== file))}
             />
           </li>`,
@@ -38,8 +38,8 @@ export function AssistantFiles({ files, onChange }) {
     </ul>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     <div class="button-row">
-      <${Picker} label=${t("assistant.addFile")} onPicked=${add} />
-      <${Picker} label=${t("assistant.addSkill")} onPicked=${addSkill} folder />
+      <${Picker} label=${t('assistant.addFile')} onPicked=${add} />
+      <${Picker} label=${t('assistant.addSkill')} onPicked=${addSkill} folder />
     </div>
   </fieldset>`;
 }
@@ -48,7 +48,7 @@ function Picker({ label, onPicked, folder = false }) {
   const input = useRef(null);
   const pick = async (event) => {
     const picked = [...event.target.files];
-    event.target.value = "";
+    event.target.value = '';
     if (picked.length) await onPicked(picked);
   };
   return html`<button type="button" class="button small" onClick=${() => input.current.click()}>

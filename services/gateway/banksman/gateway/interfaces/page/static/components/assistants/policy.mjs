@@ -1,65 +1,65 @@
 /** The rules that decide which calls wait for approval. The first rule that matches a call decides. */
 
-import { t } from "../../strings.mjs";
-import { IconButton, html } from "../ui.mjs";
+import { t } from '../../strings.mjs';
+import { IconButton, html } from '../ui.mjs';
 
-const ACTIONS = ["ask", "auto", "deny"];
+const ACTIONS = ['ask', 'auto', 'deny'];
 
 /** @param {{rules: object[], onChange: (rules: object[]) => void, title?: string}} properties */
-export function Policy({ rules, onChange, title = t("assistant.policy") }) {
+export function Policy({ rules, onChange, title = t('assistant.policy') }) {
   const replace = (at, fields) =>
     onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
   const up = (at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
   return html`<fieldset class="assistant-part">
     <legend>${title}</legend>
-    <p class="muted">${t("assistant.policyText")}</p>
+    <p class="muted">${t('assistant.policyText')}</p>
     <ol class="policy">
       ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
     </ol>
     <button
       type="button"
       class="button small"
-      onClick=${() => onChange([...rules, { tool: "bash", arguments: {}, action: "ask" }])}
+      onClick=${() => onChange([...rules, { tool: 'bash', arguments: {}, action: 'ask' }])}
     >
-      ${t("assistant.addRule")}
+      ${t('assistant.addRule')}
     </button>
   </fieldset>`;
 }
 
 /** One rule. Only the pattern of its first argument can be edited; patterns of other arguments stay unchanged. */
 function Rule({ rule, first, onChange, onUp, onRemove }) {
-  const [name = "", pattern = ""] = Object.entries(rule.arguments ?? {})[0] ?? [];
+  const [name = '', pattern = ''] = Object.entries(rule.arguments ?? {})[0] ?? [];
   const others = Object.fromEntries(Object.entries(rule.arguments ?? {}).slice(1));
   const setArgument = (key, value) => onChange({ arguments: key ? { [key]: value, ...others } : others });
   return html`<li>
     <select
-      aria-label=${t("assistant.ruleAction")}
+      aria-label=${t('assistant.ruleAction')}
       value=${rule.action}
       onChange=${(event) => onChange({ action: event.target.value })}
     >
       ${ACTIONS.map((action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`)}
     </select>
     <input
-      aria-label=${t("assistant.ruleTool")}
-      value=${rule.tool ?? "*"}
+      aria-label=${t('assistant.ruleTool')}
+      value=${rule.tool ?? '*'}
       required
       maxlength="128"
       onInput=${(event) => onChange({ tool: event.target.value })}
     />
     <input
-      aria-label=${t("assistant.ruleArgument")}
-      placeholder=${"command"}
+      aria-label=${t('assistant.ruleArgument')}
+      placeholder=${'command'}
       value=${name}
-      onChange=${(event) => setArgument(event.target.value.trim(), pattern || "*")}
+      onChange=${(event) => setArgument(event.target.value.trim(), pattern || '*')}
     />
     <input
-      aria-label=${t("assistant.rulePattern")}
-      placeholder=${"rm *"}
+      aria-label=${t('assistant.rulePattern')}
+      placeholder=${'rm *'}
       value=${pattern}
       disabled=${!name}
       onInput=${(event) => setArgument(name, event.target.value)}
     />
-    <${IconButton} name="up" label=${t("assistant.ruleUp")} disabled=${first} onClick=${onUp} />
-    <${IconButton} name="trash" label=${t("assistant.ruleRemove")} onClick=${onRemove} />
+    <${IconButton} name="up" label=${t('assistant.ruleUp')} disabled=${first} onClick=${onUp} />
+    <${IconButton} name="trash" label=${t('assistant.ruleRemove')} onClick=${onRemove} />
   </li>`;
 }

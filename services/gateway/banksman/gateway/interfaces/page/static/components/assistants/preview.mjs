@@ -1,9 +1,9 @@
 /** The whole system prompt of an assistant's runs: its own text with the tools and instructions. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { explain, formatNumber, t } from "../../strings.mjs";
-import { html, useStore } from "../ui.mjs";
+import { explain, formatNumber, t } from '../../strings.mjs';
+import { html, useStore } from '../ui.mjs';
 
 const DELAY_MS = 400;
 
@@ -30,13 +30,13 @@ export function PromptPreview({ draft }) {
   }, [open, key]);
   const { preview, error } = shown;
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary><span>${t("assistant.preview")}</span></summary>
+    <summary><span>${t('assistant.preview')}</span></summary>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${
       preview &&
       html`<p class="muted">
-          ${t("assistant.previewFacts", { tokens: formatNumber(preview.estimated_tokens), tools: preview.tools.join(", ") || t("app.none") })}
-          ${preview.dropped_tools.length > 0 && t("assistant.dropped", { tools: preview.dropped_tools.join(", ") })}
+          ${t('assistant.previewFacts', { tokens: formatNumber(preview.estimated_tokens), tools: preview.tools.join(', ') || t('app.none') })}
+          ${preview.dropped_tools.length > 0 && t('assistant.dropped', { tools: preview.dropped_tools.join(', ') })}
         </p>
         <div class="step-pre"><pre tabindex="0">${preview.content}</pre></div>`
     }

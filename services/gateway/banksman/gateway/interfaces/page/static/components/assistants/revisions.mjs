@@ -1,11 +1,11 @@
 /** The stored revisions of an assistant: who changed it when, the difference of any two, and a way back. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { explain, t } from "../../strings.mjs";
-import { formatWhen } from "../../text.mjs";
-import { html, useStore } from "../ui.mjs";
-import { Changes } from "./changes.mjs";
+import { explain, t } from '../../strings.mjs';
+import { formatWhen } from '../../text.mjs';
+import { html, useStore } from '../ui.mjs';
+import { Changes } from './changes.mjs';
 
 /** @param {{id: string, current: number, onRestored: (stored: object) => void}} properties */
 export function Revisions({ id, current, onRestored }) {
@@ -24,12 +24,12 @@ export function Revisions({ id, current, onRestored }) {
   const restore = () =>
     attempt(async () => {
       const stored = await store.api.restoreAssistant(id, pair.before);
-      store.toast(t("revision.restored", { revision: pair.before }), "info");
+      store.toast(t('revision.restored', { revision: pair.before }), 'info');
       onRestored(stored);
     });
   if (error) return html`<p class="form-error" role="alert">${error}</p>`;
-  if (!items) return html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`;
-  if (items.length < 2) return html`<p class="muted">${t("revision.none")}</p>`;
+  if (!items) return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  if (items.length < 2) return html`<p class="muted">${t('revision.none')}</p>`;
   const choice = (name) =>
     html`<label class="form-field"
       ><span>${t(`revision.${name}`)}</span>
@@ -40,17 +40,17 @@ export function Revisions({ id, current, onRestored }) {
         ${items.map((one) => html`<option key=${one.revision} value=${String(one.revision)}>${nameOf(one)}</option>`)}
       </select></label
     >`;
-  return html`<div class="revision-choice">${choice("before")}${choice("after")}</div>
+  return html`<div class="revision-choice">${choice('before')}${choice('after')}</div>
     <${Difference} id=${id} ...${pair} />
     <button type="button" class="button" disabled=${pair.before === items[0].revision} onClick=${restore}>
-      ${t("revision.restore", { revision: pair.before })}
+      ${t('revision.restore', { revision: pair.before })}
     </button>`;
 }
 
 function nameOf({ revision, at, by, current }) {
-  return [t("assistant.revision", { revision }), at && formatWhen(at), by, current && t("revision.current")]
+  return [t('assistant.revision', { revision }), at && formatWhen(at), by, current && t('revision.current')]
     .filter(Boolean)
-    .join(" · ");
+    .join(' · ');
 }
 
 function Difference({ id, before, after }) {
@@ -64,5 +64,5 @@ function Difference({ id, before, after }) {
     );
     return () => (shown = false);
   }, [before, after]);
-  return read && html`<${Changes} before=${read[0]} after=${read[1]} title=${t("revision.difference")} />`;
+  return read && html`<${Changes} before=${read[0]} after=${read[1]} title=${t('revision.difference')} />`;
 }

@@ -1,9 +1,9 @@
 /** Which tools an assistant's model may call. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { t } from "../../strings.mjs";
-import { html, useStore } from "../ui.mjs";
+import { t } from '../../strings.mjs';
+import { html, useStore } from '../ui.mjs';
 
 /** @param {{tools: object, onChange: (tools: object) => void}} properties `allowed_tools` is null for every tool */
 export function ToolChoice({ tools, onChange }) {
@@ -25,16 +25,16 @@ export function ToolChoice({ tools, onChange }) {
       allowed_tools: allowed.includes(name) ? allowed.filter((one) => one !== name) : [...allowed, name],
     });
   return html`<fieldset class="assistant-part">
-    <legend>${t("assistant.tools")}</legend>
+    <legend>${t('assistant.tools')}</legend>
     <label class="check-row"
       ><input
         type="checkbox"
         checked=${tools.enabled}
         onChange=${(event) => onChange({ enabled: event.target.checked })}
       />
-      ${t("assistant.toolsOn")}</label
+      ${t('assistant.toolsOn')}</label
     >
-    ${tools.enabled && html`<label class="check-row"><input type="checkbox" checked=${allowed === null} onChange=${(event) => onChange({ allowed_tools: event.target.checked ? null : names })} /> ${t("assistant.allTools")}</label>`}
+    ${tools.enabled && html`<label class="check-row"><input type="checkbox" checked=${allowed === null} onChange=${(event) => onChange({ allowed_tools: event.target.checked ? null : names })} /> ${t('assistant.allTools')}</label>`}
     ${
       tools.enabled &&
       allowed !== null &&
@@ -46,7 +46,7 @@ export function ToolChoice({ tools, onChange }) {
       tools.enabled &&
       html`<div class="limit-fields">
         <label class="form-field"
-          ><span>${t("assistant.iterations")}</span
+          ><span>${t('assistant.iterations')}</span
           ><input
             type="number"
             min="1"
@@ -56,13 +56,13 @@ export function ToolChoice({ tools, onChange }) {
             onInput=${(event) => onChange({ max_iterations: Number(event.target.value) })}
         /></label>
         <label class="form-field"
-          ><span>${t("assistant.onReject")}</span>
+          ><span>${t('assistant.onReject')}</span>
           <select
-            value=${tools.on_reject ?? "abort"}
+            value=${tools.on_reject ?? 'abort'}
             onChange=${(event) => onChange({ on_reject: event.target.value })}
           >
-            <option value="abort">${t("assistant.onReject.abort")}</option>
-            <option value="feedback">${t("assistant.onReject.feedback")}</option>
+            <option value="abort">${t('assistant.onReject.abort')}</option>
+            <option value="feedback">${t('assistant.onReject.feedback')}</option>
           </select>
         </label>
       </div>`

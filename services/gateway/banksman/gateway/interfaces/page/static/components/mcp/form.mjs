@@ -1,24 +1,24 @@
 /** Add a server or change one: at an address, or a program in the sandbox, with the secrets that it needs. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { bodyOf, controlOf, draftOf, placeStays, valueStays } from "../../mcp_servers.mjs";
-import { addressOf } from "../../router.mjs";
-import { explain, parts, t } from "../../strings.mjs";
-import { Dialog, IconButton, html, useStore } from "../ui.mjs";
+import { bodyOf, controlOf, draftOf, placeStays, valueStays } from '../../mcp_servers.mjs';
+import { addressOf } from '../../router.mjs';
+import { explain, parts, t } from '../../strings.mjs';
+import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 
-const KINDS = ["http", "stdio"];
+const KINDS = ['http', 'stdio'];
 const MAX_SECRETS = 32;
 
 export function NewServer({ onClose }) {
   const store = useStore();
   const create = async (body) => {
     const { id } = await store.api.createMcpServer(body);
-    location.hash = addressOf("mcp", id);
+    location.hash = addressOf('mcp', id);
   };
   return html`<${ServerForm}
-    title=${t("mcp.add")}
-    submitLabel=${t("mcp.connect")}
+    title=${t('mcp.add')}
+    submitLabel=${t('mcp.connect')}
     onSubmit=${create}
     onClose=${onClose}
   />`;
@@ -34,8 +34,8 @@ export function ChangedServer({ server, onChanged, onClose }) {
   const reload = async () => onChanged(await store.api.mcpServer(server.id));
   return html`<${ServerForm}
     key=${server.revision}
-    title=${t("mcp.changeTitle", { name: server.id })}
-    submitLabel=${t("mcp.save")}
+    title=${t('mcp.changeTitle', { name: server.id })}
+    submitLabel=${t('mcp.save')}
     server=${server}
     onSubmit=${replace}
     onReload=${reload}
@@ -57,7 +57,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       setError({
         control: controlOf(failure),
         text: explain(failure),
-        outdated: Boolean(server) && failure.code === "conflict",
+        outdated: Boolean(server) && failure.code === 'conflict',
       });
       setBusy(false);
     }
@@ -72,30 +72,30 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         !server &&
         html`<${Field}
           of="id"
-          label=${t("mcp.name")}
-          hint=${t("mcp.nameText")}
+          label=${t('mcp.name')}
+          hint=${t('mcp.nameText')}
           error=${error}
-          input=${{ required: true, autofocus: true, pattern: "[a-z][a-z0-9\\-]{0,23}", title: t("mcp.nameText"), value: draft.id, onInput: (event) => change({ id: event.target.value.trim() }) }}
+          input=${{ required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: t('mcp.nameText'), value: draft.id, onInput: (event) => change({ id: event.target.value.trim() }) }}
         />`
       }
       <label class="form-field"
-        ><span>${t("mcp.kind")}</span>
+        ><span>${t('mcp.kind')}</span>
         <select value=${draft.type} onChange=${(event) => change({ type: event.target.value })}>
           ${KINDS.map((kind) => html`<option value=${kind}>${t(`mcp.kind.${kind}`)}</option>`)}
         </select>
       </label>
       ${
-        draft.type === "http"
+        draft.type === 'http'
           ? html`<${Field}
               of="url"
-              label=${t("mcp.url")}
+              label=${t('mcp.url')}
               error=${error}
-              input=${{ type: "url", required: true, maxlength: 2000, placeholder: "https://", value: draft.url, onInput: (event) => change({ url: event.target.value.trim() }) }}
+              input=${{ type: 'url', required: true, maxlength: 2000, placeholder: 'https://', value: draft.url, onInput: (event) => change({ url: event.target.value.trim() }) }}
             />`
           : html`<${Field}
               of="command"
-              label=${t("mcp.command")}
-              hint=${t("mcp.commandText")}
+              label=${t('mcp.command')}
+              hint=${t('mcp.commandText')}
               error=${error}
               input=${{ required: true, value: draft.command, onInput: (event) => change({ command: event.target.value }) }}
             />`
@@ -108,15 +108,15 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       />
       <${Field}
         of="description"
-        label=${t("mcp.description")}
+        label=${t('mcp.description')}
         error=${error}
         input=${{ maxlength: 200, value: draft.description, onInput: (event) => change({ description: event.target.value }) }}
       />
       <${Field}
         of="timeoutS"
-        label=${t("mcp.timeout")}
+        label=${t('mcp.timeout')}
         error=${error}
-        input=${{ type: "number", required: true, min: 1, max: 600, step: "any", value: draft.timeoutS, onInput: (event) => change({ timeoutS: event.target.value }) }}
+        input=${{ type: 'number', required: true, min: 1, max: 600, step: 'any', value: draft.timeoutS, onInput: (event) => change({ timeoutS: event.target.value }) }}
       />
       <div class="form-field check">
         <label
@@ -124,13 +124,13 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
             type="checkbox"
             checked=${draft.trusted}
             onChange=${(event) => change({ trusted: event.target.checked })}
-          />${t("mcp.trusted")}</label
+          />${t('mcp.trusted')}</label
         >
       </div>
-      ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t("mcp.placeChanges")}</p>`}
-      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t("mcp.outdated") : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(onReload)}>${t("assistant.reload")}</button>`}</p>`}
+      ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`}
+      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t('mcp.outdated') : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(onReload)}>${t('assistant.reload')}</button>`}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
         <button class="button primary" disabled=${busy}>
           ${busy ? html`<span class="spinner" /> ` : null}${submitLabel}
         </button>
@@ -146,7 +146,7 @@ function Field({ of: control, label, hint, error, input }) {
   const ref = useRef(null);
   const wrong = error?.control === control;
   useEffect(() => void (wrong && ref.current.focus()), [wrong]);
-  const marks = wrong ? { "aria-invalid": true, "aria-describedby": problemId(control) } : {};
+  const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
   return html`<div class="form-field">
     <label class="form-field"
       ><span>${label}</span
@@ -172,32 +172,32 @@ function Secrets({ draft, server, error, onChange }) {
       required=${!stays}
       type="password"
       autocomplete="off"
-      aria-label=${t("mcp.value")}
-      placeholder=${t(stays ? "mcp.valueStays" : "mcp.value")}
+      aria-label=${t('mcp.value')}
+      placeholder=${t(stays ? 'mcp.valueStays' : 'mcp.value')}
       value=${secret.value}
       onInput=${(event) => replace(at, { value: event.target.value })}
     />`;
   };
   return html`<fieldset
     class="form-field mcp-secrets"
-    aria-describedby=${error?.control === "secrets" ? problemId("secrets") : null}
+    aria-describedby=${error?.control === 'secrets' ? problemId('secrets') : null}
   >
     <legend>${t(`mcp.values.${type}`)}</legend>
-    <small>${parts("mcp.valuesText", { secret: html`<code>${"${secret.NAME}"}</code>` })}</small>
+    <small>${parts('mcp.valuesText', { secret: html`<code>${'${secret.NAME}'}</code>` })}</small>
     ${secrets.map(
       (secret, at) =>
         html`<div key=${at}>
           <input
             required
-            aria-label=${t("mcp.valueName")}
-            placeholder=${t("mcp.valueName")}
+            aria-label=${t('mcp.valueName')}
+            placeholder=${t('mcp.valueName')}
             value=${secret.name}
             onInput=${(event) => replace(at, { name: event.target.value.trim() })}
           />
           ${value(secret, at)}
           <${IconButton}
             name="trash"
-            label=${t("mcp.removeValue", { name: secret.name })}
+            label=${t('mcp.removeValue', { name: secret.name })}
             onClick=${() => onChange(secrets.toSpliced(at, 1))}
           />
         </div>`,
@@ -206,7 +206,7 @@ function Secrets({ draft, server, error, onChange }) {
       type="button"
       class="button small"
       disabled=${secrets.length >= MAX_SECRETS}
-      onClick=${() => onChange([...secrets, { name: "", value: "" }])}
+      onClick=${() => onChange([...secrets, { name: '', value: '' }])}
     >
       ${t(`mcp.addValue.${type}`)}
     </button>

@@ -1,16 +1,16 @@
 /** One server: its state with the reason, its sign-in, its changed tools, and the tools offered to agents. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { addressOf } from "../../router.mjs";
-import { explain, parts, reasonOf, t } from "../../strings.mjs";
-import { formatDuration, formatWhen } from "../../text.mjs";
-import { Dialog, Exact, Icon, html, useStore } from "../ui.mjs";
-import { Frame } from "../view.mjs";
-import { ChangedServer } from "./form.mjs";
-import { SignIn } from "./sign_in.mjs";
-import { State, placeOf } from "./state.mjs";
-import { Approved, Changes } from "./tools.mjs";
+import { addressOf } from '../../router.mjs';
+import { explain, parts, reasonOf, t } from '../../strings.mjs';
+import { formatDuration, formatWhen } from '../../text.mjs';
+import { Dialog, Exact, Icon, html, useStore } from '../ui.mjs';
+import { Frame } from '../view.mjs';
+import { ChangedServer } from './form.mjs';
+import { SignIn } from './sign_in.mjs';
+import { State, placeOf } from './state.mjs';
+import { Approved, Changes } from './tools.mjs';
 
 /** @param {{id: string, ended: boolean}} properties `ended`: true if the sign-in had expired when the browser returned */
 export function OneServer({ id, ended }) {
@@ -18,28 +18,28 @@ export function OneServer({ id, ended }) {
   const { server, error, busy, act } = useServer(store, id);
   const [dialog, setDialog] = useState(null);
   const close = () => setDialog(null);
-  const actions = html`<a class="toggle" href=${addressOf("mcp")} aria-label=${t("mcp.title")}
-    ><${Icon} name="back" size=${16} /><span>${t("mcp.title")}</span></a
+  const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}
+    ><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a
   >`;
   return html`<${Frame} title=${id} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${ended && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span>${t("mcp.signInEnded")}</span></p>`}
-    ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+    ${ended && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span>${t('mcp.signInEnded')}</span></p>`}
+    ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${
       server &&
       html`<${Summary}
           server=${server}
           busy=${busy}
           onLook=${() => act(() => store.api.lookAtMcpServer(id))}
-          onChange=${() => setDialog("change")}
-          onRemove=${() => setDialog("removal")}
+          onChange=${() => setDialog('change')}
+          onRemove=${() => setDialog('removal')}
         />
         <${SignIn} server=${server} act=${act} />
         <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
         <${Approved} server=${server} />`
     }
-    ${dialog === "change" && html`<${ChangedServer} server=${server} onChanged=${(changed) => act(async () => changed)} onClose=${close} />`}
-    ${dialog === "removal" && html`<${Removal} id=${id} onClose=${close} />`}
+    ${dialog === 'change' && html`<${ChangedServer} server=${server} onChanged=${(changed) => act(async () => changed)} onClose=${close} />`}
+    ${dialog === 'removal' && html`<${Removal} id=${id} onClose=${close} />`}
   <//>`;
 }
 
@@ -67,17 +67,17 @@ async function approved(api, server) {
   try {
     return await api.approveMcpServer(server.id, server.changes_digest);
   } catch (failure) {
-    if (failure.code !== "conflict") throw failure;
-    throw Object.assign(new Error(t("mcp.changedMeanwhile")), { server: await api.mcpServer(server.id) });
+    if (failure.code !== 'conflict') throw failure;
+    throw Object.assign(new Error(t('mcp.changedMeanwhile')), { server: await api.mcpServer(server.id) });
   }
 }
 
 function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
-  return html`<section class="mcp-summary" aria-label=${t("mcp.state")}>
+  return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
     <p>
       <${State} server=${server} />
-      ${server.found_at && html`<span class="muted">${t("mcp.found", { when: formatWhen(server.found_at) })}</span>`}
+      ${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}
     </p>
     ${
       server.problem &&
@@ -91,21 +91,21 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
     <p>
       <code><${Exact} text=${placeOf(server)} /></code>
     </p>
-    ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(", ")}</code>` })}</p>`}
-    ${server.trusted && html`<p class="muted">${t("mcp.trusted")}</p>`}
-    <p class="muted">${t("mcp.callTimeout", { duration: formatDuration(server.timeout_s * 1000) })}</p>
+    ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(', ')}</code>` })}</p>`}
+    ${server.trusted && html`<p class="muted">${t('mcp.trusted')}</p>`}
+    <p class="muted">${t('mcp.callTimeout', { duration: formatDuration(server.timeout_s * 1000) })}</p>
     <p class="muted">
-      ${t("mcp.createdBy", { user: server.created_by, when: formatWhen(server.created_at) })}
+      ${t('mcp.createdBy', { user: server.created_by, when: formatWhen(server.created_at) })}
     </p>
     <div class="row-actions">
       <button type="button" class="button small" disabled=${busy} onClick=${onLook}>
-        <${Icon} name="refresh" size=${14} />${t("mcp.look")}
+        <${Icon} name="refresh" size=${14} />${t('mcp.look')}
       </button>
       <button type="button" class="button small" disabled=${busy} onClick=${onChange}>
-        <${Icon} name="pencil" size=${14} />${t("mcp.change")}
+        <${Icon} name="pencil" size=${14} />${t('mcp.change')}
       </button>
       <button type="button" class="button small" onClick=${onRemove}>
-        <${Icon} name="trash" size=${14} />${t("mcp.remove")}
+        <${Icon} name="trash" size=${14} />${t('mcp.remove')}
       </button>
     </div>
   </section>`;
@@ -116,16 +116,16 @@ function Removal({ id, onClose }) {
   const [error, setError] = useState(null);
   const confirm = () =>
     store.api.deleteMcpServer(id).then(
-      () => (location.hash = addressOf("mcp")),
+      () => (location.hash = addressOf('mcp')),
       (failure) => setError(explain(failure)),
     );
-  return html`<${Dialog} title=${t("mcp.removeTitle")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('mcp.removeTitle')} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${parts("mcp.removeQuestion", { name: html`<strong>${id}</strong>` })}</p>
+      <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("app.cancel")}</button>
-        <button type="button" class="button danger" onClick=${confirm}>${t("mcp.remove")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t('mcp.remove')}</button>
       </div>
     </div>
   <//>`;

@@ -1,15 +1,15 @@
 /** The OAuth sign-in at a server: the browser goes to its authorization server and returns here. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { parts, t } from "../../strings.mjs";
-import { formatWhen } from "../../text.mjs";
-import { html, useStore } from "../ui.mjs";
+import { parts, t } from '../../strings.mjs';
+import { formatWhen } from '../../text.mjs';
+import { html, useStore } from '../ui.mjs';
 
 /** @param {{server: object, act: (request: () => Promise<object>) => Promise<void>}} properties */
 export function SignIn({ server, act }) {
   const store = useStore();
-  const [client, setClient] = useState({ client_id: "", client_secret: "" });
+  const [client, setClient] = useState({ client_id: '', client_secret: '' });
   const { signed_in: signedIn } = server;
   if (!signedIn && !server.needs_sign_in) return null;
   const begin = (event) => {
@@ -32,24 +32,24 @@ export function SignIn({ server, act }) {
         onInput=${(event) => setClient({ ...client, [name]: event.target.value.trim() })}
       />
     </label>`;
-  return html`<section class="mcp-part" aria-label=${t("mcp.signIn")}>
-    <h2>${t("mcp.account")}</h2>
+  return html`<section class="mcp-part" aria-label=${t('mcp.signIn')}>
+    <h2>${t('mcp.account')}</h2>
     <p class="muted">
-      ${signedIn ? t("mcp.signedIn", { user: signedIn.user, when: formatWhen(signedIn.at) }) : t("mcp.signInText")}
+      ${signedIn ? t('mcp.signedIn', { user: signedIn.user, when: formatWhen(signedIn.at) }) : t('mcp.signInText')}
     </p>
     <form class="mcp-sign-in" onSubmit=${begin}>
       <div class="row-actions">
-        <button class=${signedIn ? "button" : "button primary"}>
-          ${t(signedIn ? "mcp.signInAgain" : "mcp.signIn")}
+        <button class=${signedIn ? 'button' : 'button primary'}>
+          ${t(signedIn ? 'mcp.signInAgain' : 'mcp.signIn')}
         </button>
-        ${signedIn && html`<button type="button" class="button" onClick=${end}>${t("mcp.signOut")}</button>`}
+        ${signedIn && html`<button type="button" class="button" onClick=${end}>${t('mcp.signOut')}</button>`}
       </div>
       <details>
-        <summary>${t("mcp.ownClient")}</summary>
+        <summary>${t('mcp.ownClient')}</summary>
         <p class="muted">
-          ${parts("mcp.ownClientText", { address: html`<code>${store.api.mcpCallbackUrl()}</code>` })}
+          ${parts('mcp.ownClientText', { address: html`<code>${store.api.mcpCallbackUrl()}</code>` })}
         </p>
-        ${field("client_id", "text")}${field("client_secret", "password")}
+        ${field('client_id', 'text')}${field('client_secret', 'password')}
       </details>
     </form>
   </section>`;
@@ -59,7 +59,7 @@ export function SignIn({ server, act }) {
 async function goToProvider(api, server, client) {
   const given = Object.fromEntries(Object.entries(client).filter(([, value]) => value));
   const { url } = await api.beginMcpSignIn(server.id, {
-    gateway_url: new URL("./", document.baseURI).href,
+    gateway_url: new URL('./', document.baseURI).href,
     to_page: true,
     ...given,
   });

@@ -1,13 +1,13 @@
 /** The state of a server as a short text. */
 
-import { t } from "../../strings.mjs";
-import { html } from "../ui.mjs";
+import { t } from '../../strings.mjs';
+import { html } from '../ui.mjs';
 
-const TONES = { signIn: "failed", failed: "failed", waits: "running", ready: "done", unknown: "" };
+const TONES = { signIn: 'failed', failed: 'failed', waits: 'running', ready: 'done', unknown: '' };
 
 /** The address of a server, or its program with arguments. */
 export function placeOf({ transport }) {
-  return transport.url ?? transport.command.join(" ");
+  return transport.url ?? transport.command.join(' ');
 }
 
 export function State({ server }) {
@@ -16,8 +16,8 @@ export function State({ server }) {
 }
 
 function stateOf(server) {
-  if (server.needs_sign_in) return "signIn";
-  if (server.problem) return "failed";
-  if (server.changes.length) return "waits";
-  return server.found_at ? "ready" : "unknown";
+  if (server.needs_sign_in) return 'signIn';
+  if (server.problem) return 'failed';
+  if (server.changes.length) return 'waits';
+  return server.found_at ? 'ready' : 'unknown';
 }

@@ -1,12 +1,12 @@
 /** Messages that could not be handled: an operator reads, replays and discards them. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { explain, parts, t } from "../../strings.mjs";
-import { formatBytes, formatWhen } from "../../text.mjs";
-import { CopyButton, Dialog, Exact, html, useStore } from "../ui.mjs";
-import { usePages } from "./pages.mjs";
-import { Records } from "./records.mjs";
+import { explain, parts, t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { CopyButton, Dialog, Exact, html, useStore } from '../ui.mjs';
+import { usePages } from './pages.mjs';
+import { Records } from './records.mjs';
 
 const REFRESH_MS = 5_000;
 
@@ -30,23 +30,23 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
       <button
         type="button"
         class="link"
-        aria-label=${t("operator.showOf", { id: String(letter.id) })}
+        aria-label=${t('operator.showOf', { id: String(letter.id) })}
         onClick=${() => setShown(letter.id)}
       >
-        ${t("operator.show")}
+        ${t('operator.show')}
       </button>
-      ${letter.can_replay && html`<button type="button" class="link" aria-label=${t("operator.replayOf", { id: String(letter.id) })} onClick=${() => replay(letter)}>${t("operator.replay")}</button>`}
+      ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
     </span>`;
   const rows = (items ?? []).map((letter) => [
     formatWhen(letter.ts),
     html`<code>${letter.subject}</code>`,
     html`<${Exact} text=${letter.reason} />`,
-    handled.has(letter.id) ? html`<span class="status">${t("operator.handled")}</span>` : actions(letter),
+    handled.has(letter.id) ? html`<span class="status">${t('operator.handled')}</span>` : actions(letter),
   ]);
-  const columns = [t("operator.when"), t("operator.subject"), t("operator.reason"), t("operator.action")];
+  const columns = [t('operator.when'), t('operator.subject'), t('operator.reason'), t('operator.action')];
   return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${items && html`<${Records} title=${t("operator.deadLetters")} columns=${columns} rows=${rows} keys=${items.map((letter) => letter.id)} empty=${t("operator.noDeadLetters")} />`}
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t("operator.moreDeadLetters")}</button>`}
+  ${items && html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} keys=${items.map((letter) => letter.id)} empty=${t('operator.noDeadLetters')} />`}
+  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreDeadLetters')}</button>`}
   ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
 }
 
@@ -58,32 +58,32 @@ function Letter({ id, onDone, onClose }) {
   const [error, setError] = useState(null);
   const fail = (failure) => setError(explain(failure));
   useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
-  return html`<${Dialog} title=${t("operator.letterTitle", { id: String(id) })} onClose=${onClose} wide>
+  return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
     <div class="dialog-body operator-dialog">
-      ${!letter && !error && html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`}
+      ${!letter && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
       ${letter && html`<${Content} letter=${letter} />`}
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      ${discarding && html`<p role="alert">${t("operator.discardQuestion")}</p>`}
+      ${discarding && html`<p role="alert">${t('operator.discardQuestion')}</p>`}
       ${
         letter &&
         (discarding
           ? html`<div class="dialog-actions">
               <button type="button" class="button" onClick=${() => setDiscarding(false)}>
-                ${t("app.cancel")}
+                ${t('app.cancel')}
               </button>
               <button
                 type="button"
                 class="button danger"
                 onClick=${() => store.api.discardDeadLetter(id).then(onDone, fail)}
               >
-                ${t("operator.discardNow")}
+                ${t('operator.discardNow')}
               </button>
             </div>`
           : html`<div class="dialog-actions">
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
-                ${t("operator.discard")}
+                ${t('operator.discard')}
               </button>
-              ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(onDone, fail)}>${t("operator.replay")}</button>`}
+              ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(onDone, fail)}>${t('operator.replay')}</button>`}
             </div>`)
       }
     </div>
@@ -93,16 +93,16 @@ function Letter({ id, onDone, onClose }) {
 function Content({ letter }) {
   const headers = Object.entries(letter.headers)
     .map(([name, value]) => `${name}: ${value}`)
-    .join("\n");
+    .join('\n');
   const cut = letter.payload_bytes > new TextEncoder().encode(letter.payload).length;
   return html`<p><${Exact} text=${letter.reason} /></p>
     <p class="muted">
       <code>${letter.subject}</code> · ${formatWhen(letter.ts)} · ${formatBytes(letter.payload_bytes)}
     </p>
-    ${!letter.can_replay && html`<p class="notice info" role="note"><span>${parts("operator.replayByCommand", { command: html`<code>${`banksman dead replay ${letter.id}`}</code>` })}</span></p>`}
-    ${headers && html`<${Field} label=${t("operator.headers")} text=${headers} />`}
-    <${Field} label=${t("operator.content")} text=${readable(letter.payload)} />
-    ${cut && html`<p class="muted">${t("operator.contentCut")}</p>`}`;
+    ${!letter.can_replay && html`<p class="notice info" role="note"><span>${parts('operator.replayByCommand', { command: html`<code>${`banksman dead replay ${letter.id}`}</code>` })}</span></p>`}
+    ${headers && html`<${Field} label=${t('operator.headers')} text=${headers} />`}
+    <${Field} label=${t('operator.content')} text=${readable(letter.payload)} />
+    ${cut && html`<p class="muted">${t('operator.contentCut')}</p>`}`;
 }
 
 function Field({ label, text }) {

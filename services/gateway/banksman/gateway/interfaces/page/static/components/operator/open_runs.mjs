@@ -1,15 +1,15 @@
 /** The open runs of all tenants or of one: their states, with a button to cancel each. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { addressOf } from "../../router.mjs";
-import { explain, parts, t } from "../../strings.mjs";
-import { formatWhen } from "../../text.mjs";
-import { Dialog, html, useStore } from "../ui.mjs";
-import { usePages } from "./pages.mjs";
-import { Records } from "./records.mjs";
+import { addressOf } from '../../router.mjs';
+import { explain, parts, t } from '../../strings.mjs';
+import { formatWhen } from '../../text.mjs';
+import { Dialog, html, useStore } from '../ui.mjs';
+import { usePages } from './pages.mjs';
+import { Records } from './records.mjs';
 
-const STATES = ["awaiting_approval", "awaiting_input", "queued", "queued_workflow"];
+const STATES = ['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow'];
 const REFRESH_MS = 5_000;
 const END = { items: [], next: null };
 
@@ -36,19 +36,19 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
   const rows = runs.map((run) => [
     run.tenant,
     html`<${RunName} run=${run} />`,
-    html`<span class=${run.state.startsWith("queued") ? "status running" : "status"}
+    html`<span class=${run.state.startsWith('queued') ? 'status running' : 'status'}
       >${t(`operator.run.${run.state}`)}</span
     >`,
     formatWhen(run.since),
     cancelled.has(run.name)
-      ? html`<span class="status">${t("operator.cancelling")}</span>`
+      ? html`<span class="status">${t('operator.cancelling')}</span>`
       : html`<button
           type="button"
           class="link"
-          aria-label=${t("operator.cancelOf", { id: run.run_id })}
+          aria-label=${t('operator.cancelOf', { id: run.run_id })}
           onClick=${() => setChosen(run)}
         >
-          ${t("operator.cancel")}
+          ${t('operator.cancel')}
         </button>`,
   ]);
   const done = () => {
@@ -57,26 +57,26 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
     refresh();
   };
   const columns = [
-    t("operator.tenant"),
-    t("operator.run"),
-    t("operator.state"),
-    t("operator.when"),
-    t("operator.action"),
+    t('operator.tenant'),
+    t('operator.run'),
+    t('operator.state'),
+    t('operator.when'),
+    t('operator.action'),
   ];
   return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
   ${
     items &&
     html`<${Records}
-      title=${t("operator.openRuns")}
+      title=${t('operator.openRuns')}
       columns=${columns}
       rows=${rows}
       keys=${runs.map((run) => `${run.state} ${run.name}`)}
-      empty=${t("operator.noOpenRuns")}
+      empty=${t('operator.noOpenRuns')}
     >
-      ${tenant && html`<p class="muted">${parts("operator.onlyOf", { tenant: html`<strong>${tenant}</strong>` })} <button type="button" class="link" onClick=${onAll}>${t("operator.ofAll")}</button></p>`}
+      ${tenant && html`<p class="muted">${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })} <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button></p>`}
     <//>`
   }
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t("operator.moreRuns")}</button>`}
+  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreRuns')}</button>`}
   ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
 
@@ -84,12 +84,12 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
 function RunName({ run }) {
   const own = run.tenant === useStore().welcome.value?.tenant;
   const name = html`<code>${run.run_id}</code>`;
-  return own ? html`<a href=${addressOf("runs", run.run_id)}>${name}</a>` : name;
+  return own ? html`<a href=${addressOf('runs', run.run_id)}>${name}</a>` : name;
 }
 
 function Cancellation({ run, onDone, onClose }) {
   const store = useStore();
-  const [reason, setReason] = useState("");
+  const [reason, setReason] = useState('');
   const [error, setError] = useState(null);
   const submit = (event) => {
     event.preventDefault();
@@ -97,13 +97,13 @@ function Cancellation({ run, onDone, onClose }) {
       .cancelOpenRun(run.tenant, run.run_id, reason.trim())
       .then(onDone, (failure) => setError(explain(failure)));
   };
-  return html`<${Dialog} title=${t("operator.cancelTitle")} onClose=${onClose}>
+  return html`<${Dialog} title=${t('operator.cancelTitle')} onClose=${onClose}>
     <form class="dialog-body operator-dialog" onSubmit=${submit}>
       <p>
-        ${parts("operator.cancelQuestion", { run: html`<code>${run.run_id}</code>`, tenant: html`<strong>${run.tenant}</strong>` })}
+        ${parts('operator.cancelQuestion', { run: html`<code>${run.run_id}</code>`, tenant: html`<strong>${run.tenant}</strong>` })}
       </p>
       <label class="form-field"
-        ><span>${t("operator.reason")}</span
+        ><span>${t('operator.reason')}</span
         ><textarea
           required
           autofocus
@@ -115,8 +115,8 @@ function Cancellation({ run, onDone, onClose }) {
       </label>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t("operator.keepRun")}</button>
-        <button class="button danger" disabled=${!reason.trim()}>${t("operator.cancelTitle")}</button>
+        <button type="button" class="button" onClick=${onClose}>${t('operator.keepRun')}</button>
+        <button class="button danger" disabled=${!reason.trim()}>${t('operator.cancelTitle')}</button>
       </div>
     </form>
   <//>`;

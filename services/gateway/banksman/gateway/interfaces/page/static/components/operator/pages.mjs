@@ -1,8 +1,8 @@
 /** Lists that are read page by page. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain } from "../../strings.mjs";
+import { explain } from '../../strings.mjs';
 
 /**
  * A list from its beginning, and further pages on request. The list is read again from time to time only while

@@ -1,6 +1,6 @@
 /** Tables of the operator's views. */
 
-import { html } from "../ui.mjs";
+import { html } from '../ui.mjs';
 
 /**
  * A table with a heading. In a narrow window each row is a block in which every cell shows the name of its

@@ -1,9 +1,9 @@
 /** Queues and streams: waiting messages, and stored bytes. */
 
-import { formatNumber, known, t } from "../../strings.mjs";
-import { formatBytes, formatWhen } from "../../text.mjs";
-import { html } from "../ui.mjs";
-import { Records } from "./records.mjs";
+import { formatNumber, known, t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { html } from '../ui.mjs';
+import { Records } from './records.mjs';
 
 /** A stream that fills this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
@@ -11,7 +11,7 @@ const NEARLY_FULL = 0.8;
 export function Queues({ queues }) {
   const rows = queues.map((queue) => [
     known(
-      `operator.queue.${queue.stream === "EVENTS" ? "commits" : queue.name.replaceAll("-", "_")}`,
+      `operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replaceAll('-', '_')}`,
       queue.name,
     ),
     formatNumber(queue.waiting),
@@ -20,13 +20,13 @@ export function Queues({ queues }) {
     formatWhen(queue.oldest_at),
   ]);
   const columns = [
-    t("operator.queue"),
-    t("operator.waiting"),
-    t("operator.inProgress"),
-    t("operator.redelivered"),
-    t("operator.oldest"),
+    t('operator.queue'),
+    t('operator.waiting'),
+    t('operator.inProgress'),
+    t('operator.redelivered'),
+    t('operator.oldest'),
   ];
-  return html`<${Records} title=${t("operator.queues")} columns=${columns} rows=${rows} empty="" />`;
+  return html`<${Records} title=${t('operator.queues')} columns=${columns} rows=${rows} empty="" />`;
 }
 
 export function Streams({ streams }) {
@@ -34,14 +34,14 @@ export function Streams({ streams }) {
     const share = stream.max_bytes > 0 ? stream.bytes / stream.max_bytes : 0;
     const used =
       stream.max_bytes > 0
-        ? t("operator.usedOf", { used: formatBytes(stream.bytes), limit: formatBytes(stream.max_bytes) })
+        ? t('operator.usedOf', { used: formatBytes(stream.bytes), limit: formatBytes(stream.max_bytes) })
         : formatBytes(stream.bytes);
     return [
       html`<code>${stream.name}</code>`,
       formatNumber(stream.messages),
-      html`<span class=${share > NEARLY_FULL ? "status failed" : ""}>${used}</span>`,
+      html`<span class=${share > NEARLY_FULL ? 'status failed' : ''}>${used}</span>`,
     ];
   });
-  const columns = [t("operator.stream"), t("operator.messages"), t("operator.size")];
-  return html`<${Records} title=${t("operator.streams")} columns=${columns} rows=${rows} empty="" />`;
+  const columns = [t('operator.stream'), t('operator.messages'), t('operator.size')];
+  return html`<${Records} title=${t('operator.streams')} columns=${columns} rows=${rows} empty="" />`;
 }

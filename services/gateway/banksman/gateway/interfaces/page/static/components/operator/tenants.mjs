@@ -1,15 +1,15 @@
 /** The tenants with their usage, keys and limits. */
 
-import { formatNumber, parts, t } from "../../strings.mjs";
-import { formatBytes, formatCost } from "../../text.mjs";
-import { html } from "../ui.mjs";
-import { usePages } from "./pages.mjs";
-import { Records } from "./records.mjs";
+import { formatNumber, parts, t } from '../../strings.mjs';
+import { formatBytes, formatCost } from '../../text.mjs';
+import { html } from '../ui.mjs';
+import { usePages } from './pages.mjs';
+import { Records } from './records.mjs';
 
 /** Usage that reaches this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 /** Limits that are shown beside the usage that they bound, and not among the other limits. */
-const CONSUMPTION = ["tokens_per_day", "tokens_per_month", "cost_usd_per_day", "cost_usd_per_month"];
+const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', 'cost_usd_per_month'];
 
 /** The tenants, page by page. They are read again only on request, because a page takes hundreds of reads from the broker. */
 export function useTenants(store) {
@@ -29,31 +29,31 @@ export function Tenants({ items, next, error, readMore, onRuns }) {
       .map(([name, limit]) => html`<div><code>${name}</code> ${formatNumber(limit)}</div>`),
   ]);
   const columns = [
-    t("operator.tenant"),
-    t("operator.openRuns"),
-    t("operator.today"),
-    t("operator.month"),
-    t("operator.conversations"),
-    t("operator.keys"),
-    t("operator.limits"),
+    t('operator.tenant'),
+    t('operator.openRuns'),
+    t('operator.today'),
+    t('operator.month'),
+    t('operator.conversations'),
+    t('operator.keys'),
+    t('operator.limits'),
   ];
   return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${items && html`<${Records} title=${t("operator.tenants")} columns=${columns} rows=${rows} empty=${t("operator.noTenants")} />`}
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t("operator.moreTenants")}</button>`}`;
+  ${items && html`<${Records} title=${t('operator.tenants')} columns=${columns} rows=${rows} empty=${t('operator.noTenants')} />`}
+  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreTenants')}</button>`}`;
 }
 
 /** The number of open runs of a tenant, by state. */
 function Runs({ tenant, runs, onShow }) {
-  const counted = ["queued", "queued_workflows", "parked"].filter((name) => runs[name]);
-  if (!counted.length) return t("app.none");
+  const counted = ['queued', 'queued_workflows', 'parked'].filter((name) => runs[name]);
+  if (!counted.length) return t('app.none');
   return html`${counted.map((name) => html`<div>${t(`operator.count.${name}`, { count: runs[name] })}</div>`)}
     <button
       type="button"
       class="link"
-      aria-label=${t("operator.runsOf", { tenant })}
+      aria-label=${t('operator.runsOf', { tenant })}
       onClick=${() => onShow(tenant)}
     >
-      ${t("operator.show")}
+      ${t('operator.show')}
     </button>`;
 }
 
@@ -61,12 +61,12 @@ function Runs({ tenant, runs, onShow }) {
 function Consumed({ window }) {
   const tokens = window.input_tokens + window.output_tokens;
   return html`<div>
-      ${parts("operator.tokens", { used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />` })}
+      ${parts('operator.tokens', { used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />` })}
     </div>
     <div><${Used} used=${window.cost_usd} limit=${window.max_cost_usd} format=${formatCost} /></div>`;
 }
 
 function Used({ used, limit, format }) {
-  const text = limit ? t("operator.usedOf", { used: format(used), limit: format(limit) }) : format(used);
-  return html`<span class=${limit && used > limit * NEARLY_FULL ? "status failed" : ""}>${text}</span>`;
+  const text = limit ? t('operator.usedOf', { used: format(used), limit: format(limit) }) : format(used);
+  return html`<span class=${limit && used > limit * NEARLY_FULL ? 'status failed' : ''}>${text}</span>`;
 }

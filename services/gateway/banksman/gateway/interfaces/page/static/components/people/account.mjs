@@ -1,11 +1,11 @@
 /** The invitation of a person who signs in with an account at an identity provider. */
 
-import { locale, t } from "../../strings.mjs";
-import { CopyButton, html } from "../ui.mjs";
-import { Address, Line, pageAddress } from "./sent.mjs";
+import { locale, t } from '../../strings.mjs';
+import { CopyButton, html } from '../ui.mjs';
+import { Address, Line, pageAddress } from './sent.mjs';
 
 /** The issuer without its scheme. */
-export const providerName = ({ issuer }) => issuer.replace(/^https?:\/\//, "");
+export const providerName = ({ issuer }) => issuer.replace(/^https?:\/\//, '');
 
 /**
  * The roles that an account needs for exactly the chosen rights. Submitting the form stores nothing.
@@ -18,22 +18,22 @@ export function Account({ provider, rights }) {
   return html`${roles && html`<${Needs} provider=${provider} roles=${roles} claims=${claims} />`}
     ${!roles && rights.length > 0 && html`<${NoRole} provider=${provider} />`}
     <div class="dialog-actions">
-      ${roles && html`<${CopyButton} text=${messageOf(provider, claims)} label=${t("people.copyInvitation")} />`}
-      <button class="button primary">${t("people.done")}</button>
+      ${roles && html`<${CopyButton} text=${messageOf(provider, claims)} label=${t('people.copyInvitation')} />`}
+      <button class="button primary">${t('people.done')}</button>
     </div>`;
 }
 
 function Needs({ provider, roles, claims }) {
   const name = providerName(provider);
-  return html`${!roles.length && html`<p>${t("people.noRoleNeeded", { provider: name, claim: provider.rights_claim })}</p>`}
-    ${claims.length > 0 && html`<p>${t("people.accountNeeds", { provider: name })}</p>`}
+  return html`${!roles.length && html`<p>${t('people.noRoleNeeded', { provider: name, claim: provider.rights_claim })}</p>`}
+    ${claims.length > 0 && html`<p>${t('people.accountNeeds', { provider: name })}</p>`}
     ${claims.map(({ kind, value, claim }) => html`<${Line} key=${kind + value} label=${t(`people.needs.${kind}`, { claim })} text=${value} />`)}
     <${Address} />`;
 }
 
 function NoRole({ provider }) {
   return html`<p class="notice info" role="note">
-      ${t("people.noRole", { provider: providerName(provider) })}
+      ${t('people.noRole', { provider: providerName(provider) })}
     </p>
     <ul>
       ${provider.roles.map(({ value, rights }) => html`<li><code>${value}</code>: ${listed(rights.map((right) => t(`right.${right}`)))}</li>`)}
@@ -59,16 +59,16 @@ function rolesFor({ roles, default_rights: defaults }, rights) {
 }
 
 function claimsFor(provider, roles) {
-  const tenant = { kind: "tenant", value: provider.tenant, claim: provider.tenant_claim };
-  const claims = roles.map((value) => ({ kind: "role", value, claim: provider.rights_claim }));
+  const tenant = { kind: 'tenant', value: provider.tenant, claim: provider.tenant_claim };
+  const claims = roles.map((value) => ({ kind: 'role', value, claim: provider.rights_claim }));
   return provider.default_tenant ? claims : [...claims, tenant];
 }
 
 function messageOf(provider, claims) {
   const values = { address: pageAddress(), provider: providerName(provider) };
-  if (!claims.length) return t("people.accountMessage", values);
+  if (!claims.length) return t('people.accountMessage', values);
   const needed = claims.map(({ kind, value, claim }) => t(`people.given.${kind}`, { value, claim }));
-  return t("people.claimsMessage", { ...values, claims: listed(needed) });
+  return t('people.claimsMessage', { ...values, claims: listed(needed) });
 }
 
 const listed = (texts) => new Intl.ListFormat(locale()).format(texts);

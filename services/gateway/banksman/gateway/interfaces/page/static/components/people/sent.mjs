@@ -1,7 +1,7 @@
 /** The texts to send to an invited person. */
 
-import { parts, t } from "../../strings.mjs";
-import { CopyButton, html } from "../ui.mjs";
+import { parts, t } from '../../strings.mjs';
+import { CopyButton, html } from '../ui.mjs';
 
 const LOOPBACK = /^(?:localhost|127\.|\[::1\])/;
 
@@ -10,8 +10,8 @@ export const pageAddress = () => location.origin + location.pathname;
 
 /** The address, and whether others can open it. */
 export function Address() {
-  return html`<${Line} label=${t("people.address")} text=${pageAddress()} />
-    ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts("people.loopback", { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
+  return html`<${Line} label=${t('people.address')} text=${pageAddress()} />
+    ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
 }
 
 /** @param {{label: string, text: string}} properties */

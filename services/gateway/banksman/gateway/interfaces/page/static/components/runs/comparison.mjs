@@ -1,10 +1,10 @@
 /** Two runs beside each other. */
 
-import { addressOf } from "../../router.mjs";
-import { t } from "../../strings.mjs";
-import { html } from "../ui.mjs";
-import { StepList } from "./steps.mjs";
-import { figuresOf } from "./summary.mjs";
+import { addressOf } from '../../router.mjs';
+import { t } from '../../strings.mjs';
+import { html } from '../ui.mjs';
+import { StepList } from './steps.mjs';
+import { figuresOf } from './summary.mjs';
 
 /** @param {{first: {run: object, steps: object[]}, second: {run: object, steps: object[]}}} properties */
 export function Comparison({ first, second }) {
@@ -15,9 +15,9 @@ export function Comparison({ first, second }) {
         <thead>
           <tr>
             <td></td>
-            <th scope="col"><a href=${addressOf("runs", first.run.run_id)}>${first.run.model}</a></th>
-            <th scope="col"><a href=${addressOf("runs", second.run.run_id)}>${second.run.model}</a></th>
-            <th scope="col">${t("run.difference")}</th>
+            <th scope="col"><a href=${addressOf('runs', first.run.run_id)}>${first.run.model}</a></th>
+            <th scope="col"><a href=${addressOf('runs', second.run.run_id)}>${second.run.model}</a></th>
+            <th scope="col">${t('run.difference')}</th>
           </tr>
         </thead>
         <tbody>
@@ -41,7 +41,7 @@ export function Comparison({ first, second }) {
             <${Reply} run=${run} /><${StepList}
               runId=${run.run_id}
               steps=${steps}
-              label=${`${t("run.steps")}: ${run.model}`}
+              label=${`${t('run.steps')}: ${run.model}`}
             />
           </div>`,
       )}
@@ -54,11 +54,11 @@ function Reply({ run }) {
 
 /** The difference from the first run to the second, absolute and relative. */
 function difference(one, other) {
-  if (typeof one.value !== "number" || typeof other.value !== "number" || one.value === other.value)
-    return "";
+  if (typeof one.value !== 'number' || typeof other.value !== 'number' || one.value === other.value)
+    return '';
   const change = other.value - one.value;
   const share = one.value
-    ? ` (${change > 0 ? "+" : "−"}${Math.round((100 * Math.abs(change)) / one.value)} %)`
-    : "";
-  return `${change > 0 ? "+" : "−"}${one.format(Math.abs(change))}${share}`;
+    ? ` (${change > 0 ? '+' : '−'}${Math.round((100 * Math.abs(change)) / one.value)} %)`
+    : '';
+  return `${change > 0 ? '+' : '−'}${one.format(Math.abs(change))}${share}`;
 }

@@ -1,12 +1,12 @@
 /** One step with its exact request and result. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { addressOf } from "../../router.mjs";
-import { explain, t } from "../../strings.mjs";
-import { contentText } from "../../text.mjs";
-import { CopyButton, Exact, IconButton, html, useStore } from "../ui.mjs";
-import { nameOf } from "./steps.mjs";
+import { addressOf } from '../../router.mjs';
+import { explain, t } from '../../strings.mjs';
+import { contentText } from '../../text.mjs';
+import { CopyButton, Exact, IconButton, html, useStore } from '../ui.mjs';
+import { nameOf } from './steps.mjs';
 
 /** @param {{runId: string, stepId: string, version: unknown}} properties the step is read again for a new `version` */
 export function StepDetail({ runId, stepId, version }) {
@@ -23,16 +23,16 @@ export function StepDetail({ runId, stepId, version }) {
     return () => (current = false);
   }, [runId, stepId, version]);
   useEffect(() => void (read && heading.current?.focus()), [read === null]);
-  const close = () => (location.hash = addressOf("runs", runId));
+  const close = () => (location.hash = addressOf('runs', runId));
   return html`<section
     class="step-detail"
-    aria-label=${t("run.step")}
-    onKeyDown=${(event) => event.key === "Escape" && close()}
+    aria-label=${t('run.step')}
+    onKeyDown=${(event) => event.key === 'Escape' && close()}
   >
     <header class="panel-head">
-      <h2 tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t("app.loading")}</h2>
-      ${read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t("run.copyJson")} />`}
-      <${IconButton} name="close" label=${t("app.close")} onClick=${close} />
+      <h2 tabindex="-1" ref=${heading}>${read ? nameOf(read.step) : t('app.loading')}</h2>
+      ${read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`}
+      <${IconButton} name="close" label=${t('app.close')} onClick=${close} />
     </header>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${read && html`<${Content} detail=${read} />`}
@@ -43,12 +43,12 @@ function Content({ detail: { step, request, result } }) {
   return html`<div class="step-content">
     ${
       request &&
-      html`<h3>${t("run.request")}</h3>
-        ${step.kind === "model" ? html`<${ModelRequest} request=${request} />` : html`<${Fields} value=${request} />`}`
+      html`<h3>${t('run.request')}</h3>
+        ${step.kind === 'model' ? html`<${ModelRequest} request=${request} />` : html`<${Fields} value=${request} />`}`
     }
     ${
       result &&
-      html`<h3>${t("run.response")}</h3>
+      html`<h3>${t('run.response')}</h3>
         <${Fields} value=${result} />`
     }
   </div>`;
@@ -61,14 +61,14 @@ function ModelRequest({ request }) {
     ${problem && html`<p class="notice warning" role="note">${problem}</p>`}
     ${
       system !== null &&
-      html`<${Folded} title=${t("run.system")}
-        ><p class="muted">${t("run.systemNow")}</p>
+      html`<${Folded} title=${t('run.system')}
+        ><p class="muted">${t('run.systemNow')}</p>
         <${Pre} text=${system}
       /><//>`
     }
-    ${tools.length > 0 && html`<${Folded} title=${t("run.tools", { count: tools.length })}>${tools.map((tool) => html`<${Folded} key=${tool.name} title=${tool.name}><${Pre} text=${json(tool)} /><//>`)}<//>`}
-    ${options_ && html`<${Folded} title=${t("run.options")}><${Pre} text=${json(options)} /><//>`}
-    <${Folded} title=${t("run.messages", { count: messages.length })} open>
+    ${tools.length > 0 && html`<${Folded} title=${t('run.tools', { count: tools.length })}>${tools.map((tool) => html`<${Folded} key=${tool.name} title=${tool.name}><${Pre} text=${json(tool)} /><//>`)}<//>`}
+    ${options_ && html`<${Folded} title=${t('run.options')}><${Pre} text=${json(options)} /><//>`}
+    <${Folded} title=${t('run.messages', { count: messages.length })} open>
       <ol class="step-messages">
         ${messages.map((message, at) => html`<${Message} key=${at} message=${message} last=${at === messages.length - 1} />`)}
       </ol>
@@ -78,12 +78,12 @@ function ModelRequest({ request }) {
 /** A message of the request. The last one, to which the model replied, is expanded. */
 function Message({ message, last }) {
   const calls = (message.calls ?? []).map((call) => ({ name: call.name, arguments: call.arguments }));
-  const text = message.role === "tool" ? json(message.result.content) : contentText(message.content);
-  const body = [text, calls.length ? json(calls) : ""].filter(Boolean).join("\n\n");
+  const text = message.role === 'tool' ? json(message.result.content) : contentText(message.content);
+  const body = [text, calls.length ? json(calls) : ''].filter(Boolean).join('\n\n');
   const title =
-    message.role === "tool" ? message.name : t(message.role === "user" ? "timeline.you" : "timeline.agent");
+    message.role === 'tool' ? message.name : t(message.role === 'user' ? 'timeline.you' : 'timeline.agent');
   return html`<li>
-    <${Folded} title=${title} note=${body.split("\n")[0].slice(0, 120)} open=${last}
+    <${Folded} title=${title} note=${body.split('\n')[0].slice(0, 120)} open=${last}
       ><${Pre} text=${body}
     /><//>
   </li>`;
@@ -92,7 +92,7 @@ function Message({ message, last }) {
 /** The fields of an object: texts unchanged, other values as JSON. */
 function Fields({ value }) {
   const shown = Object.entries(value).filter(
-    ([, one]) => one !== null && one !== "" && !(Array.isArray(one) && !one.length),
+    ([, one]) => one !== null && one !== '' && !(Array.isArray(one) && !one.length),
   );
   return html`<dl class="step-fields">
     ${shown.map(
@@ -100,7 +100,7 @@ function Fields({ value }) {
         html`<div key=${name}>
           <dt>${name}</dt>
           <dd>
-            ${typeof one === "object" || String(one).includes("\n") || String(one).length > 80 ? html`<${Pre} text=${typeof one === "string" ? one : json(one)} />` : String(one)}
+            ${typeof one === 'object' || String(one).includes('\n') || String(one).length > 80 ? html`<${Pre} text=${typeof one === 'string' ? one : json(one)} />` : String(one)}
           </dd>
         </div>`,
     )}

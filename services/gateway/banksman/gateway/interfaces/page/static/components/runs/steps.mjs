@@ -1,44 +1,44 @@
 /** The timeline of a run: one row for each step, with a bar for its time. */
 
-import { useState } from "preact/hooks";
+import { useState } from 'preact/hooks';
 
-import { addressOf } from "../../router.mjs";
-import { ordered, placeOf } from "../../runs.mjs";
-import { formatNumber, t } from "../../strings.mjs";
-import { formatCost, formatDuration } from "../../text.mjs";
-import { toolIcon } from "../icons.mjs";
-import { Exact, Icon, html, memo } from "../ui.mjs";
-import { resultText } from "./summary.mjs";
+import { addressOf } from '../../router.mjs';
+import { ordered, placeOf } from '../../runs.mjs';
+import { formatNumber, t } from '../../strings.mjs';
+import { formatCost, formatDuration } from '../../text.mjs';
+import { toolIcon } from '../icons.mjs';
+import { Exact, Icon, html, memo } from '../ui.mjs';
+import { resultText } from './summary.mjs';
 
-const ORDERS = { time: "run.byTime", cost: "run.byCost", duration: "run.byDuration" };
+const ORDERS = { time: 'run.byTime', cost: 'run.byCost', duration: 'run.byDuration' };
 const ICONS = {
-  queue: "details",
-  model: "brain",
-  compaction: "details",
-  notice: "details",
-  approval: "shield",
-  input: "pencil",
+  queue: 'details',
+  model: 'brain',
+  compaction: 'details',
+  notice: 'details',
+  approval: 'shield',
+  input: 'pencil',
 };
 
 /** Statuses whose colour says that something went wrong. */
 const BAD = new Set([
-  "failed",
-  "malformed",
-  "timeout",
-  "timed_out",
-  "unknown_outcome",
-  "denied",
-  "tool_error",
-  "length",
-  "content_filter",
+  'failed',
+  'malformed',
+  'timeout',
+  'timed_out',
+  'unknown_outcome',
+  'denied',
+  'tool_error',
+  'length',
+  'content_filter',
 ]);
-const GOOD = new Set(["done", "stop", "tool_calls", "approved", "provided", "completed", "summarised"]);
+const GOOD = new Set(['done', 'stop', 'tool_calls', 'approved', 'provided', 'completed', 'summarised']);
 
-export function StepList({ runId, steps, current, label = t("run.steps") }) {
-  const [order, setOrder] = useState("time");
-  if (!steps.length) return html`<p class="empty">${t("run.noSteps")}</p>`;
+export function StepList({ runId, steps, current, label = t('run.steps') }) {
+  const [order, setOrder] = useState('time');
+  if (!steps.length) return html`<p class="empty">${t('run.noSteps')}</p>`;
   return html`<section class="run-steps" aria-label=${label}>
-    <div class="choice" role="group" aria-label=${t("run.order")}>
+    <div class="choice" role="group" aria-label=${t('run.order')}>
       ${Object.entries(ORDERS).map(
         ([name, key]) =>
           html`<button
@@ -71,19 +71,19 @@ const Step = memo(function Step({ runId, step, current, start, width }) {
   const { usage } = step;
   const bar = { left: `${start * 100}%`, width: `${Math.max(width * 100, 0.5)}%` };
   return html`<li class=${`step ${step.kind}`}>
-    <a href=${addressOf("runs", runId, step.step_id)} aria-current=${current ? "true" : undefined}>
-      <${Icon} name=${step.kind === "tool" ? toolIcon(step.name) : ICONS[step.kind]} size=${16} />
+    <a href=${addressOf('runs', runId, step.step_id)} aria-current=${current ? 'true' : undefined}>
+      <${Icon} name=${step.kind === 'tool' ? toolIcon(step.name) : ICONS[step.kind]} size=${16} />
       <span class="step-text">
         <span class="step-name">${nameOf(step)}</span>
         ${step.summary && html`<span class="step-summary"><${Exact} text=${step.summary} /></span>`}
       </span>
       <span class=${`status ${toneOf(step.status)}`}>${resultText(step.status)}</span>
       <span class="step-figures">
-        <span>${step.duration_ms === null ? "" : formatDuration(step.duration_ms)}</span>
+        <span>${step.duration_ms === null ? '' : formatDuration(step.duration_ms)}</span>
         <span
-          >${usage ? t("usage.tokens", { input: formatNumber(usage.input_tokens), cached: "", output: formatNumber(usage.output_tokens) }) : ""}</span
+          >${usage ? t('usage.tokens', { input: formatNumber(usage.input_tokens), cached: '', output: formatNumber(usage.output_tokens) }) : ''}</span
         >
-        <span>${usage ? formatCost(usage.cost_usd) : ""}</span>
+        <span>${usage ? formatCost(usage.cost_usd) : ''}</span>
       </span>
       <span class="step-bar" aria-hidden="true"><i style=${bar} /></span>
     </a>
@@ -91,13 +91,13 @@ const Step = memo(function Step({ runId, step, current, start, width }) {
 });
 
 export function nameOf(step) {
-  if (step.kind === "tool") return step.name;
+  if (step.kind === 'tool') return step.name;
   if (step.by) return `${t(`run.kind.${step.kind}`)} · ${step.by}`;
   return t(`run.kind.${step.kind}`);
 }
 
 function toneOf(status) {
-  if (BAD.has(status)) return "failed";
-  if (GOOD.has(status)) return "done";
-  return status === "running" ? "running" : "";
+  if (BAD.has(status)) return 'failed';
+  if (GOOD.has(status)) return 'done';
+  return status === 'running' ? 'running' : '';
 }

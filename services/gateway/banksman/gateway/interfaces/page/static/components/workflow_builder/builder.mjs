@@ -1,13 +1,13 @@
 /** Build a workflow without code: its name, the form that starts it, its steps, and its result. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { addressOf } from "../../router.mjs";
-import { explain, t } from "../../strings.mjs";
-import { EMPTY, bodyOf, nameOf, referencesAt } from "../../workflow_draft.mjs";
-import { Dialog, html, useStore } from "../ui.mjs";
-import { Fields } from "./fields.mjs";
-import { Steps, Text } from "./steps.mjs";
+import { addressOf } from '../../router.mjs';
+import { explain, t } from '../../strings.mjs';
+import { EMPTY, bodyOf, nameOf, referencesAt } from '../../workflow_draft.mjs';
+import { Dialog, html, useStore } from '../ui.mjs';
+import { Fields } from './fields.mjs';
+import { Steps, Text } from './steps.mjs';
 
 /** @param {{stored: object | null, onStored: (definition: object) => void}} properties `stored` is a draft; null for a new one */
 export function WorkflowBuilder({ stored, onStored }) {
@@ -34,18 +34,18 @@ export function WorkflowBuilder({ stored, onStored }) {
       const definition = draft.name
         ? await store.api.replaceWorkflow(draft.name, bodyOf(draft))
         : await store.api.createWorkflow({ name: nameOf(draft.title), ...bodyOf(draft) });
-      store.toast(t("builder.saved"), "info");
+      store.toast(t('builder.saved'), 'info');
       onStored(definition);
     });
   };
   const remove = () =>
     attempt(async () => {
       await store.api.deleteWorkflow(draft.name);
-      location.hash = addressOf("workflows");
+      location.hash = addressOf('workflows');
     });
   return html`<form class="builder" onSubmit=${save}>
     <label class="form-field"
-      ><span>${t("builder.title")}</span
+      ><span>${t('builder.title')}</span
       ><input
         required
         maxlength="200"
@@ -54,7 +54,7 @@ export function WorkflowBuilder({ stored, onStored }) {
         onInput=${(event) => change({ title: event.target.value })}
     /></label>
     <label class="form-field"
-      ><span>${t("builder.description")}</span
+      ><span>${t('builder.description')}</span
       ><textarea
         rows="2"
         maxlength="4000"
@@ -63,7 +63,7 @@ export function WorkflowBuilder({ stored, onStored }) {
       />
     </label>
     <label class="form-field"
-      ><span>${t("builder.category")}</span
+      ><span>${t('builder.category')}</span
       ><input
         pattern="[\\w\\-]+"
         maxlength="64"
@@ -73,9 +73,9 @@ export function WorkflowBuilder({ stored, onStored }) {
     <${Fields} fields=${draft.fields} onChange=${(fields) => change({ fields })} />
     <${Steps} draft=${draft} tools=${tools} onChange=${(steps) => change({ steps })} />
     <fieldset class="builder-part">
-      <legend>${t("builder.end")}</legend>
+      <legend>${t('builder.end')}</legend>
       <${Text}
-        label=${t("builder.result")}
+        label=${t('builder.result')}
         value=${draft.result}
         optional
         references=${referencesAt(draft, draft.steps.length)}
@@ -84,20 +84,20 @@ export function WorkflowBuilder({ stored, onStored }) {
     </fieldset>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     <div class="builder-actions">
-      <button class="button primary" disabled=${busy || !draft.steps.length}>${t("builder.save")}</button>
-      ${draft.name && html`<button type="button" class="button danger" disabled=${busy} onClick=${() => setDeleting(true)}>${t("builder.delete")}</button>`}
-      ${!draft.steps.length && html`<span class="muted">${t("builder.noSteps")}</span>`}
+      <button class="button primary" disabled=${busy || !draft.steps.length}>${t('builder.save')}</button>
+      ${draft.name && html`<button type="button" class="button danger" disabled=${busy} onClick=${() => setDeleting(true)}>${t('builder.delete')}</button>`}
+      ${!draft.steps.length && html`<span class="muted">${t('builder.noSteps')}</span>`}
     </div>
     ${
       deleting &&
-      html`<${Dialog} title=${t("builder.delete")} onClose=${() => setDeleting(false)}>
+      html`<${Dialog} title=${t('builder.delete')} onClose=${() => setDeleting(false)}>
         <div class="dialog-body">
-          <p>${t("builder.deleteQuestion", { title: draft.title || draft.name })}</p>
+          <p>${t('builder.deleteQuestion', { title: draft.title || draft.name })}</p>
           <div class="dialog-actions">
             <button type="button" class="button" onClick=${() => setDeleting(false)}>
-              ${t("app.cancel")}
+              ${t('app.cancel')}
             </button>
-            <button type="button" class="button danger" onClick=${remove}>${t("builder.delete")}</button>
+            <button type="button" class="button danger" onClick=${remove}>${t('builder.delete')}</button>
           </div>
         </div>
       <//>`

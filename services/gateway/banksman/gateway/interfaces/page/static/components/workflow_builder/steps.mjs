@@ -1,33 +1,33 @@
 /** The steps of a workflow, one after the other. */
 
-import { useRef } from "preact/hooks";
+import { useRef } from 'preact/hooks';
 
-import { NEW_STEPS, moved, referencesAt, withStep } from "../../workflow_draft.mjs";
-import { t } from "../../strings.mjs";
-import { Icon, IconButton, html } from "../ui.mjs";
+import { NEW_STEPS, moved, referencesAt, withStep } from '../../workflow_draft.mjs';
+import { t } from '../../strings.mjs';
+import { Icon, IconButton, html } from '../ui.mjs';
 
-const ICONS = { prompt: "brain", tool: "terminal", input: "pencil", approval: "shield" };
+const ICONS = { prompt: 'brain', tool: 'terminal', input: 'pencil', approval: 'shield' };
 
 export function Steps({ draft, tools, onChange }) {
   const { steps } = draft;
   const set = (at, change) => onChange(steps.with(at, { ...steps[at], ...change }));
   return html`<fieldset class="builder-part">
-    <legend>${t("builder.steps")}</legend>
-    <p class="muted">${t("builder.stepsText")}</p>
+    <legend>${t('builder.steps')}</legend>
+    <p class="muted">${t('builder.stepsText')}</p>
     <ol class="builder-steps">
       ${steps.map(
         (step, at) =>
-          html`<li key=${step.name} aria-label=${t("builder.step", { number: at + 1 })}>
+          html`<li key=${step.name} aria-label=${t('builder.step', { number: at + 1 })}>
             <header>
-              <${Icon} name=${ICONS[step.type] ?? "details"} size=${16} /><strong
+              <${Icon} name=${ICONS[step.type] ?? 'details'} size=${16} /><strong
                 >${t(`builder.type.${step.type}`)}</strong
               >
               <code>${step.name}</code>
               <span class="builder-actions">
-                ${at > 0 && html`<${IconButton} name="up" label=${t("builder.stepUp", { name: step.name })} size=${16} onClick=${() => onChange(moved(steps, at, -1))} />`}
+                ${at > 0 && html`<${IconButton} name="up" label=${t('builder.stepUp', { name: step.name })} size=${16} onClick=${() => onChange(moved(steps, at, -1))} />`}
                 <${IconButton}
                   name="trash"
-                  label=${t("builder.removeStep", { name: step.name })}
+                  label=${t('builder.removeStep', { name: step.name })}
                   size=${16}
                   onClick=${() => onChange(steps.toSpliced(at, 1))}
                 />
@@ -50,9 +50,9 @@ export function Steps({ draft, tools, onChange }) {
 
 function Step({ step, tools, references, onChange }) {
   switch (step.type) {
-    case "prompt":
+    case 'prompt':
       return html`<${Text}
-          label=${t("builder.prompt")}
+          label=${t('builder.prompt')}
           value=${step.prompt}
           references=${references}
           onChange=${(prompt) => onChange({ prompt })}
@@ -63,9 +63,9 @@ function Step({ step, tools, references, onChange }) {
             checked=${step.tools === null}
             onChange=${(event) => onChange({ tools: event.target.checked ? null : [] })}
           />
-          ${t("builder.promptTools")}</label
+          ${t('builder.promptTools')}</label
         >`;
-    case "tool":
+    case 'tool':
       return html`<${ToolStep} step=${step} tools=${tools} references=${references} onChange=${onChange} />`;
     default:
       return html`<${Text}
@@ -85,17 +85,17 @@ function ToolStep({ step, tools, references, onChange }) {
   const set = (name, value) =>
     onChange({
       arguments: Object.fromEntries(
-        Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== ""),
+        Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== ''),
       ),
     });
   return html`<label class="form-field"
-      ><span>${t("builder.tool")}</span>
+      ><span>${t('builder.tool')}</span>
       <select
         required
         value=${step.tool}
         onChange=${(event) => onChange({ tool: event.target.value, arguments: {} })}
       >
-        <option value="">${t("form.choose")}</option>
+        <option value="">${t('form.choose')}</option>
         ${[...new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])])].map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label
     >
@@ -103,11 +103,11 @@ function ToolStep({ step, tools, references, onChange }) {
 }
 
 const written = (value) =>
-  value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+  value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value);
 
 /** A value that is not text is written as JSON; a reference stays text. */
 function read(text, schema) {
-  if (!text || !schema?.type || schema.type === "string" || text.includes("{{")) return text;
+  if (!text || !schema?.type || schema.type === 'string' || text.includes('{{')) return text;
   try {
     return JSON.parse(text);
   } catch {
@@ -136,7 +136,7 @@ export function Text({ label, value, references, onChange, optional = false }) {
     </label>
     ${
       references.length > 0 &&
-      html`<div class="builder-references" role="group" aria-label=${t("builder.insert")}>
+      html`<div class="builder-references" role="group" aria-label=${t('builder.insert')}>
         ${references.map((one) => html`<button key=${one} type="button" class="chip" onClick=${() => insert(one)}>${one.slice(2, -2)}</button>`)}
       </div>`
     }

@@ -1,18 +1,18 @@
 /** The changes of the agent to files since the conversation began. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useState } from 'preact/hooks';
 
-import { explain, t } from "../../strings.mjs";
-import { changesOf } from "../../workspace.mjs";
-import { Diff } from "../diff.mjs";
-import { html, useStore } from "../ui.mjs";
+import { explain, t } from '../../strings.mjs';
+import { changesOf } from '../../workspace.mjs';
+import { Diff } from '../diff.mjs';
+import { html, useStore } from '../ui.mjs';
 
 const MAX_DIFF_BYTES = 256 * 1024;
 
 export function Changes({ id }) {
   const store = useStore();
   const changes = changesOf(store.opened.current.value);
-  if (!changes.length) return html`<p class="empty">${t("files.noChanges")}</p>`;
+  if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
   return html`<ul class="file-changes">
     ${changes.map((one) => html`<li key=${one.path}><${Change} id=${id} change=${one} /></li>`)}
   </ul>`;
@@ -24,11 +24,11 @@ function Change({ id, change: { path, change, before } }) {
   const [shown, setShown] = useState(null);
   const version = store.filesVersion.value;
   useEffect(() => {
-    if (!open || change === "deleted" || before === undefined) return undefined;
+    if (!open || change === 'deleted' || before === undefined) return undefined;
     let current = true;
     const read = async () => {
       const blob = await store.api.file(id, path);
-      return blob.size > MAX_DIFF_BYTES ? { note: t("files.notCompared") } : { after: await blob.text() };
+      return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
     };
     read().then(
       (result) => current && setShown(result),
@@ -38,7 +38,7 @@ function Change({ id, change: { path, change, before } }) {
   }, [open, version]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>
-      <span class=${`status ${change === "deleted" ? "failed" : change === "created" ? "done" : ""}`}
+      <span class=${`status ${change === 'deleted' ? 'failed' : change === 'created' ? 'done' : ''}`}
         >${t(`timeline.change.${change}`)}</span
       ><code>${path}</code>
     </summary>
@@ -47,10 +47,10 @@ function Change({ id, change: { path, change, before } }) {
 }
 
 function Compared({ path, change, before, shown }) {
-  if (before === undefined) return html`<p class="muted">${t("files.firstUnknown")}</p>`;
-  if (change === "deleted") return html`<${Diff} path=${path} before=${before} after="" />`;
+  if (before === undefined) return html`<p class="muted">${t('files.firstUnknown')}</p>`;
+  if (change === 'deleted') return html`<${Diff} path=${path} before=${before} after="" />`;
   if (shown?.note) return html`<p class="muted">${shown.note}</p>`;
   return shown
     ? html`<${Diff} path=${path} before=${before} after=${shown.after} />`
-    : html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`;
+    : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
 }

@@ -1,36 +1,36 @@
 /** One file: shown, or edited with highlighting. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
-import { explain, t } from "../../strings.mjs";
-import { formatBytes } from "../../text.mjs";
-import { Code, highlighted } from "../content.mjs";
-import { html, useStore } from "../ui.mjs";
+import { explain, t } from '../../strings.mjs';
+import { formatBytes } from '../../text.mjs';
+import { Code, highlighted } from '../content.mjs';
+import { html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
 const LANGUAGES = {
-  py: "python",
-  js: "javascript",
-  mjs: "javascript",
-  ts: "typescript",
-  sh: "bash",
-  md: "markdown",
-  yml: "yaml",
-  rs: "rust",
-  htm: "xml",
-  html: "xml",
-  svg: "xml",
-  toml: "ini",
+  py: 'python',
+  js: 'javascript',
+  mjs: 'javascript',
+  ts: 'typescript',
+  sh: 'bash',
+  md: 'markdown',
+  yml: 'yaml',
+  rs: 'rust',
+  htm: 'xml',
+  html: 'xml',
+  svg: 'xml',
+  toml: 'ini',
 };
 
 function languageOf(path) {
-  const suffix = path.split(".").at(-1).toLowerCase();
+  const suffix = path.split('.').at(-1).toLowerCase();
   return LANGUAGES[suffix] ?? suffix;
 }
 
 export function OpenedFile({ id, file }) {
   const store = useStore();
-  const [shown, setShown] = useState({ kind: "loading" });
+  const [shown, setShown] = useState({ kind: 'loading' });
   const [editing, setEditing] = useState(false);
   const version = store.filesVersion.value;
   useEffect(() => {
@@ -38,42 +38,42 @@ export function OpenedFile({ id, file }) {
     let current = true;
     preview(store.api, id, file).then(
       (result) => current && setShown(result),
-      (error) => current && setShown({ kind: "note", text: explain(error) }),
+      (error) => current && setShown({ kind: 'note', text: explain(error) }),
     );
     return () => (current = false);
   }, [file, version, editing]);
-  useEffect(() => () => shown.kind === "image" && URL.revokeObjectURL(shown.url), [shown]);
+  useEffect(() => () => shown.kind === 'image' && URL.revokeObjectURL(shown.url), [shown]);
   switch (shown.kind) {
-    case "text":
+    case 'text':
       return editing
         ? html`<${Editor} id=${id} file=${file} before=${shown.text} onClose=${() => setEditing(false)} />`
         : html`<div class="preview-body">
             <button type="button" class="button small" onClick=${() => setEditing(true)}>
-              ${t("files.edit")}
+              ${t('files.edit')}
             </button>
             <${Code} language=${languageOf(file.path)} source=${shown.text} label=${file.path} />
           </div>`;
-    case "image":
+    case 'image':
       return html`<div class="preview-body"><img src=${shown.url} alt=${file.path} /></div>`;
-    case "note":
+    case 'note':
       return html`<p class="empty">${shown.text}</p>`;
     default:
-      return html`<p class="empty"><span class="spinner" /> ${t("app.loading")}</p>`;
+      return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
   }
 }
 
 async function preview(api, id, file) {
   if (file.size > MAX_PREVIEW_BYTES)
-    return { kind: "note", text: t("files.tooLarge", { size: formatBytes(file.size) }) };
+    return { kind: 'note', text: t('files.tooLarge', { size: formatBytes(file.size) }) };
   const blob = await api.file(id, file.path);
-  if (/\.(png|jpe?g|gif|webp)$/i.test(file.path)) return { kind: "image", url: URL.createObjectURL(blob) };
+  if (/\.(png|jpe?g|gif|webp)$/i.test(file.path)) return { kind: 'image', url: URL.createObjectURL(blob) };
   const text = await textOf(blob);
-  return text === null ? { kind: "note", text: t("files.notText") } : { kind: "text", text };
+  return text === null ? { kind: 'note', text: t('files.notText') } : { kind: 'text', text };
 }
 
 async function textOf(blob) {
   try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await blob.arrayBuffer());
+    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(await blob.arrayBuffer());
   } catch {
     return null;
   }
@@ -81,7 +81,7 @@ async function textOf(blob) {
 
 /** A text area gives LF. A file keeps its CRLF if all its lines have it. */
 function withLineEndsOf(before, text) {
-  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? text.replace(/\r?\n/g, "\r\n") : text;
+  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? text.replace(/\r?\n/g, '\r\n') : text;
 }
 
 /** A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation. */
@@ -111,7 +111,7 @@ function Editor({ id, file, before, onClose }) {
     setBusy(false);
   };
   const onKeyDown = (event) => {
-    if (event.key !== "s" || !(event.ctrlKey || event.metaKey)) return;
+    if (event.key !== 's' || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     if (!busy) save(changed);
   };
@@ -122,9 +122,9 @@ function Editor({ id, file, before, onClose }) {
   return html`<div class="file-editor" onKeyDown=${onKeyDown}>
     <div class="file-editor-text">
       <pre ref=${colours} aria-hidden="true">
-${markup === null ? html`<code>${text}${"\n"}</code>` : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`}</pre>
+${markup === null ? html`<code>${text}${'\n'}</code>` : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`}</pre>
       <textarea
-        aria-label=${t("files.editing", { path: file.path })}
+        aria-label=${t('files.editing', { path: file.path })}
         spellcheck=${false}
         wrap="off"
         value=${text}
@@ -132,16 +132,16 @@ ${markup === null ? html`<code>${text}${"\n"}</code>` : html`<code class="hljs" 
         onInput=${(event) => setText(event.target.value)}
       />
     </div>
-    ${changed && html`<p class="form-error" role="alert">${t("files.changedMeanwhile")}</p>`}
+    ${changed && html`<p class="form-error" role="alert">${t('files.changedMeanwhile')}</p>`}
     <div class="dialog-actions">
-      <button type="button" class="button small" onClick=${onClose}>${t("app.cancel")}</button>
+      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
       <button
         type="button"
         class="button small primary"
         disabled=${busy || text === before}
         onClick=${() => save(changed)}
       >
-        ${t(changed ? "files.saveAnyway" : "files.save")}
+        ${t(changed ? 'files.saveAnyway' : 'files.save')}
       </button>
     </div>
   </div>`;

@@ -1,12 +1,12 @@
 /** The commands of a conversation as in a terminal: live output while they run, the complete output afterwards. */
 
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { openRun } from "../../events.mjs";
-import { LIVE_OUTPUT_CHARACTERS } from "../../run_events.mjs";
-import { explain, t } from "../../strings.mjs";
-import { commandsOf } from "../../workspace.mjs";
-import { Exact, Icon, html, memo, useStore } from "../ui.mjs";
+import { openRun } from '../../events.mjs';
+import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
+import { explain, t } from '../../strings.mjs';
+import { commandsOf } from '../../workspace.mjs';
+import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
 
 const NEAR_END_PX = 40;
 /** Maximum shown characters of one output; a longer output is offered as a download. */
@@ -25,7 +25,7 @@ export function Terminal() {
       new Set(
         store.details.value
           ? []
-          : commands.filter(({ call }) => call.status === "running").map(({ call }) => call.id),
+          : commands.filter(({ call }) => call.status === 'running').map(({ call }) => call.id),
       ),
   );
   // The gateway sends live output only to clients that request it.
@@ -40,9 +40,9 @@ export function Terminal() {
       onScroll=${onScroll}
       tabindex="0"
       role="log"
-      aria-label=${t("terminal.label")}
+      aria-label=${t('terminal.label')}
     >
-      ${!commands.length && html`<p class="empty">${t("terminal.empty")}</p>`}
+      ${!commands.length && html`<p class="empty">${t('terminal.empty')}</p>`}
       ${commands.map(({ run: { id }, call, output }) => html`<${Command} key=${call.id} runId=${id} call=${call} output=${output} late=${late.has(call.id)} />`)}
     </div>
     ${
@@ -54,7 +54,7 @@ export function Terminal() {
           disabled=${run.cancelling}
           onClick=${() => store.cancel(run.id)}
         >
-          <${Icon} name="stop" size=${14} />${t(run.cancelling ? "timeline.stopping" : "timeline.stop")}
+          <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
         </button>
       </div>`
     }
@@ -76,12 +76,12 @@ const Command = memo(function Command({ runId, call, output, late }) {
   return html`<div class="terminal-command">
     <pre
       class="terminal-line"
-    ><span aria-hidden="true">$ </span><${Exact} text=${call.arguments.command ?? ""} /></pre>
-    ${late && call.status === "running" && html`<p class="muted">${t("terminal.earlier")}</p>`}
+    ><span aria-hidden="true">$ </span><${Exact} text=${call.arguments.command ?? ''} /></pre>
+    ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${whole ?? output} /></pre>`}
-    ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t("terminal.whole")}</button>`}
-    ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t("tool.exitCode", { code })}</p>`}
-    ${call.status === "running" && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t("terminal.later")}</p>`}
-    ${call.status === "running" && html`<span class="spinner" />`}
+    ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
+    ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
+    ${call.status === 'running' && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t('terminal.later')}</p>`}
+    ${call.status === 'running' && html`<span class="spinner" />`}
   </div>`;
 });

@@ -1,9 +1,9 @@
 /** The files of a workspace in their folders. */
 
-import { t } from "../../strings.mjs";
-import { formatBytes, formatWhen } from "../../text.mjs";
-import { treeOf } from "../../workspace.mjs";
-import { Exact, Icon, Menu, html } from "../ui.mjs";
+import { t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { treeOf } from '../../workspace.mjs';
+import { Exact, Icon, Menu, html } from '../ui.mjs';
 
 /** Folders with more files than this are collapsed initially. */
 const OPEN_FILES = 30;
@@ -31,10 +31,10 @@ function Folder({ folder, onOpen, menuOf }) {
         html`<li key=${file.path}>
           <button type="button" class="file" onClick=${() => onOpen(file)}>
             <${Icon} name="file" size=${16} />
-            <span class="file-path"><${Exact} text=${file.path.split("/").at(-1)} /></span>
+            <span class="file-path"><${Exact} text=${file.path.split('/').at(-1)} /></span>
             <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
           </button>
-          <${Menu} label=${t("files.actions", { path: file.path })} items=${menuOf(file)} />
+          <${Menu} label=${t('files.actions', { path: file.path })} items=${menuOf(file)} />
         </li>`,
     )}
   </ul>`;
