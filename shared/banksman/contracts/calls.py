@@ -15,6 +15,7 @@ from banksman.contracts.mcp import (
     Hidden,
     McpTarget,
     McpTransport,
+    RefusedTool,
     RequestToken,
     ServedTool,
 )
@@ -293,6 +294,8 @@ class FileReply(Stored):
     more: bool = False
     tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The reply to `FindMcpTools`."""
+    refused_tools: tuple[RefusedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Tools of the server that cannot be called, such as one without a name."""
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
     """Whether the server of `FindMcpTools` responded with 401."""
     authorization: Authorization | None = Field(default=None, exclude_if=lambda found: found is None)

@@ -123,9 +123,6 @@ if BEHAVIOUR == "invalid notification":
 if BEHAVIOUR == "pings":
     for number in range(11_000):
         send({"method": "ping", "id": f"s{number}"})
-if BEHAVIOUR == "text":
-    sys.stdout.write("Listening for messages\n")
-    sys.stdout.flush()
 if BEHAVIOUR == "long line":
     sys.stdout.write("x" * 3_000_000)
     sys.stdout.flush()

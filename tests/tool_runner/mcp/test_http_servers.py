@@ -143,7 +143,7 @@ async def call(
 
 async def tools_of(served: Remote, workspace: Workspace) -> dict[str, ServedTool]:
     found = await reaching(served.url).list_tools(HttpServer(url=served.url, headers=HEADERS), workspace)
-    return {tool.name: tool for tool in found}
+    return {tool.name: tool for tool in found.usable}
 
 
 async def test_tools_of_the_official_sdk_are_found_and_called_with_the_configured_headers(

@@ -32,7 +32,7 @@ def servers(runner: Runner, limits: RunnerLimits) -> McpClient:
 
 
 async def ran(servers: McpClient, runner: Runner, command: str, server: StdioServer = PROGRAM) -> ToolOutcome:
-    (tool,) = await servers.list_tools(server, runner.workspace)
+    (tool,) = (await servers.list_tools(server, runner.workspace)).usable
     target = McpTarget(transport=server, tool=tool.name, digest=tool.digest)
     return await servers.call(target, {"text": command}, ToolRun(runner.workspace, 30, Stop()))
 

@@ -36,7 +36,7 @@ def behave(runner: Runner, behaviour: str) -> None:
 
 
 async def found(servers: McpClient, runner: Runner, name: str) -> ServedTool:
-    tools = await servers.list_tools(PROGRAM, runner.workspace)
+    tools = (await servers.list_tools(PROGRAM, runner.workspace)).usable
     return next(tool for tool in tools if tool.name == name)
 
 
@@ -62,7 +62,7 @@ def calls(runner: Runner) -> list[str]:
 async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_are_hidden(
     servers: McpClient, runner: Runner
 ) -> None:
-    tools = {tool.name: tool for tool in await servers.list_tools(PROGRAM, runner.workspace)}
+    tools = {tool.name: tool for tool in (await servers.list_tools(PROGRAM, runner.workspace)).usable}
     echoed = await call(servers, runner, tools["echo"])
     wrote = await call(servers, runner, tools["write"], "a file")
     failed = await call(servers, runner, tools["fail"])
@@ -104,7 +104,6 @@ async def test_a_changed_description_is_noticed_before_the_call(servers: McpClie
     ("behaviour", "reason"),
     [
         ("no start", "the program needs a licence"),
-        ("text", "text that is not a message"),
         ("long line", "more than 1048576 bytes"),
         ("pings", "more than 10000 messages"),
     ],
@@ -138,7 +137,7 @@ async def test_descriptions_and_schemas_of_tools_hide_secrets_and_such_a_tool_is
 ) -> None:
     """A tool whose name contains a secret is left out."""
     behave(runner, "described")
-    (described,) = await servers.list_tools(PROGRAM, runner.workspace)
+    (described,) = (await servers.list_tools(PROGRAM, runner.workspace)).usable
     assert described.description == "«hidden»"
     assert described.input_schema["properties"] == {"text": {"default": ["«hidden»"]}}
     assert (await call(servers, runner, described)).error_kind is None
@@ -186,10 +185,10 @@ async def test_a_call_ends_at_its_time_out_and_when_it_is_cancelled(
 
 async def test_lists_of_tools_are_bounded(servers: McpClient, runner: Runner) -> None:
     behave(runner, "many")
-    many = await servers.list_tools(PROGRAM, runner.workspace)
+    many = (await servers.list_tools(PROGRAM, runner.workspace)).usable
     behave(runner, "endless pages")
-    endless = await servers.list_tools(PROGRAM, runner.workspace)
-    assert (len(many), len(endless)) == (100, 20)
+    endless = (await servers.list_tools(PROGRAM, runner.workspace)).usable
+    assert (len(many), len(endless)) == (100, 1)
 
 
 async def test_a_long_result_is_stored_and_continued_with_read_file(

@@ -84,7 +84,7 @@ class McpServerDescription(Stored):
     problem_code: mcp.McpProblem | None = None
     """Kind of the problem. The text may change between versions, the code does not."""
     refused: tuple[mcp.RefusedTool, ...] = ()
-    """Approved tools that cannot be offered, with the reason."""
+    """Tools that cannot be called, and approved tools that cannot be offered, with the reason."""
     needs_sign_in: bool = False
     """Whether it responded with 401, or its tokens have expired: `POST …/sign-in` begins a sign-in."""
     signed_in: McpSignedIn | None = None

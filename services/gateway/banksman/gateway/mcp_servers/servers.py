@@ -47,7 +47,7 @@ OFFER_TIMEOUT_S = 30.0
 class LookedAt:
     server: mcp.McpServer
     refused: tuple[mcp.RefusedTool, ...] = ()
-    """Approved tools that cannot be offered."""
+    """Tools that cannot be called, and approved tools that cannot be offered."""
 
     @property
     def changes_digest(self) -> str | None:
@@ -135,7 +135,7 @@ class ConfiguredServers:
             )
 
         server = await self.update(tenant, server_id, changed)
-        return LookedAt(server, refused=await self._offer(tenant, server))
+        return LookedAt(server, refused=(*reply.refused_tools, *await self._offer(tenant, server)))
 
     async def failed(
         self, tenant: str, server_id: str, code: mcp.McpProblem, problem: str, *, needs_sign_in: bool = False

@@ -32,7 +32,7 @@ from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 if TYPE_CHECKING:
-    from banksman.tool_runner.mcp.session import Streams
+    from banksman.tool_runner.mcp.session import ServedTools, Streams
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class McpClient:
 
     async def list_tools(
         self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
-    ) -> tuple[mcp.ServedTool, ...]:
+    ) -> ServedTools:
         """Return the tools of a server. No error contains a secret of its transport or a text in `hidden`."""
         state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
         run = ToolRun(workspace, LIST_S, Stop())
@@ -243,7 +243,7 @@ class McpFinder:
             workspace = self.workspaces.get(tenant, conversation_id)
             try:
                 found = await self.servers.list_tools(request.transport, workspace, request.hidden)
-                return FileReply(tools=found)
+                return FileReply(tools=found.usable, refused_tools=found.refused)
             except ListingFailed as error:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from pydantic import FileUrl, JsonValue, ValidationError
 
 from banksman.contracts.ids import digest
-from banksman.contracts.mcp import MAX_TOOLS, McpTransport, ServedTool, StdioServer
+from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import ServerFailed
+from banksman.tool_runner.mcp.messages import ReadableResults
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -31,14 +35,31 @@ MAX_PAGES: Final = 20
 """Maximum pages of a list of tools."""
 MAX_LISTED_BYTES: Final = 96 * 1024
 """Maximum bytes of the descriptions and schemas of all tools of a server."""
+MAX_REFUSED: Final = 20
+"""Maximum tools of a server that are named as unusable."""
+MAX_REASON_CHARS: Final = 300
 _US = types.Implementation(name="banksman", version="1")
 
 
+@dataclass(frozen=True, slots=True)
+class ServedTools:
+    usable: tuple[ServedTool, ...]
+    refused: tuple[RefusedTool, ...]
+    """Tools that cannot be called; at most `MAX_REFUSED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    client: ClientSession
+    results: ReadableResults
+
+
 @contextlib.asynccontextmanager
-async def session(streams: Streams, transport: McpTransport) -> AsyncGenerator[ClientSession]:
+async def session(streams: Streams, transport: McpTransport) -> AsyncGenerator[Session]:
     """Open a session with the handshake `initialize`; without it if the server refuses the handshake."""
     roots = _workspace_root if isinstance(transport, StdioServer) else None
-    async with ClientSession(*streams, client_info=_US, list_roots_callback=roots) as opened:
+    results = ReadableResults(JSONRPCDispatcher(*streams))
+    async with ClientSession(dispatcher=results, client_info=_US, list_roots_callback=roots) as opened:
         try:
             await opened.initialize()
         except MCPError:
@@ -48,43 +69,54 @@ async def session(streams: Streams, transport: McpTransport) -> AsyncGenerator[C
                 raise ServerFailed(f"the server accepts no session: {_shown(error)}") from error
         except (ValidationError, RuntimeError) as error:
             raise ServerFailed(f"the server accepts no session: {_shown(error)}") from error
-        yield opened
+        yield Session(opened, results)
 
 
 async def _workspace_root(context: object) -> types.ListRootsResult:
     return types.ListRootsResult(roots=[types.Root(uri=FileUrl(f"file://{WORKSPACE}"), name="workspace")])
 
 
-async def served_tools(session: ClientSession, secrets: Redaction) -> tuple[ServedTool, ...]:
+async def served_tools(session: Session, secrets: Redaction) -> ServedTools:
     """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more."""
-    found: list[ServedTool] = []
+    found: dict[str, ServedTool] = {}
+    refused = session.results.unusable
     size = 0
-    async for tool in _listed(session):
+    async for tool in _listed(session.client):
+        if tool.name in found:
+            continue
         if (one := _served(tool, secrets)) is None:
+            refused[tool.name] = "its name contains a secret"
             continue
         size += len(one.model_dump_json())
         if len(found) == MAX_TOOLS or size > MAX_LISTED_BYTES:
+            refused[tool.name] = f"at most {MAX_TOOLS} tools and {MAX_LISTED_BYTES} bytes are listed"
             break
-        found.append(one)
-    return tuple(found)
+        found[tool.name] = one
+    return ServedTools(tuple(found.values()), tuple(_refused(refused, secrets)))
 
 
-async def served_tool(session: ClientSession, name: str, secrets: Redaction) -> ServedTool | None:
-    async for tool in _listed(session):
+def _refused(reasons: dict[str, str], secrets: Redaction) -> Iterator[RefusedTool]:
+    for name, reason in itertools.islice(reasons.items(), MAX_REFUSED):
+        yield RefusedTool(name=secrets.of(name)[:256], reason=secrets.of(reason)[:MAX_REASON_CHARS])
+
+
+async def served_tool(session: Session, name: str, secrets: Redaction) -> ServedTool | None:
+    async for tool in _listed(session.client):
         if tool.name == name:
             return _served(tool, secrets)
     return None
 
 
-async def call(session: ClientSession, name: str, arguments: JsonObject) -> types.CallToolResult:
+async def call(session: Session, name: str, arguments: JsonObject) -> types.CallToolResult:
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
-    return await session.send_request(request, types.CallToolResult)
+    return await session.client.send_request(request, types.CallToolResult)
 
 
 async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:
     cursor: str | None = None
+    seen: set[str] = set()
     for _ in range(MAX_PAGES):
         try:
             page: types.ListToolsResult = await session.list_tools(
@@ -95,8 +127,9 @@ async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:
         for tool in page.tools:
             yield tool
         cursor = page.next_cursor
-        if not cursor:
+        if not cursor or cursor in seen:
             return
+        seen.add(cursor)
 
 
 def _served(tool: types.Tool, secrets: Redaction) -> ServedTool | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import posixpath
 import re
 import shlex
@@ -22,7 +23,7 @@ import httpcore
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage
 
 from banksman.contracts.mcp import HttpServer, StdioServer
 from banksman.contracts.urls import Url, UrlRefused, parse_url
@@ -37,6 +38,7 @@ from banksman.tool_runner.mcp.connection import (
     ReceiptMeter,
     ServerFailed,
 )
+from banksman.tool_runner.mcp.messages import messages_of
 from banksman.tool_runner.mcp.session import Streams
 from banksman.tool_runner.sandbox.base import (
     EMPTY,
@@ -50,6 +52,8 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.tools.toolbox import ToolRun
 
+logger = logging.getLogger(__name__)
+
 _UNAUTHORIZED, _SERVER_ERROR = 401, 500
 _EVENT_DATA = re.compile(rb"[\r\n]data:")
 _EVENT_DATA_BYTES = 6
@@ -57,6 +61,7 @@ EXIT_S = 0.2
 """Seconds for a program to end after its input has ended. Many programs do not end, and each call waits."""
 NOT_STARTED = "the program could not be started in the sandbox"
 _BUFFERED = 16
+_MAX_LOGGED_LINES, _MAX_LOGGED_CHARS = 5, 200
 _PROGRAMS = ("/usr/", "/bin/", "/sbin/")
 _SAFE = {
     # A program that a server starts in the workspace does not import from there: Python finds neither
@@ -204,12 +209,17 @@ async def started(
     script = _SCRIPT.format(command=shlex.join(server.command))
     command = SandboxCommand(script, run.workspace.directory, run.timeout_s, listening.set_result, EMPTY)
     stop, connected = Stop(), False
-    program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop, secrets)
+    program = _Program(
+        asyncio.create_task(sandbox.run(command, stop=stop)),
+        stop,
+        secrets,
+        posixpath.basename(server.command[0]),
+    )
     try:
         reader, writer = await _accepted(listening, program)
         connected = True
         writer.write(_environment(server))
-        streams, pumps = _pumped(reader, writer, state)
+        streams, pumps = _pumped(reader, writer, state, program)
         try:
             yield streams
         finally:
@@ -229,8 +239,22 @@ class _Program:
     running: asyncio.Task[SandboxOutcome]
     stop: Stop
     secrets: Redaction
+    name: str
+    """Of the program, for logs."""
     _reason: str | None = None
     _closed: bool = False
+    _skipped: int = 0
+
+    def messages_of(self, line: bytes) -> tuple[JSONRPCMessage, ...]:
+        """Return the messages of a line; log and skip other text, such as a banner."""
+        try:
+            return tuple(messages_of(line))
+        except ValueError:
+            self._skipped += bool(line.strip())
+        if line.strip() and self._skipped <= _MAX_LOGGED_LINES:
+            text = self.secrets.of(line.decode("utf-8", "replace").strip())[:_MAX_LOGGED_CHARS]
+            logger.warning("%s: skipped a line that is not a message: %r", self.name, text)
+        return ()
 
     async def end(self) -> str | None:
         """Kill the program. Return the limit that killed it earlier, or the end of its standard error."""
@@ -271,7 +295,7 @@ def _environment(server: StdioServer) -> bytes:
 
 
 def _pumped(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: ConnectionState
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: ConnectionState, program: _Program
 ) -> tuple[Streams, tuple[asyncio.Task[None], ...]]:
     received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     outbox, sent = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
@@ -283,19 +307,13 @@ def _pumped(
                 while line := await reader.readline():
                     meter.add(len(line))
                     meter.add_messages(1)
-                    if line.strip():
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    for message in program.messages_of(line):
                         await received.send(SessionMessage(message))
             except ServerFailed as failed:
                 state.problem = str(failed)
-            except ValueError as error:
-                # `readline` reports a line above the limit as a ValueError about its separator.
-                too_long = "Separator" in str(error)
-                state.problem = (
-                    f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
-                    if too_long
-                    else "the server wrote text that is not a message to its standard output"
-                )
+            except ValueError:
+                # `readline` reports a line above the limit as a ValueError.
+                state.problem = f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
             except (OSError, anyio.BrokenResourceError):
                 return
 
