@@ -47,6 +47,7 @@ ISSUES = server(
     changes=[{**CLOSE, "description": "Closes all issues.", "replaces": CLOSE}],
     changes_digest="0" * 64,
     signed_in={"user": "ada", "at": "2026-01-05T07:00:00Z", "expires_at": None},
+    refused=[{"name": "search", "reason": "its inputSchema is [], not an object"}],
 )
 WIKI = server(
     "wiki", needs_sign_in=True, problem="the server responded with status 401", problem_code="server"

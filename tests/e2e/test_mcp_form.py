@@ -24,6 +24,8 @@ async def test_a_change_names_its_revision_keeps_secrets_and_shows_each_error_at
     stage.resources |= mcp_scenes.RESOURCES
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/mcp/issues")
+        tools = page.get_by_role("region", name="Approved tools")
+        await expect(tools).to_contain_text("This tool cannot be offered: its inputSchema is []")
         await page.get_by_role("button", name="Change", exact=True).click()
         dialog = page.get_by_role("dialog", name="Change issues")
         address = dialog.get_by_role("textbox", name="Address")

@@ -28,6 +28,7 @@ export function Changes({ server, busy, onApprove }) {
 
 export function Approved({ server }) {
   const reasons = new Map(server.refused.map((refused) => [refused.name, refused.reason]));
+  const unusable = server.refused.filter(({ name }) => !server.tools.some((tool) => tool.name === name));
   return html`<section class="mcp-part" aria-label=${t('mcp.tools')}>
     <h2>${t('mcp.tools')}</h2>
     ${!server.tools.length && html`<p class="muted">${t('mcp.noTools')}</p>`}
@@ -37,6 +38,15 @@ export function Approved({ server }) {
           html`<${Tool} key=${tool.name} tool=${tool}>
             ${reasons.has(tool.name) && html`<p class="form-error" role="alert">${t('mcp.refused', { reason: reasons.get(tool.name) })}</p>`}
           <//>`,
+      )}
+      ${unusable.map(
+        ({ name, reason }) =>
+          html`<li key=${`unusable ${name}`}>
+            <p>
+              <code class="tool-name"><${Exact} text=${name} /></code>
+            </p>
+            <p class="form-error" role="alert">${t('mcp.refused', { reason })}</p>
+          </li>`,
       )}
     </ul>
   </section>`;
