@@ -19,10 +19,10 @@ from banksman.contracts.registry import category_of
 from banksman.gateway.app import DEMO_NOTICE
 from banksman.gateway.interfaces.page.routes import IMMUTABLE, routes
 from banksman.workflows.builtin import BUILTIN
+from tests.e2e.catalogues import STATIC, catalogues
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-STATIC = ROOT / "services/gateway/banksman/gateway/interfaces/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
 CATEGORIES = ("project", "code", "research", "conversation", "workspace", "web")
@@ -137,7 +137,7 @@ async def test_the_page_lists_every_module_of_its_start(client: httpx.AsyncClien
             at = f"http://page/static/{path}"
             found = imports[name].partition("static/")[2].partition("/")[2] if name in imports else ""
             assert (found or urljoin(at, name).removeprefix("http://page/static/")) in listed
-    assert len(listed) <= 40
+    assert len(listed) <= 42
     assert not [path for path in listed if "highlight" in path or "purify" in path]
 
 
@@ -162,21 +162,9 @@ def test_no_file_of_the_page_names_another_host(path: Path) -> None:
     assert addresses <= {"http://www.w3.org"}
 
 
-def english_texts() -> dict[str, str]:
-    """Return the page's English texts by key, as Node reads them."""
-    source = f"import t from '{STATIC / 'strings/en.mjs'}'; console.log(JSON.stringify(t))"
-    done = subprocess.run(
-        ["node", "--input-type=module", "--eval", source],
-        capture_output=True,
-        check=True,
-        timeout=WAIT_TIMEOUT_S,
-    )
-    return json.loads(done.stdout)
-
-
 def test_the_page_has_the_sentence_that_gateways_send_about_the_demo_model() -> None:
     """R38: it is shown in the language of the page, which finds it by its English text."""
-    assert english_texts()["notice.demo"] == DEMO_NOTICE
+    assert catalogues()["en"]["notice.demo"] == DEMO_NOTICE
 
 
 def test_the_page_has_the_texts_of_every_category_and_workflow_of_the_platform() -> None:
@@ -190,7 +178,7 @@ def test_the_page_has_the_texts_of_every_category_and_workflow_of_the_platform()
         ).items():
             named[f"{key}.{name}"] = field["description"]
 
-    texts = english_texts()
+    texts = catalogues()["en"]
     assert {key: texts.get(key) for key in named} == named
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from playwright.async_api import Page, expect
@@ -16,23 +13,13 @@ from banksman.contracts.mcp import McpProblem
 from banksman.contracts.tools import ErrorKind
 from banksman.gateway.operation.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
 from tests.e2e import mcp_scenes, scenes
+from tests.e2e.catalogues import catalogues
 from tests.e2e.stage import Stage
-from tests.support import privileged
 from tests.support.browser import opened
-from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
 
-STATIC = ROOT / "services/gateway/banksman/gateway/interfaces/page/static"
-READ = """
-const [root] = process.argv.slice(1);
-const load = async (name) => (await import(`${root}/strings/${name}.mjs`)).default;
-const { reactionTo } = await import(`${root}/client/connection.mjs`);
-const codes = Array.from({ length: 4000 }, (_, at) => at + 1000);
-const closed = codes.filter((code) => reactionTo(code) === 'stopped');
-console.log(JSON.stringify({ en: await load('en'), de: await load('de'), closed }));
-"""
 CODES = {
     "reason": (*ErrorCode, UNKNOWN_URL, METHOD_NOT_ALLOWED),
     "tool.kind": get_args(ErrorKind),
@@ -40,14 +27,6 @@ CODES = {
     "mcp.problem": get_args(McpProblem),
 }
 SPENT = "The run reached its limit of 5 iterations."
-
-
-def catalogues() -> dict[str, Any]:
-    """Return the catalogues of the page, and the close codes after which it does not connect again."""
-    node = shutil.which("node")
-    privileged.require("node", node is not None, "the texts of the page")
-    command = [str(node), "--input-type=module", "-e", READ, str(STATIC)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def test_every_code_of_a_service_has_a_german_text() -> None:

@@ -1,6 +1,6 @@
 /** Resolve the page's bare imports by its import map, so that Node runs the modules unchanged. */
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 import { register } from 'node:module';
 
 const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/', import.meta.url);
@@ -11,3 +11,7 @@ const resolved = Object.fromEntries(
 );
 
 register('./resolve.mjs', import.meta.url, { data: resolved });
+
+const { withTexts } = await import(new URL('static/strings.mjs', root));
+const features = readdirSync(new URL('static/strings/en/', root)).map((name) => name.replace('.mjs', ''));
+await withTexts(null, ...features);

@@ -4,8 +4,20 @@ import { test } from 'node:test';
 
 const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/static/', import.meta.url);
 const strings = await import(new URL('strings.mjs', root));
-const english = (await import(new URL('strings/en.mjs', root))).default;
-const german = (await import(new URL('strings/de.mjs', root))).default;
+const features = readdirSync(new URL('strings/en/', root)).map((name) => name.replace('.mjs', ''));
+
+/** Each feature with its texts. */
+async function catalogueOf(language) {
+  const read = async (feature) => [
+    feature,
+    (await import(new URL(`strings/${language}/${feature}.mjs`, root))).default,
+  ];
+  return Object.fromEntries(await Promise.all(features.map(read)));
+}
+
+const byFeature = await catalogueOf('en');
+const english = Object.assign({}, ...Object.values(byFeature));
+const german = Object.assign({}, ...Object.values(await catalogueOf('de')));
 
 const { formatBytes, formatCost } = await import(new URL('text.mjs', root));
 
@@ -56,14 +68,52 @@ test('every text is used, and every text that is used exists', () => {
   );
 });
 
+const modules = Object.fromEntries(sources);
+const START = new Set(['common', 'navigation', 'chat']);
+const LOADED = /withTexts\(\s*import\(\s*'(\.[^']+)'\s*\)((?:,\s*'\w+')+)/g;
+const IMPORTED = /(?<![\w.])(?:im|ex)port\s*(?:[\w$*{},\s]+?\bfrom\s*)?'(\.[^']+)'/g;
+
+/** The module and those it imports at its start. */
+function withImports(name, found = new Set()) {
+  if (found.has(name) || !modules[name]) return found;
+  found.add(name);
+  for (const [, path] of modules[name].matchAll(IMPORTED)) withImports(pathFrom(name, path), found);
+  return found;
+}
+
+const pathFrom = (name, path) => new URL(path, `x:/${name}`).pathname.slice(1);
+
+/** The features whose texts a module and its imports name, besides those of the start. */
+function featuresOf(name) {
+  const code = [...withImports(name)].map((found) => modules[found]).join('\n');
+  const literals = new Set([...code.matchAll(/'((?:[a-z]\w*\.)+\w+)'/g)].map((match) => match[1]));
+  return features.filter(
+    (feature) => !START.has(feature) && Object.keys(byFeature[feature]).some((key) => literals.has(key)),
+  );
+}
+
+test('a module is loaded with the texts of the features that it shows', () => {
+  assert.deepEqual(featuresOf('main.mjs'), []);
+  const loads = sources.flatMap(([name, text]) =>
+    [...text.matchAll(LOADED)].map(([, path, named]) => [pathFrom(name, path), named.match(/\w+/g)]),
+  );
+  assert.ok(loads.length > 10);
+  const missing = loads.flatMap(([name, named]) =>
+    featuresOf(name)
+      .filter((feature) => !named.includes(feature))
+      .map((feature) => `${name}: ${feature}`),
+  );
+  assert.deepEqual(missing, []);
+});
+
 /** Names of keys, types and protocols, which are the same in every language. */
 const NAMES =
-  /^(?:Notification|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Maths|U\+|A|Z)$/;
+  /^(?:Notification|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Segoe UI|Helvetica Neue|Maths|U\+|A|Z)$/;
 const SENT_BY_THE_SERVER = new Set(['The run was cancelled.']);
 
 /** Literals of a module that a user would read. */
 function readable(text) {
-  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, '').replaceAll(/\blazy\(.*\);/g, '');
+  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, '').replaceAll(/\blazy\([^]*?\);$/gm, '');
   const literals = [...code.matchAll(/'((?:[^'\\\n]|\\.)*)'/g)]
     .map((match) => match[1])
     .filter((literal) => /^[A-Z][a-z]/.test(literal));

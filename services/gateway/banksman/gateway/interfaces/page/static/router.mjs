@@ -5,6 +5,8 @@
  * A view is a module of `views/` that is loaded when it is first opened.
  */
 
+import { withTexts } from './strings.mjs';
+
 const CONVERSATION = /^#\/c\/([\w-]{1,64})$/;
 const VIEW = /^#\/([a-z]+)(?:\/(.*))?$/;
 
@@ -18,28 +20,56 @@ const VIEW = /^#\/([a-z]+)(?:\/(.*))?$/;
 
 /** @type {Record<string, View>} */
 export const VIEWS = {
-  approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
-  rules: { load: () => import('./views/rules.mjs'), title: 'rules.title', icon: 'check', right: 'approve' },
-  assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
+  approvals: {
+    load: () => withTexts(import('./views/approvals.mjs'), 'approvals', 'forms', 'workflows'),
+    title: 'inbox.title',
+    icon: 'shield',
+  },
+  rules: {
+    load: () => withTexts(import('./views/rules.mjs'), 'approvals', 'assistants'),
+    title: 'rules.title',
+    icon: 'check',
+    right: 'approve',
+  },
+  assistants: {
+    load: () => withTexts(import('./views/assistants.mjs'), 'assistants', 'approvals'),
+    title: 'assistant.list',
+    icon: 'brain',
+  },
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
   workflows: {
-    load: () => import('./views/workflows.mjs'),
+    load: () => withTexts(import('./views/workflows.mjs'), 'workflows', 'forms'),
     title: 'workflow.title',
     icon: 'workflow',
     right: 'chat',
   },
   schedules: {
-    load: () => import('./views/schedules.mjs'),
+    load: () => withTexts(import('./views/schedules.mjs'), 'schedules', 'workflows', 'forms'),
     title: 'schedule.title',
     icon: 'clock',
     right: 'chat',
   },
-  runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
-  mcp: { load: () => import('./views/mcp.mjs'), title: 'mcp.title', icon: 'plug', right: 'admin' },
-  people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
-  audit: { load: () => import('./views/audit.mjs'), title: 'audit.title', icon: 'details', right: 'admin' },
+  runs: { load: () => withTexts(import('./views/runs.mjs'), 'runs', 'approvals'), title: 'run.title' },
+  mcp: {
+    load: () => withTexts(import('./views/mcp.mjs'), 'mcp'),
+    title: 'mcp.title',
+    icon: 'plug',
+    right: 'admin',
+  },
+  people: {
+    load: () => withTexts(import('./views/people.mjs'), 'people'),
+    title: 'people.title',
+    icon: 'people',
+    right: 'admin',
+  },
+  audit: {
+    load: () => withTexts(import('./views/audit.mjs'), 'audit'),
+    title: 'audit.title',
+    icon: 'details',
+    right: 'admin',
+  },
   operator: {
-    load: () => import('./views/operator.mjs'),
+    load: () => withTexts(import('./views/operator.mjs'), 'operator'),
     title: 'operator.title',
     icon: 'gauge',
     right: 'operator',

@@ -5,14 +5,41 @@
  * the value `count`; numbers are written as the language writes them.
  */
 
-import english from './strings/en.mjs';
+import chat from './strings/en/chat.mjs';
+import common from './strings/en/common.mjs';
+import navigation from './strings/en/navigation.mjs';
 
-/** Language to the module of its texts. A language is complete: a test compares its keys with the English ones. */
+/** The languages of the page. Each is complete: the type checker and a test compare its keys with the English ones. */
 export const LANGUAGES = { en: 'English', de: 'Deutsch' };
-const LOADERS = { en: async () => english, de: async () => (await import('./strings/de.mjs')).default };
 
+/** @typedef {keyof typeof LANGUAGES} Language */
+/** @typedef {string | {one?: string, other: string}} Text a text, or its plural forms */
+/** @template T @typedef {{[Key in keyof T]: T[Key] extends string ? string : Text}} Translation */
+/** @typedef {keyof typeof common | keyof typeof navigation | keyof typeof chat} StartKey the texts of the start */
+/**
+ * The key of a text. The texts of other features than those of the start are loaded with their views.
+ *
+ * @typedef {StartKey
+ *   | keyof typeof import("./strings/en/approvals.mjs").default
+ *   | keyof typeof import("./strings/en/assistants.mjs").default
+ *   | keyof typeof import("./strings/en/audit.mjs").default
+ *   | keyof typeof import("./strings/en/files.mjs").default
+ *   | keyof typeof import("./strings/en/forms.mjs").default
+ *   | keyof typeof import("./strings/en/mcp.mjs").default
+ *   | keyof typeof import("./strings/en/operator.mjs").default
+ *   | keyof typeof import("./strings/en/people.mjs").default
+ *   | keyof typeof import("./strings/en/runs.mjs").default
+ *   | keyof typeof import("./strings/en/schedules.mjs").default
+ *   | keyof typeof import("./strings/en/workflows.mjs").default} Key
+ */
+
+/** @type {Record<string, Text>} */
+const english = { ...common, ...navigation, ...chat };
+const texts = { ...english };
+/** Features whose texts are loaded. */
+const loaded = new Set(['common', 'navigation', 'chat']);
+/** @type {Language} */
 let language = 'en';
-let texts = english;
 let plurals = new Intl.PluralRules('en');
 let numbers = new Intl.NumberFormat('en');
 
@@ -24,12 +51,34 @@ export function languageFor(wanted) {
   return wanted.map((tag) => tag?.split('-')[0].toLowerCase()).find((tag) => tag in LANGUAGES) ?? 'en';
 }
 
-/** Load a language before the first text is shown, because shown texts do not change. @param {string} chosen */
+/** Load a language before the first text is shown, because shown texts do not change. @param {Language} chosen */
 export async function setLanguage(chosen) {
-  texts = await LOADERS[chosen]();
   language = chosen;
   plurals = new Intl.PluralRules(chosen);
   numbers = new Intl.NumberFormat(chosen);
+  await Promise.all([...loaded].map(readTexts));
+}
+
+/**
+ * Load a module together with the texts of features that it shows, each of `strings/{language}/`.
+ *
+ * @template M
+ * @param {Promise<M>} module
+ * @param {...string} features
+ * @returns {Promise<M>}
+ */
+export async function withTexts(module, ...features) {
+  await Promise.all(features.filter((feature) => !loaded.has(feature)).map(readTexts));
+  return module;
+}
+
+/** @param {string} feature */
+async function readTexts(feature) {
+  const read = [import(`./strings/en/${feature}.mjs`), import(`./strings/${language}/${feature}.mjs`)];
+  const [original, chosen] = await Promise.all(read);
+  Object.assign(english, original.default);
+  Object.assign(texts, chosen.default);
+  loaded.add(feature);
 }
 
 /** @param {number} value */

@@ -3,7 +3,7 @@
 import { useEffect } from 'preact/hooks';
 
 import { VIEWS } from '../router.mjs';
-import { t } from '../strings.mjs';
+import { t, withTexts } from '../strings.mjs';
 import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
@@ -14,8 +14,11 @@ import { html, lazy, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
 
 const Login = lazy(() => import('./login.mjs'), 'Login');
-const FilePanel = lazy(() => import('./files.mjs'), 'FilePanel');
-const WorkflowDialog = lazy(() => import('./workflows.mjs'), 'WorkflowDialog');
+const FilePanel = lazy(() => withTexts(import('./files.mjs'), 'files'), 'FilePanel');
+const WorkflowDialog = lazy(
+  () => withTexts(import('./workflows.mjs'), 'workflows', 'forms'),
+  'WorkflowDialog',
+);
 const ICON = new URL('../favicon.svg', import.meta.url).href;
 const WAITING_ICON = new URL('../favicon-waiting.svg', import.meta.url).href;
 

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
-import { known, t } from '../strings.mjs';
+import { known, t, withTexts } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
@@ -12,11 +12,17 @@ import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
-const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');
-const InputCard = lazy(() => import('./inputs.mjs'), 'InputCard');
-const LinkedWorkflow = lazy(() => import('./workflows.mjs'), 'LinkedWorkflow');
+const ApprovalCard = lazy(() => withTexts(import('./approval.mjs'), 'approvals', 'forms'), 'ApprovalCard');
+const InputCard = lazy(
+  () => withTexts(import('./inputs.mjs'), 'forms', 'approvals', 'workflows'),
+  'InputCard',
+);
+const LinkedWorkflow = lazy(
+  () => withTexts(import('./workflows.mjs'), 'workflows', 'forms'),
+  'LinkedWorkflow',
+);
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
-const Value = lazy(() => import('./value.mjs'), 'Value');
+const Value = lazy(() => withTexts(import('./value.mjs'), 'forms'), 'Value');
 
 const SUGGESTIONS = ['list', 'write', 'draw'];
 

@@ -1,0 +1,59 @@
+/** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/people.mjs").default>} */
+export default {
+  // People and their keys
+  'people.intro':
+    'Jede Person meldet sich mit einem eigenen Schlüssel oder Konto an. Entscheidungen zeigen ihren Namen.',
+  'people.none': 'Noch ist niemand eingeladen.',
+  'people.withoutKey':
+    'Sie nutzen Banksman ohne Schlüssel, wie es jeder an diesem Computer kann. Laden Sie eine Person ein, und von da an braucht jeder einen Schlüssel.',
+  'people.own': 'Erstellen Sie zuerst Ihren eigenen Schlüssel',
+  'people.ownText':
+    'Bevor Sie andere einladen, brauchen Sie einen eigenen Schlüssel, denn von da an kann niemand Banksman ohne Schlüssel nutzen. Er läuft nicht ab und hat alle Rechte.',
+  'people.ownName': 'Ihr Name oder Ihre E-Mail-Adresse',
+  'people.ownCreate': 'Meinen Schlüssel erstellen',
+  'people.ownCreated': 'Ihr Schlüssel',
+  'people.ownOnce':
+    'Bewahren Sie diesen Schlüssel jetzt auf, zum Beispiel in Ihrem Passwortmanager. Er wird nur hier gezeigt, und Sie melden sich von nun an damit an.',
+  'people.continue': 'Ich habe ihn aufbewahrt',
+  'people.invite': 'Person einladen',
+  'people.keys': 'Schlüssel',
+  'people.user': 'Person',
+  'people.rights': 'Rechte',
+  'people.created': 'Eingeladen',
+  'people.createdBy': '{when}, von {user}',
+  'people.expires': 'Gültig',
+  'people.never': 'unbegrenzt',
+  'people.days': { one: '{count} Tag', other: '{count} Tage' },
+  'people.name': 'Name oder E-Mail-Adresse',
+  'people.may': 'Diese Person darf',
+  'people.create': 'Schlüssel erstellen',
+  'people.createdTitle': 'Der Schlüssel von {user}',
+  'people.once':
+    'Senden Sie beides an die Person. Der Schlüssel wird nur jetzt gezeigt und lässt sich nicht noch einmal lesen.',
+  'people.address': 'Adresse',
+  'people.key': 'Schlüssel',
+  'people.message': 'Öffnen Sie {address} und melden Sie sich mit diesem Schlüssel an: {key}',
+  'people.copyMessage': 'Beides als Nachricht kopieren',
+  'people.loopback':
+    'Diese Adresse ist nur auf diesem Rechner erreichbar. Starten Sie Banksman für andere mit {command} auf einer Adresse Ihres Netzes.',
+  'people.done': 'Fertig',
+  'people.means': 'Diese Person meldet sich an mit',
+  'people.byKey': 'einem Schlüssel',
+  'people.byAccount': 'einem Konto bei {provider}',
+  'people.accountNeeds':
+    'Eine Administratorin oder ein Administrator von {provider} gibt dem Konto der Person, was hier steht. Andere Rollen dort können Rechte hinzufügen.',
+  'people.noRoleNeeded': 'Ein Konto bei {provider} ohne den Claim {claim} hat genau diese Rechte.',
+  'people.needs.role': 'Rolle, im Claim {claim}',
+  'people.needs.tenant': 'Mandant, im Claim {claim}',
+  'people.noRole': 'Keine Rolle bei {provider} gibt genau diese Rechte. Es gibt diese Rollen:',
+  'people.accountMessage': 'Öffnen Sie {address} und melden Sie sich mit Ihrem Konto bei {provider} an.',
+  'people.claimsMessage':
+    'Öffnen Sie {address} und melden Sie sich mit Ihrem Konto bei {provider} an, das dort vorher von der Verwaltung {claims} bekommt.',
+  'people.given.role': 'die Rolle {value} (Claim {claim})',
+  'people.given.tenant': 'den Mandanten {value} (Claim {claim})',
+  'people.copyInvitation': 'Alles als Nachricht kopieren',
+  'people.withdraw': 'Entziehen',
+  'people.withdrawOf': 'Den Schlüssel von {user} entziehen',
+  'people.withdrawTitle': 'Schlüssel entziehen',
+  'people.withdrawQuestion': '{user} wird sofort abgemeldet, und der Schlüssel gilt nicht mehr.',
+};
