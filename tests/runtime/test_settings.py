@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr
 
 from banksman.cli.operator.streams import OperatorSettings
 from banksman.contracts.errors import BadInput
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import CONFIG_FILE_VARIABLE, Section, ServiceSettings, UnknownSetting, load
 
 
@@ -23,6 +24,10 @@ class Agent(Section):
 
 class Settings(ServiceSettings):
     agent: Agent = Agent()
+
+
+class Searching(ServiceSettings):
+    search: SearchSettings = SearchSettings()
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +162,40 @@ def test_a_file_that_is_not_toml_is_refused_in_one_sentence(
     sentence = str(refusal(monkeypatch, CONFIG_FILE_VARIABLE, str(file)))
 
     assert f"{CONFIG_FILE_VARIABLE} must be a TOML file: " in sentence
+
+
+@pytest.mark.parametrize(
+    ("variables", "tenant", "expected"),
+    [
+        ({}, "acme", None),
+        ({"DEFAULT": '{"provider": "searxng", "url": "https://s.example/search"}'}, "acme", "searxng"),
+        ({"DEFAULT__PROVIDER": "brave", "DEFAULT__SECRET": "BRAVE_KEY"}, "acme", "brave"),
+        ({"DEFAULT__PROVIDER": "brave", "DEFAULT__KEY": "k" * 20, "NAMED": '{"acme": null}'}, "acme", None),
+        ({"NAMED": '{"acme": {"provider": "tavily", "secret": "KEY"}}'}, "acme", "tavily"),
+        ({"NAMED": '{"acme": {"provider": "tavily", "secret": "KEY"}}'}, "other", None),
+    ],
+)
+def test_each_tenant_has_its_search_provider_or_the_default(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], tenant: str, expected: str | None
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BANKSMAN_SEARCH__{name}", value)
+    provider = load(Searching).search.of(tenant)
+    assert (provider and provider.provider) == expected
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ({"provider": "searxng"}, "searxng needs url"),
+        ({"provider": "brave"}, "brave needs either key or secret"),
+        ({"provider": "tavily", "key": "k" * 20, "secret": "KEY"}, "tavily needs either key or secret"),
+        ({"provider": "brave", "secret": "KEY", "url": "ftp://x"}, "URL"),
+    ],
+)
+def test_an_incomplete_search_provider_is_refused(
+    monkeypatch: pytest.MonkeyPatch, provider: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setenv("BANKSMAN_SEARCH__DEFAULT", json.dumps(provider))
+    with pytest.raises(BadInput, match=expected):
+        load(Searching)

@@ -104,11 +104,18 @@ def mcp_port() -> int:
     return free_port()
 
 
+@pytest.fixture(scope="session")
+def search_port() -> int:
+    """The port of the search provider of tenant `searching`, on which a test may serve it."""
+    return free_port()
+
+
 @pytest.fixture(scope="package")
 def system(
     model: ScriptedModel,
     json_api: str,
     mcp_port: int,
+    search_port: int,
     backboard_port: int,
     webhook_port: int,
     vendors: dict[str, dict[str, str]],
@@ -118,15 +125,21 @@ def system(
     data: Path = tmp_path_factory.mktemp("banksman")
     dear = {"input": 1_000_000, "output": 1_000_000}
     prices = {f"openai:scripted/{PRICED}": dear, f"anthropic:scripted/{PRICED}": dear}
+    brave = {
+        "provider": "brave",
+        "url": f"http://127.0.0.1:{search_port}/res/v1/web/search",
+        "secret": "SEARCH_KEY",
+    }
     environment = {
         "BANKSMAN_LOCAL__AGENTS": "2",
+        "BANKSMAN_SEARCH__NAMED": json.dumps({"searching": brave}),
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_MODELS__PROVIDERS": json.dumps({"my-server": {"base_url": f"{model.url}/v1"}, **vendors}),
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps(
-            [json_api, f"127.0.0.1:{mcp_port}"]
+            [json_api, f"127.0.0.1:{mcp_port}", f"127.0.0.1:{search_port}"]
         ),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
     }

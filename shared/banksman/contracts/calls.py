@@ -23,6 +23,17 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspacePlacement
 
+SearchApi = Literal["searxng", "brave", "tavily"]
+
+
+class SearchTarget(Stored):
+    """The search provider of a tenant, for a call of `web_search`."""
+
+    provider: SearchApi
+    url: str | None = None
+    """None means the vendor's address."""
+    key: str | None = Field(default=None, repr=False)
+
 
 class CallRequest(Stored):
     """`tool.call.{r}.{t}.{c}`: execute this call at most once."""
@@ -51,6 +62,9 @@ class CallRequest(Stored):
     the request is sent."""
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
     """For a tool of an MCP server: the server's configuration with its secrets. No event contains it."""
+
+    search: SearchTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
+    """For `web_search`: the provider with its key. No event contains it."""
 
     secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
     """The tenant's secrets that the tool declares, by name. No event contains them."""

@@ -26,20 +26,21 @@ def _definition(properties: JsonObject, required: list[str], **fields: Any) -> T
     return ToolDefinition(input_schema=cast(JsonObject, schema), **fields)
 
 
-WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = tuple(
+_ALL = tuple(
     _definition(**tool) for tool in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 )
-"""The tools that every runner serves in its workspaces."""
+BASH, READ_FILE, EDIT_FILE, WRITE_FILE, WEB_FETCH, WEB_SEARCH, SEARCH_CODE = _ALL
 
-BASH, READ_FILE, EDIT_FILE, WRITE_FILE, WEB_FETCH, SEARCH_CODE = WORKSPACE_TOOLS
+WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = tuple(tool for tool in _ALL if tool is not WEB_SEARCH)
+"""The tools of every tenant. `WEB_SEARCH` is offered to tenants with a search provider."""
 
 MAX_COMMAND_TIMEOUT_S = BASH.timeout_s
 """Maximum timeout of a command in seconds."""
 MAX_MATCHES = 500
 """Matches in one result of a search."""
 
-NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name})
+NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name, WEB_SEARCH.name})
 """Names of the tools whose calls contain the assistant's network policy."""
 
-WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
+WORKSPACE_NAMES = frozenset(tool.name for tool in _ALL)
 """Names that no other tool may use."""

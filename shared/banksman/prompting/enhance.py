@@ -44,7 +44,7 @@ MAX_TEXT_CHARS = 20_000
 MIN_WORD_CHARS = 3
 """Shorter words do not describe the purpose of a tool."""
 
-NEVER_DROPPED = frozenset({"bash", "read_file", "write_file", "web_fetch"})
+NEVER_DROPPED = frozenset({"bash", "read_file", "write_file", "web_fetch", "web_search"})
 """Names of the workspace tools that every run has (R63)."""
 
 _WORD = re.compile(r"[^\W_]+")

@@ -59,6 +59,7 @@ SECTIONS = frozenset(
         "models",
         "nats",
         "operator",
+        "search",
         "tenants",
         "tool_runner",
         "workflows",

@@ -31,6 +31,7 @@ def test_the_tools_are_described_for_a_model(runner: Runner) -> None:
         "edit_file": (True, False, "workspace", 30),
         "write_file": (True, False, "workspace", 30),
         "web_fetch": (False, False, "web", 30),
+        "web_search": (False, True, "web", 30),
         "search_code": (False, True, "workspace", 30),
     }
     for tool in runner.box.definitions:

@@ -90,7 +90,10 @@ class Plan:
 
     def services(self) -> tuple[ProcessSpec, ...]:
         model_server = self._model_server() if self.settings.demo else None
-        signing = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
+        signing = {
+            "BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file),
+            **self._pick((), "BANKSMAN_SEARCH__"),
+        }
         models = signing | self._pick(_OUTGOING, "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
         if model_server and "model-server" not in self.without:
             models["BANKSMAN_MODELS__DEMO_BASE_URL"] = f"{model_server.ready_url.removesuffix('/readyz')}/v1"

@@ -103,6 +103,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 wait_s=settings.workspaces.wait_s,
                 tickets=tickets,
                 signing_key=key,
+                search=settings.search,
                 remove_objects=stores.remove_snapshots,
             )
         )
@@ -110,7 +111,13 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         await enter(RunnerRoom(bus))
         away_s = settings.agent.away_s
         catalog = await enter(
-            AvailableTools(bus, placements, enabled=settings.agent.tools_enabled, away_s=away_s)
+            AvailableTools(
+                bus,
+                placements,
+                enabled=settings.agent.tools_enabled,
+                search=settings.search,
+                away_s=away_s,
+            )
         )
         notifications = await enter(OwnerNotifications(bus, clock))
         placements.on_lease_end(notifications.wake_all)
@@ -140,7 +147,15 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
             archiver=Archiver(bus, log),
         )
         registry = await enter(
-            ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=away_s)
+            ToolRegistry(
+                bus,
+                clock,
+                catalog.registered,
+                placements,
+                schemas,
+                search=settings.search,
+                away_s=away_s,
+            )
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus), stores)
         await enter(ControlPlane(bus, router))

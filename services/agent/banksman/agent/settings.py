@@ -14,6 +14,7 @@ from banksman.contracts.messages import Usage
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price, cost
 from banksman.runs.runners.placement import WorkspaceSettings
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -70,6 +71,7 @@ class AgentServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     tenants: TenantSettings = TenantSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    search: SearchSettings = SearchSettings()
 
     def running_runs(self, tenant: str) -> int | None:
         """Return how many runs of a tenant this process drives at a time; None for its share."""

@@ -21,29 +21,35 @@ from banksman.contracts.messages import Message, ToolMessage
 from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, visible_to
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.contracts.workspace_tools import WORKSPACE_NAMES
 from banksman.quotas.stored import MessageRoom
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.background import BackgroundTask
+from banksman.runtime.search import SearchSettings
 
 logger = logging.getLogger(__name__)
 
-WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
-"""Reserved names, which no other tool may have."""
 DEFAULT_AWAY_S = 15.0
 """Seconds that a tool server may take to restart before its tools are withdrawn."""
 
 
 class AvailableTools:
     def __init__(
-        self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
+        self,
+        bus: Bus,
+        placements: Placements,
+        *,
+        enabled: bool,
+        search: SearchSettings | None = None,
+        away_s: float = DEFAULT_AWAY_S,
     ) -> None:
         """A tool server without a process counts as away for `away_s` seconds, and then as gone."""
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements
         self._enabled = enabled
+        self._search = search or SearchSettings()
         self._away_s = away_s
         self._began_at = float("-inf")
         self._runner_served: bool | None = None
@@ -71,7 +77,7 @@ class AvailableTools:
         if not (self._enabled and settings.enabled):
             return ()
         used = frozenset(message.name for message in history if isinstance(message, ToolMessage))
-        workspace = WORKSPACE_TOOLS if self._runner_serves() or used & WORKSPACE_NAMES else ()
+        workspace = self._search.tools(tenant) if self._runner_serves() or used & WORKSPACE_NAMES else ()
         served = (
             one.definition
             for one in self._registered(tenant, settings)
@@ -143,6 +149,7 @@ class ToolRegistry:
         placements: Placements,
         schemas: SchemaChecker,
         *,
+        search: SearchSettings | None = None,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
         """All agents must share the `clock`, which dates registrations."""
@@ -152,6 +159,7 @@ class ToolRegistry:
         self._registered = registered
         self._placements = placements
         self._schemas = schemas
+        self._search = search or SearchSettings()
         self._background = bus.background
         self._sweeping: BackgroundTask | None = None
         self._room = MessageRoom(bus)
@@ -164,7 +172,8 @@ class ToolRegistry:
         entries = (entry.value for entry in self._registered.entries())
         found = visible_to(tenant, entries) if tenant else tuple(one for one in entries if one.tenant is None)
         runners = sum(lease.workspaces and lease.serving for lease in self._placements.leases())
-        builtin = (ListedTool(tenant=None, definition=tool, instances=runners) for tool in WORKSPACE_TOOLS)
+        workspace = self._search.tools(tenant or "")
+        builtin = (ListedTool(tenant=None, definition=tool, instances=runners) for tool in workspace)
         own = (self._listed(one) for one in found if one.definition.name not in WORKSPACE_NAMES)
         return ToolList(tools=(*builtin, *own))
 

@@ -18,6 +18,7 @@ from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price
 from banksman.runs.runners.placement import WorkspaceSettings
 from banksman.runtime.model_servers import ModelServers
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -334,6 +335,7 @@ class GatewayServiceSettings(ServiceSettings):
     tenants: TenantSettings = TenantSettings()
     agent: OfferSettings = OfferSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    search: SearchSettings = SearchSettings()
 
     def waiting_runs(self, tenant: str) -> int:
         """Return the maximum number of queued and driven runs of a tenant."""

@@ -174,6 +174,7 @@ class CallExecutor:
                     stop=stop,
                     network=call.network,
                     user=request.user,
+                    search=request.search,
                 )
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")

@@ -39,6 +39,7 @@ from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
 from banksman.tool_runner.tools.read_file import ReadFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.tools.web_fetch import WebFetchTool
+from banksman.tool_runner.tools.web_search import WebSearchTool
 from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
@@ -174,6 +175,7 @@ def workspace_tools(
             EditFileTool(limits),
             WriteFileTool(limits),
             WebFetchTool(egress, limits, converter),
+            WebSearchTool(egress, limits),
             SearchCodeTool(sandbox, limits),
         )
     )

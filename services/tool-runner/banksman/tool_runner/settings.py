@@ -232,7 +232,7 @@ class ToolRunnerSettings(HealthSettings):
     """Maximum number of running and waiting calls, which tenants share; further calls get the reply
     `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
-    """Concurrent `web_fetch` calls, which tenants share; further calls wait. The limit of
+    """Concurrent `web_fetch` and `web_search` calls, which tenants share; further calls wait. The limit of
     commands is `limits.sandbox.max_concurrent_calls`."""
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""

@@ -32,6 +32,7 @@ from banksman.runs.runners.placement import Placements, WorkspaceSettings
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.service import ServiceProcess
 from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
@@ -76,7 +77,13 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         if not await damaged.may_work(process.stop):
             return
         worker = await enter_worker(
-            stack, bus, damaged, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
+            stack,
+            bus,
+            damaged,
+            BUILTIN,
+            settings.workspaces.wait_s,
+            settings.approvals.key_if_set(),
+            settings.search,
         )
         await offer(bus, worker, BUILTIN)
         reports = ProgressReports(worker.ports, worker.registry)
@@ -115,15 +122,16 @@ async def enter_worker(
     workflows: tuple[Workflow, ...],
     wait_s: float = WorkspaceSettings().wait_s,
     signing_key: bytes = b"",
+    search: SearchSettings | None = None,
 ) -> WorkflowWorker:
     log = ConversationLog(bus, damaged)
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
     tickets = await CallTickets.load(bus)
     placements = await stack.enter_async_context(
-        Placements(bus, clock, wait_s=wait_s, tickets=tickets, signing_key=signing_key)
+        Placements(bus, clock, wait_s=wait_s, tickets=tickets, signing_key=signing_key, search=search)
     )
-    tools = await stack.enter_async_context(CallableTools(bus))
+    tools = await stack.enter_async_context(CallableTools(bus, search or SearchSettings()))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)
     schemas = await stack.enter_async_context(SchemaChecker())

@@ -17,8 +17,8 @@ from banksman.contracts.registry import (
     visible_to,
 )
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.runs.schema_checks.checker import SchemaChecker
+from banksman.runtime.search import SearchSettings
 from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0
@@ -162,10 +162,11 @@ def _key(name: str, tenant: str | None = None) -> str:
 class CallableTools(BucketView[ToolRegistration]):
     """The registered tools, and those of workspaces."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, search: SearchSettings) -> None:
         super().__init__(Bucket(bus, TOOLS, ToolRegistration))
+        self._search = search
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
         registered = (entry.value for entry in self.entries())
         others = (one.definition for one in visible_to(tenant, registered))
-        return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)
+        return next((tool for tool in (*self._search.tools(tenant), *others) if tool.name == name), None)

@@ -9,6 +9,7 @@ from pydantic import Field
 from banksman.bus.connection import NatsSettings
 from banksman.deployment import users
 from banksman.runs.runners.placement import WorkspaceSettings
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 
 
@@ -31,6 +32,7 @@ class WorkflowServiceSettings(ServiceSettings):
     workflows: WorkflowSettings = WorkflowSettings()
     approvals: ApprovalSettings = ApprovalSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+    search: SearchSettings = SearchSettings()
 
     @property
     def example_tools(self) -> NatsSettings | None:

@@ -30,9 +30,11 @@ from banksman.contracts.calls import (
     FileRequest,
     FindMcpTools,
     RunnerLease,
+    SearchTarget,
 )
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.mcp import DiscoverSignIn, RequestToken
+from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runners.workspaces import (
@@ -42,6 +44,7 @@ from banksman.runs.runners.workspaces import (
     least_loaded,
     place_of,
 )
+from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0
@@ -88,16 +91,18 @@ class Placements:
         wait_s: float = WorkspaceSettings().wait_s,
         tickets: CallTickets | None = None,
         signing_key: bytes = b"",
+        search: SearchSettings | None = None,
         remove_objects: RemoveObjects | None = None,
     ) -> None:
         """Create the placements.
 
-        All processes that place must share `clock`. Only a process that sends calls needs `tickets` and
-        `signing_key`, and only one with the permission to remove snapshots `remove_objects`.
+        All processes that place must share `clock`. Only a process that sends calls needs `tickets`,
+        `signing_key` and `search`, and only one with the permission to remove snapshots `remove_objects`.
         """
         self._bus = bus
         self._tickets = tickets
         self._signing_key = signing_key
+        self._search = search or SearchSettings()
         self._clock = clock
         self._wait_s = wait_s
         self._remove_objects = remove_objects
@@ -224,7 +229,9 @@ class Placements:
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
         request = request.model_copy(update=self._issued(request, placement.runner))
         try:
-            if request.call.server is None:
+            if request.call.name == WEB_SEARCH.name:
+                request = await self._with_search(request)
+            elif request.call.server is None:
                 request = await self._mcp.with_target(request, placement.runner)
             elif request.call.secrets:
                 request = await self._with_secrets(placement, request)
@@ -255,6 +262,18 @@ class Placements:
         call = request.call
         values = await self._secrets.values(request.tenant, call.secrets, call.server or "")
         return request.model_copy(update={"secrets": values})
+
+    async def _with_search(self, request: CallRequest) -> CallRequest:
+        """Add the tenant's search provider, if it has one; raise `SecretUnusable`."""
+        provider = self._search.of(request.tenant)
+        if provider is None:
+            return request
+        key = None if provider.key is None else provider.key.get_secret_value()
+        if provider.secret is not None:
+            values = await self._secrets.values(request.tenant, (provider.secret,), WEB_SEARCH.name)
+            key = values[provider.secret]
+        target = SearchTarget(provider=provider.provider, url=provider.url, key=key)
+        return request.model_copy(update={"search": target})
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
         subject = subjects.tool_cancel(placement.runner, tenant, attempt)

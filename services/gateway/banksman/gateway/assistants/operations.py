@@ -59,7 +59,9 @@ async def build(base: Foundation) -> None:
     await base.stack.enter_async_context(store.recent)
     await base.stack.enter_async_context(policies.recent)
     schemas = await base.stack.enter_async_context(SchemaChecker())
-    tools = Tools(base.bus, services[Placements], enabled=settings.agent.tools_enabled)
+    tools = Tools(
+        base.bus, services[Placements], enabled=settings.agent.tools_enabled, search=settings.search
+    )
     requests, names = services[StoredRequests], model_names(settings)
     index, views = services[Conversations], services[Views]
     enhancing = EnhancedPrompts(index, views, store, prompts, tools, settings.agent)

@@ -11,11 +11,12 @@ from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, ToolView, ToolViews, tool_view, visible_to
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
+from banksman.contracts.workspace_tools import WORKSPACE_NAMES
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.runs.runners.placement import Placements
+from banksman.runtime.search import SearchSettings
 
 operations = Operations("tools", right=ADMIN)
 
@@ -23,20 +24,21 @@ operations = Operations("tools", right=ADMIN)
 class Tools:
     """The tools of tenants. No tool is called (R42, R43)."""
 
-    def __init__(self, bus: Bus, placements: Placements, *, enabled: bool) -> None:
+    def __init__(self, bus: Bus, placements: Placements, *, enabled: bool, search: SearchSettings) -> None:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._placements = placements
         self._enabled = enabled
         """False lists nothing: tools are off for the whole system."""
+        self._search = search
 
     async def registered(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return all tools of a tenant. A workspace tool wins over a registered one of the same name."""
-        return _with_workspace_tools(await self._visible(tenant))
+        return self._with_workspace_tools(tenant, await self._visible(tenant))
 
     async def available(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return the tools that a run would be offered now: registered tools only while a server is alive."""
         served = [one for one in await self._visible(tenant) if self._is_served(one)]
-        return _with_workspace_tools(served)
+        return self._with_workspace_tools(tenant, served)
 
     @operations.add("tool.list", "GET /context/tools")
     async def list_tools(self: Service, caller: CallerDep) -> ToolViews:
@@ -44,7 +46,7 @@ class Tools:
         if not self._enabled:
             return ToolViews.of(())
         runs = self._runs()
-        builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
+        builtin = [tool_view(tool, None, available=runs) for tool in self._search.tools(caller.tenant)]
         registered = [
             tool_view(one.definition, one.tenant, available=self._is_served(one))
             for one in await self._visible(caller.tenant)
@@ -74,12 +76,13 @@ class Tools:
     def _runs(self) -> bool:
         return any(lease.workspaces and lease.serving for lease in self._placements.leases())
 
-
-def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolDefinition, ...]:
-    found = {tool.name: tool for tool in WORKSPACE_TOOLS}
-    for one in registered:
-        found.setdefault(one.definition.name, one.definition)
-    return tuple(found.values())
+    def _with_workspace_tools(
+        self, tenant: str, registered: Iterable[ToolRegistration]
+    ) -> tuple[ToolDefinition, ...]:
+        found = {tool.name: tool for tool in self._search.tools(tenant)}
+        for one in registered:
+            found.setdefault(one.definition.name, one.definition)
+        return tuple(found.values())
 
 
 Service = Annotated[Tools, provided(Tools)]

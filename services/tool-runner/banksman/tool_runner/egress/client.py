@@ -6,10 +6,10 @@ import asyncio
 import fnmatch
 import ssl
 import zlib
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import httpcore
 
@@ -60,16 +60,29 @@ def _match(host: str, port: int, patterns: Iterable[str]) -> bool:
     )
 
 
+T = TypeVar("T")
 _STEP_BYTES = 64 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = (
     (b"User-Agent", b"banksman"),
-    (b"Accept", b"text/*, application/json, application/xml;q=0.9, */*;q=0.1"),
     (b"Accept-Encoding", b"gzip, deflate"),
     # A reused connection would bypass the address check of the next fetch.
     (b"Connection", b"close"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to an API. `content` is the body."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    content: bytes = b""
+
+
+_PAGE = Request("GET", "", ((b"Accept", b"text/*, application/json, application/xml;q=0.9, */*;q=0.1"),))
 
 
 class FetchFailed(Exception):
@@ -120,10 +133,26 @@ class Egress:
         `UrlRefused` or `FetchFailed`.
         """
         parsed = parse_url(url)
+        return await self._in_time(self._client(parsed)._follow(parsed, within), timeout_s)
+
+    async def send(self, request: Request, *, timeout_s: float, within: HostRules) -> Fetched:
+        """Send one request; a redirect is a failure, so that no other server gets its headers.
+
+        Raises as `get`.
+        """
+        url = parse_url(request.url)
+        client = self._client(url)
+        sent = client._hop(client._checked(url, within), request)
+        fetched = await self._in_time(sent, timeout_s)
+        if isinstance(fetched, Url):
+            raise FetchFailed("the server responded with a redirect")
+        return fetched
+
+    async def _in_time(self, fetching: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._client(parsed)._follow(parsed, within)
+                return await fetching
         except TimeoutError as error:
             raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
@@ -163,13 +192,18 @@ class Egress:
             raise UrlRefused(f"host {url.host!r} is not allowed for this assistant")
         return url
 
-    async def _hop(self, url: Url) -> Fetched | Url:
-        headers = [(b"Host", url.netloc.encode()), *_HEADERS]
+    async def _hop(self, url: Url, request: Request = _PAGE) -> Fetched | Url:
+        headers = [(b"Host", url.netloc.encode()), *_HEADERS, *request.headers]
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
-                async with pool.stream("GET", pinned_network.connected_url(url), headers=headers) as response:
+                async with pool.stream(
+                    request.method,
+                    pinned_network.connected_url(url),
+                    headers=headers,
+                    content=request.content or None,
+                ) as response:
                     location = header(response, b"location")
                     if response.status in _REDIRECTS and location:
                         return url.join(location)

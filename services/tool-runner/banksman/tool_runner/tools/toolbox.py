@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from banksman.contracts.calls import SearchTarget
 from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
@@ -73,6 +74,8 @@ class ToolRun:
     """The assistant's network policy; None if it has none."""
     user: str = ""
     """The user who started the run; empty if unknown."""
+    search: SearchTarget | None = None
+    """The provider of `web_search`; None if the tenant has none."""
 
 
 class WorkspaceTool(Protocol):
@@ -110,6 +113,7 @@ class ToolBox:
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
         user: str = "",
+        search: SearchTarget | None = None,
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
@@ -123,7 +127,7 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user)
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search)
         if run.stop.reason == "fenced":
             return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:

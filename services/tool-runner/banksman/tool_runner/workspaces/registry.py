@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH
+from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH, WEB_SEARCH
 from banksman.contracts.workspaces import (
     AssistantFile,
     SnapshotRef,
@@ -42,9 +42,9 @@ _COMMANDS = (BASH.name, SEARCH_CODE.name)
 def takes_workspace(tool: str) -> bool:
     """Return whether calls of a tool are serialised per workspace.
 
-    `web_fetch` is not: it writes no file before the response has arrived.
+    `web_fetch` is not: it writes no file before the response has arrived. `web_search` writes none.
     """
-    return tool != WEB_FETCH.name
+    return tool not in (WEB_FETCH.name, WEB_SEARCH.name)
 
 
 class CallTurns:
