@@ -33,7 +33,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.docker_engine import ensure_base_image, running_engine
+from tests.support.docker_engine import BASE_IMAGE, PACKAGES, ensure_image, running_engine
 from tests.support.fixtures import secured_server
 from tests.support.forks import ServiceForks
 from tests.tool_runner.service.owner import Owner, owning
@@ -277,7 +277,7 @@ def engine(stack: ExitStack) -> DockerSettings | None:
     try:
         found = stack.enter_context(running_engine())
         os.environ["DOCKER_HOST"] = found.host
-        return DockerSettings(image=ensure_base_image(found))
+        return DockerSettings(image=ensure_image(found, BASE_IMAGE, PACKAGES))
     except pytest.skip.Exception as reason:
         print(f"docker: {reason}")
         return None

@@ -79,3 +79,19 @@ def test_sandbox_setting_selects_docker_over_working_bubblewrap(
     )
     finding = findings(tmp_path, path, DOCKER_HOST="unix:///run/no-such-engine.sock", **chosen)["sandbox"]
     assert (finding["level"], finding["remedy"]) == ("warning", "start a Docker engine")
+
+
+def test_doctor_names_the_programs_that_the_image_of_containers_lacks(
+    tmp_path: Path, programs: Path, docker_engine: DockerEngine, base_image: str
+) -> None:
+    link(programs, "docker")
+    settings = {
+        "BANKSMAN_TOOL_RUNNER__SANDBOX": "docker",
+        "BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE": base_image,
+    }
+    found = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host, **settings)["programs"]
+    assert found["seen"].startswith("commands will not find git, make, pip3, node")
+    assert "python3" not in found["seen"]
+    settings["BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE"] = "missing:test"
+    found = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host, **settings)["programs"]
+    assert found["seen"] == "the programs of commands are unknown: their image cannot be started"

@@ -7,6 +7,7 @@ import re
 import httpx
 
 from banksman.model_server import ScriptedCall, ScriptedReply
+from banksman.tool_runner.sandbox.base import ENVIRONMENT
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 
@@ -21,7 +22,7 @@ OBEYING = (
     ScriptedCall(name="bash", arguments={"command": "env; cat /proc/*/environ; ls /run/secrets; ls -A"}),
 )
 
-OF_THE_SANDBOX = set("BASH_ENV HOME LANG LIMITS LOGNAME PATH PWD SHELL SHLVL TERM TMPDIR USER _".split())
+OF_THE_SANDBOX = {*ENVIRONMENT, "BASH_ENV", "LIMITS", "PWD", "SHLVL", "_"}
 """Names of the variables that a command has; GIT_ ones only if the sandbox cannot write its own settings."""
 
 

@@ -47,6 +47,14 @@ PACKAGES = (
     "util-linux",
 )
 
+IMAGE_WITH_PROGRAMS = "banksman-programs:test"
+WITH_PROGRAMS = (
+    *PACKAGES,
+    *("curl", "git", "jq", "make", "nodejs", "npm", "openssh-client", "patch", "perl", "python3-pip"),
+    *("python3-pytest", "sqlite3", "tzdata", "unzip"),
+)
+"""Packages with which an operator's image offers the usual programs to commands."""
+
 START_TIMEOUT_S = 60.0
 """Seconds until an engine must respond; then the tests that need it fail with its log."""
 STOP_TIMEOUT_S = 60.0
@@ -289,31 +297,31 @@ def _wait(met: Callable[[], bool], timeout_s: float) -> bool:
         return False
 
 
-def ensure_base_image(engine: DockerEngine) -> str:
-    """Return the name of the base image; create and import it if the engine lacks it (about a minute).
+def ensure_image(engine: DockerEngine, image: str, packages: tuple[str, ...]) -> str:
+    """Return `image`; create it of Debian packages and import it if the engine lacks it (about a minute).
 
     Raises:
         MirrorError: The packages cannot be fetched.
         EngineError: The image cannot be imported.
     """
-    recipe = _recipe()
+    recipe = _recipe(packages)
     with exclusively(cache_directory() / "base-image.lock"):
-        if _imported_recipe(engine) != recipe:
+        if _imported_recipe(engine, image) != recipe:
             archive = cache_directory() / f"base-{recipe}.tar"
             if not archive.exists():
-                make_archive(archive, PACKAGES, variant="minbase", release=host_release())
+                make_archive(archive, packages, variant="minbase", release=host_release())
             label = f"LABEL banksman.test.recipe={recipe}"
-            engine.output("import", "--change", 'CMD ["bash"]', "--change", label, str(archive), BASE_IMAGE)
-    return BASE_IMAGE
+            engine.output("import", "--change", 'CMD ["bash"]', "--change", label, str(archive), image)
+    return image
 
 
-def _recipe() -> str:
-    return hashlib.sha256(repr((PACKAGES, UNNEEDED, host_release())).encode()).hexdigest()[:12]
+def _recipe(packages: tuple[str, ...]) -> str:
+    return hashlib.sha256(repr((packages, UNNEEDED, host_release())).encode()).hexdigest()[:12]
 
 
-def _imported_recipe(engine: DockerEngine) -> str:
+def _imported_recipe(engine: DockerEngine, image: str) -> str:
     template = '{{index .Config.Labels "banksman.test.recipe"}}'
-    return engine.docker("image", "inspect", "--format", template, BASE_IMAGE).stdout.strip()
+    return engine.docker("image", "inspect", "--format", template, image).stdout.strip()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -333,7 +341,13 @@ def docker_engine() -> Generator[DockerEngine]:
 @pytest.fixture(scope="session")
 def base_image(docker_engine: DockerEngine) -> str:
     """The name of an image on the engine with Python, bash, coreutils, procps, util-linux and findutils."""
-    return ensure_base_image(docker_engine)
+    return ensure_image(docker_engine, BASE_IMAGE, PACKAGES)
+
+
+@pytest.fixture(scope="session")
+def image_with_programs(docker_engine: DockerEngine) -> str:
+    """The name of an image on the engine with the programs of `WITH_PROGRAMS`."""
+    return ensure_image(docker_engine, IMAGE_WITH_PROGRAMS, WITH_PROGRAMS)
 
 
 def main() -> None:

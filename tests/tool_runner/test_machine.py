@@ -53,7 +53,7 @@ def test_first_runner_has_the_configured_id(
     assert second != "r1"
 
 
-LIMITS = "from banksman.tool_runner.machine import checks; print(checks()['command limits'])"
+LIMITS = "from banksman.tool_runner.machine import checks; print(checks('bwrap')['command limits'])"
 
 
 @pytest.mark.parametrize("user", [0, 65534])

@@ -128,7 +128,7 @@ async def test_container_uses_every_restriction_of_the_engine(
         "cpus": host["NanoCpus"],
         "removed at its end": host["AutoRemove"],
         "log": host["LogConfig"]["Type"],
-        "mounts": [(each["Destination"], each["Source"]) for each in container["Mounts"]],
+        "mounts": sorted((each["Destination"], each["Source"], each["RW"]) for each in container["Mounts"]),
     } == {
         "network": "none",
         "capabilities": (None, ["ALL"]),
@@ -142,7 +142,11 @@ async def test_container_uses_every_restriction_of_the_engine(
         "cpus": 1_000_000_000,
         "removed at its end": True,
         "log": "none",
-        "mounts": [("/workspace", str(runner.workspace.directory))],
+        "mounts": [
+            ("/etc/banksman", f"{root}/.etc", False),
+            *((f"/etc/{name}", f"{root}/.etc/{name}", False) for name in ("group", "hosts", "passwd")),
+            ("/workspace", str(runner.workspace.directory), True),
+        ],
     }
     assert limits.memory_bytes < host["Memory"] < limits.memory_bytes * 1.2
     assert limits.max_processes < host["PidsLimit"] < limits.max_processes + 10

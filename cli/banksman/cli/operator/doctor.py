@@ -86,6 +86,7 @@ def _sandbox() -> Iterator[Finding]:
         case "docker" if docker_usable():
             notice = choice.notice or "tools run in Docker containers"
             yield Finding("sandbox", Exit.OK, f"a Docker engine responds; {notice}")
+            yield from _checks("docker")
         case "docker":
             yield Finding(
                 "sandbox", Exit.WARNING, "no Docker engine responds: tools are off", "start a Docker engine"
@@ -107,7 +108,11 @@ def _bubblewrap() -> Iterator[Finding]:
     else:
         yield Finding("user namespaces", Exit.OK, "bubblewrap can create its sandbox")
     yield _libseccomp()
-    checks: Mapping[str, str] = service_module("tool-runner", "machine").checks()
+    yield from _checks("bwrap")
+
+
+def _checks(sandbox: str) -> Iterator[Finding]:
+    checks: Mapping[str, str] = service_module("tool-runner", "machine").checks(sandbox)
     for name, seen in checks.items():
         yield Finding(name, Exit.OK, seen)
 

@@ -54,6 +54,10 @@ class EgressSettings(Section):
     hosts as its `web_fetch`. If false, no command has a network. Requires the sandbox `bwrap`."""
 
 
+DEFAULT_IMAGE = "python:3.11-slim-bookworm"
+"""Image of containers if no setting names one and the runner runs in no container."""
+
+
 class DockerSettings(Section):
     """Containers of workspaces if `sandbox` is `docker`. `DOCKER_HOST` names the engine."""
 

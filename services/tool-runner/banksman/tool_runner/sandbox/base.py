@@ -32,9 +32,11 @@ HOME = f"{WORKSPACE}/{HOME_DIRECTORY}"
 """The home directory of commands, which lives as long as the workspace."""
 HOME_APART = "/home"
 """The home directory of programs of tool servers, which must not read settings that a command has written."""
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "HOME": HOME,
+_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+_LOCAL = f"{HOME}/.local"
+ENVIRONMENT_APART = {
+    "PATH": _SYSTEM_PATH,
+    "HOME": HOME_APART,
     "USER": USER,
     "LOGNAME": USER,
     "SHELL": "/bin/bash",
@@ -42,7 +44,16 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
 }
-"""All variables of a command, except those of its proxy."""
+"""The variables of a program of a tool server: none names a directory of the workspace."""
+ENVIRONMENT = ENVIRONMENT_APART | {
+    # Programs that a command has installed come last, so that they replace none of the system.
+    "PATH": f"{_SYSTEM_PATH}:{_LOCAL}/bin",
+    "HOME": HOME,
+    "NPM_CONFIG_PREFIX": _LOCAL,
+    # Otherwise Debian's pip refuses to install even into the home directory: https://peps.python.org/pep-0668/
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+}
+"""The variables of every command."""
 
 OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk of output; must neither block nor raise."""

@@ -19,6 +19,7 @@ from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolD
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.sandbox.base import USER, Stop, Stream, in_background
+from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.workspaces.files import HOME_DIRECTORY, PathRefused, read_part, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -29,7 +30,13 @@ _MAX_PROBLEM_CHARS = 600
 """Limit for the text of a schema violation: it repeats the value, which may be a whole file."""
 OnProgress = Callable[[Stream, str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
-_GIT_IDENTITY = "[user]\n\tname = {name}\n\temail = {at}@banksman.invalid\n"
+_GIT_SETTINGS = """\
+[include]
+	path = {etc}/gitconfig
+[user]
+	name = {name}
+	email = {conversation}@banksman.invalid
+"""
 _OUTPUT_DIRECTORY = ".banksman/output"
 FENCED = (
     "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
@@ -210,8 +217,9 @@ def prepare_home(run: ToolRun) -> None:
         try:
             read_part(workspace.directory, path, offset=0, max_bytes=1)
         except PathRefused:
-            identity = _GIT_IDENTITY.format(name=_git_value(run.user or USER), at=workspace.conversation)
-            write_whole(workspace.directory, path, identity.encode(), workspace.identity)
+            name = _git_value(run.user or USER)
+            settings = _GIT_SETTINGS.format(etc=DIRECTORY, name=name, conversation=workspace.conversation)
+            write_whole(workspace.directory, path, settings.encode(), workspace.identity)
 
 
 def _git_value(text: str) -> str:

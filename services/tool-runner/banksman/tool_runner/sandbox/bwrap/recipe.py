@@ -1,71 +1,45 @@
-"""The options of bwrap for one command, and the generic `/etc` in which programs find users and settings."""
+"""The options of bwrap for one command."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
-import shutil
 from pathlib import Path
 
 from banksman.tool_runner.sandbox.base import (
     EMPTY,
     ENVIRONMENT,
-    HOME,
-    HOME_APART,
-    USER,
+    ENVIRONMENT_APART,
     WORKSPACE,
     SandboxCommand,
 )
 from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
+from banksman.tool_runner.sandbox.etc import DIRECTORY, LINKED, USERS_APART
 from banksman.tool_runner.settings import KIB, SandboxLimits
 
-DIRECTORY = "/etc/banksman"
-"""Where the files are in the sandbox; the usual names in `/etc` are links to them."""
-
-_USERS = {HOME: "passwd", HOME_APART: "passwd-apart"}
-"""The files with the users, by the home directory that they state."""
-_FILES = {
-    "group": f"root:x:0:\n{USER}:x:1000:\n",
-    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-    "resolv.conf": "# There is no name server: a proxy, if there is one, looks names up.\n",
-    "gitconfig": f"[init]\n\tdefaultBranch = main\n[core]\n\texcludesFile = {DIRECTORY}/gitignore\n",
-    "gitignore": ".banksman/\n.banksman-*\n",
-}
-_COPIED = ("mime.types",)
+_SHOWN = ("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/alternatives", "/etc/ld.so.cache")
+"""Files and directories of this host without which libraries and programs in `/usr` do not work."""
+_LINKS = {"/etc/localtime": "/usr/share/zoneinfo/UTC", "/etc/os-release": "/usr/lib/os-release"}
 
 
-def write_etc(directory: Path) -> None:
-    """Write the files, which every command can read; `directory` may exist."""
-    directory.mkdir(exist_ok=True)
-    directory.chmod(0o755)
-    root = "root:x:0:0:root:/root:/usr/sbin/nologin\n"
-    users = {name: f"{root}{USER}:x:1000:1000:{USER}:{home}:/bin/bash\n" for home, name in _USERS.items()}
-    for name, text in (_FILES | users).items():
-        (directory / name).write_text(text)
-    for name in _COPIED:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(f"/etc/{name}", directory / name)
-    for file in directory.iterdir():
-        file.chmod(0o644)
+def etc_options(directory: Path, *, apart: bool) -> tuple[str, ...]:
+    """Return options of bwrap that show the files of `write_etc` in `/etc`.
 
-
-def etc_options(directory: Path, home: str) -> tuple[str, ...]:
-    """Return options of bwrap that show the files in `/etc`; `home` is one of the keys of `_USERS`."""
-    links = ((f"{DIRECTORY}/{name}", f"/etc/{name}") for name in (*_FILES, *_COPIED))
-    users = (f"{DIRECTORY}/{_USERS[home]}", "/etc/passwd")
-    zone = ("/usr/share/zoneinfo/UTC", "/etc/localtime")
-    linked = (word for target, path in (*links, users, zone) for word in ("--symlink", target, path))
+    `apart` shows the list of users for programs of tool servers.
+    """
+    links = {f"/etc/{name}": f"{DIRECTORY}/{name}" for name in LINKED} | _LINKS
+    if apart:
+        links["/etc/passwd"] = f"{DIRECTORY}/{USERS_APART}"
+    linked = (word for path, target in links.items() for word in ("--symlink", target, path))
     return ("--ro-bind", os.fspath(directory), DIRECTORY, *linked)
 
 
 _PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 # curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
 _PROXY = tuple((name, _PROXY_URL) for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"))
-_CERTIFICATES = ("--ro-bind-try", "/etc/ssl/certs", "/etc/ssl/certs")
-_INNER_ID = "1000"
+INNER_ID = 1000
+"""User and group of commands in their user namespace."""
 LIMITS = "LIMITS"
 """Variable of bash with the options of `ulimit` for the command; `GATE` removes it."""
 GATE = """
@@ -100,14 +74,15 @@ def bwrap_options(
 ) -> list[str]:
     """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
-    home = HOME if command.directory == WORKSPACE else HOME_APART
-    environment = (*(ENVIRONMENT | {"HOME": home}).items(), *(_PROXY if command.on_listener else ()), *gate)
+    apart = command.directory != WORKSPACE
+    variables = ENVIRONMENT_APART if apart else ENVIRONMENT
+    environment = (*variables.items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
         *_NAMESPACES,
         # With a proxy, the starter starts bwrap in a network namespace that it has created.
-        *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
+        *(() if command.on_listener else ("--unshare-net",)),
         *_file_system(command, limits),
-        *(etc_options(etc, home) if etc is not None else ()),
+        *(etc_options(etc, apart=apart) if etc is not None else ()),
         "--remount-ro",
         "/",
         "--clearenv",
@@ -133,7 +108,7 @@ def _rlimits(command: SandboxCommand, limits: SandboxLimits) -> str:
 # bwrap refuses --disable-userns without an explicit --unshare-user, so --unshare-all is not used.
 _NAMESPACES = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
-    "--unshare-cgroup-try", "--disable-userns", "--uid", _INNER_ID, "--gid", _INNER_ID,
+    "--unshare-cgroup-try", "--disable-userns", "--uid", str(INNER_ID), "--gid", str(INNER_ID),
     "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
 )  # fmt: skip
 
@@ -142,8 +117,7 @@ def _file_system(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
     return [
         "--ro-bind", "/usr", "/usr",
         *_root_directories(),
-        "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
+        *(word for path in _SHOWN for word in ("--ro-bind-try", path, path)),
         "--dev", "/dev",
         *_tmpfs("/dev/shm", limits.shm_bytes),  # noqa: S108 - inside the sandbox
         # bwrap creates /dev as a tmpfs without a size limit. Devices remain usable on a read-only mount.

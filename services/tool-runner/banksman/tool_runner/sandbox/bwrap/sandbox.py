@@ -25,9 +25,10 @@ from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.bwrap.processes import HiddenFilesWatch, memory_bytes
-from banksman.tool_runner.sandbox.bwrap.recipe import bwrap_options, inner_command, write_etc
+from banksman.tool_runner.sandbox.bwrap.recipe import INNER_ID, bwrap_options, inner_command
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.bwrap.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
+from banksman.tool_runner.sandbox.etc import write_etc
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import SandboxLimits
 
@@ -58,7 +59,7 @@ class BwrapSandbox:
         `etc` is the directory in which this process writes the `/etc` of commands.
         """
         if etc is not None:
-            write_etc(etc)
+            write_etc(etc, INNER_ID, INNER_ID)
         self._etc = etc
         self._identity = identity
         self._limits = limits

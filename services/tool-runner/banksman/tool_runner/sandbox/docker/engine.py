@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -22,6 +22,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
 from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import MIB, SandboxLimits
 
@@ -34,6 +35,8 @@ _SUPERVISOR_BYTES = 64 * MIB
 _SUPERVISOR_PROCESSES = 8
 _SUPERVISOR = Path(supervisor.__file__).read_text(encoding="utf-8")
 
+_ETC_FILES = ("passwd", "group", "hosts")
+"""Files that replace those of an image, whose lists do not contain the user of commands."""
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 _POLL_S = 0.05
 _CONFLICT = 409
@@ -220,6 +223,10 @@ def own_container(engine: Engine) -> JsonObject | None:
     return None
 
 
+def _mount(source: Path, target: str, *, read_only: bool = False) -> JsonObject:
+    return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": read_only}
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRecipe:
     image: str
@@ -231,6 +238,9 @@ class ContainerRecipe:
     """Identifies the directory of the workspaces, which one process at a time serves."""
     instance: str
     """Identifies this process."""
+
+    etc: Path
+    """The directory with the files of `write_etc` on the engine's host."""
 
     def config(self, source: Path, workspace: str) -> JsonObject:
         """Return the body of the engine's `POST /containers/create`.
@@ -288,11 +298,16 @@ class ContainerRecipe:
                 "/home": self._scratch(limits.home_bytes),
             },
             "ShmSize": limits.shm_bytes,
-            "Mounts": [{"Type": "bind", "Source": str(source), "Target": supervisor.WORKSPACE}],
+            "Mounts": [_mount(source, supervisor.WORKSPACE), *self._etc_mounts()],
             # Output goes to the runner only; a log driver would fill the host's disk.
             "LogConfig": {"Type": "none"},
         }
         return config if self.runtime is None else {**config, "Runtime": self.runtime}
+
+    def _etc_mounts(self) -> Iterator[JsonObject]:
+        yield _mount(self.etc, DIRECTORY, read_only=True)
+        for name in _ETC_FILES:
+            yield _mount(self.etc / name, f"/etc/{name}", read_only=True)
 
     def _rules(self) -> str:
         limits = self.limits

@@ -34,11 +34,11 @@ from banksman.tool_runner.sandbox.docker.engine import (
     find_host_directory,
     own_container,
 )
-from banksman.tool_runner.settings import DockerSettings, SandboxLimits
+from banksman.tool_runner.sandbox.etc import write_etc
+from banksman.tool_runner.settings import DEFAULT_IMAGE, DockerSettings, SandboxLimits
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 _SWEEP_INTERVAL_S = 1.0
 _CLOSE_WAIT_S = 5.0
 _ENGINE_THREADS = 8
@@ -70,7 +70,9 @@ class DockerSandbox:
         self._engine = Engine(settings.engine_timeout_s)
         own = own_container(self._engine)
         self._host_directory = find_host_directory(root, settings.host_dir, own)
-        own_image = _DEFAULT_IMAGE if own is None else str(own["Image"])
+        etc = root / ".etc"
+        write_etc(etc, identity.uid, identity.gid)
+        own_image = DEFAULT_IMAGE if own is None else str(own["Image"])
         self._recipe = ContainerRecipe(
             image=_checked_image(self._engine, settings.image or own_image),
             runtime=_checked_runtime(self._engine, settings.runtime),
@@ -79,6 +81,7 @@ class DockerSandbox:
             limits=limits,
             installation=hashlib.sha256(os.fsencode(self._host_directory.host_path)).hexdigest()[:16],
             instance=new_id("i"),
+            etc=self._host_directory.of(etc),
         )
         _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
