@@ -15,9 +15,8 @@ from pathlib import Path
 
 import httpx
 from tests.support.chaos.fleet import Fleet
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, scripted_model
-
-from banksman.model_server import ScriptedCall, ScriptedReply
 
 LIMIT_S = 2.0
 MARK_FROM = 700_000

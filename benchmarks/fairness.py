@@ -27,9 +27,8 @@ from pathlib import Path
 
 import httpx
 from tests.support.chaos.fleet import Fleet
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import scripted_model
-
-from banksman.model_server import ScriptedCall, ScriptedReply
 
 QUIET_TENANTS = 9
 SHORT_S, LONG_S = 0.3, 20.0

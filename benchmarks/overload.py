@@ -16,9 +16,8 @@ from pathlib import Path
 
 import httpx
 from tests.support.chaos.fleet import Fleet
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, scripted_model
-
-from banksman.model_server import ScriptedReply
 
 SLOTS = 8
 MODEL_S = 0.5

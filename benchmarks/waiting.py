@@ -22,10 +22,8 @@ from typing import Any
 import httpx
 from tests.support.chaos.fleet import Fleet
 from tests.support.parked import resident_bytes
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel, scripted_model
-
-from banksman.model_server import ScriptedReply
-from banksman.model_server.script import Gate
 
 AGENT_MB = 512
 CONCURRENT_REQUESTS = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.model_server import Script, ScriptedCall, ScriptedReply
+from tests.support.scripted_models import Script, ScriptedCall, ScriptedReply
 
 CALLS = 3
 """Tool calls of one run, each in its own reply; the fourth and last reply is text."""

@@ -71,7 +71,7 @@ def model_server() -> Generator[Model]:
         json.dump({name: script.model_dump(mode="json") for name, script in scripts().items()}, file)
         file.flush()
         options = ("--port", str(port), "--scripts", file.name)
-        command = [sys.executable, "-m", "banksman.cli", "model-server", *options]
+        command = [sys.executable, "-m", "tests.support.model_server", *options]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             url = f"http://127.0.0.1:{port}"

@@ -13,6 +13,7 @@ from tests.support.fixtures import settings_of
 from tests.support.model_server import ModelServer
 from tests.support.nats import Broker
 from tests.support.polling import eventually
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.agent import app
@@ -27,7 +28,6 @@ from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.work import StartRun
-from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings

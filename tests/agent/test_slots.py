@@ -13,6 +13,7 @@ from tests.support.fixtures import settings_of
 from tests.support.model_server import ModelServer
 from tests.support.nats import Broker
 from tests.support.polling import eventually
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.agent import app
@@ -20,7 +21,6 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.settings import AgentServiceSettings, AgentSettings
 from banksman.agent.slots import memory_bytes, slots_by_memory
 from banksman.bus.connection import Bus
-from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings

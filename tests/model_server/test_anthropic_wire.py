@@ -7,8 +7,7 @@ import httpx
 import pytest
 from anthropic import AsyncAnthropic
 from tests.support.model_server import ModelServer
-
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [

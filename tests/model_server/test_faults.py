@@ -12,10 +12,10 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
-
-from banksman.model_server import (
+from tests.support.scripted_models import (
     ConnectionCut,
     EarlyEnd,
+    Fault,
     Gate,
     HalfJson,
     HttpError,
@@ -25,7 +25,6 @@ from banksman.model_server import (
     Silence,
     StreamError,
 )
-from banksman.model_server.script import Fault
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ import openai as sdk
 import pytest
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
-
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [

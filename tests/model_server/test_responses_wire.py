@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from openai import APIError, AsyncOpenAI, BadRequestError
 from tests.support.model_server import ModelServer
-
-from banksman.model_server import EarlyEnd, HttpError, ScriptedCall, ScriptedReply, StreamError
+from tests.support.scripted_models import EarlyEnd, HttpError, ScriptedCall, ScriptedReply, StreamError
 
 BASH: Any = {
     "type": "function",

@@ -10,8 +10,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessage
 from pydantic import ValidationError
 from tests.support.model_server import ModelServer
-
-from banksman.model_server import HttpError, Script, ScriptedCall, ScriptedReply
+from tests.support.scripted_models import HttpError, Script, ScriptedCall, ScriptedReply
 
 SEQUENCE = [ScriptedReply(text="first"), ScriptedReply(text="second"), ScriptedReply(text="third")]
 

@@ -1,21 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import Gate, ScriptedReply
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -48,16 +45,16 @@ async def ready_url(process: asyncio.subprocess.Process) -> str:
     return line.split()[-1]
 
 
-async def test_command_serves_its_scripts_until_sigterm(tmp_path: Path):
-    scripts = tmp_path / "scripts.json"
-    scripts.write_text(json.dumps({"greeting": {"replies": [{"text": "from a file"}]}}), encoding="utf-8")
-    async with model_server("--port", "0", "--scripts", str(scripts)) as process:
+async def test_command_serves_only_the_demo_model_until_sigterm():
+    async with model_server("--port", "0") as process:
         url = await ready_url(process)
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S) as client:
-            body = {"model": "scripted/greeting", "messages": HELLO}
+            body = {"model": "demo", "messages": HELLO}
             response = (await client.post("/v1/chat/completions", json=body)).json()
+            listed = (await client.get("/v1/models")).json()
             recorded = await client.get("/requests")
-        assert response["choices"][0]["message"]["content"] == "from a file"
+        assert "demo model" in response["choices"][0]["message"]["content"]
+        assert [model["id"] for model in listed["data"]] == ["demo"]
         assert recorded.status_code == 404
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(WAIT_TIMEOUT_S):

@@ -8,8 +8,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.model_server.anthropic_reply import signature_of
 
 

@@ -19,9 +19,9 @@ import pytest
 from aiohttp import web
 
 from banksman.cli.machine import free_port
-from banksman.model_server import ScriptedReply
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System, scripted_model
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.web_server import web_server

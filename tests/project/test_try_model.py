@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.model_server import ModelServer
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.timeouts import deadline
 from tests.support.vendors.xai import XAI
 from tests.vendors.brain import brain

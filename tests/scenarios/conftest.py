@@ -15,12 +15,12 @@ import pytest
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.machine import free_port
-from banksman.model_server import RawReply, ScriptedReply
 from tests.scenarios.gerrit import gerrit
 from tests.support import privileged
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
+from tests.support.scripted_models import RawReply, ScriptedReply
 from tests.support.system import ScriptedModel, System, scripted_model
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -7,8 +7,8 @@ from a2a.client import ClientConfig, create_client
 from a2a.types.a2a_pb2 import Message, Part, Role, SendMessageRequest, StreamResponse, TaskState
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

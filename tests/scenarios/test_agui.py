@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.node import installed
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -8,12 +8,12 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
 from tests.support.polling import eventually
 from tests.support.replies import bash
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 

@@ -17,13 +17,13 @@ from banksman.bus.jetstream import count_below
 from banksman.bus.names import EVENTS
 from banksman.bus.settings import NatsSettings
 from banksman.contracts import subjects
-from banksman.model_server import ScriptedReply
 from tests.golden_stores.stores import SERVICES
 from tests.golden_stores.stores import banksman as operate
 from tests.scenarios.conftest import Play, model_requests, nats_url, operator_seed
 from tests.scenarios.test_tenant_deletion import banksman
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

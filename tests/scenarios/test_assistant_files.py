@@ -13,10 +13,10 @@ from banksman import sdk
 from banksman.contracts.assistants import NewAssistant
 from banksman.contracts.ids import new_id
 from banksman.contracts.workspaces import AssistantFile
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.replies import bash
+from tests.support.scripted_models import ScriptedReply
 
 RUN = ".claude/skills/greet/run.sh"
 FILES = [

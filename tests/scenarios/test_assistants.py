@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.scenarios.conftest import PRICED, Play, logged, model_requests
 from tests.support.client import Client, Frame
 from tests.support.replies import bash
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.support.system import ScriptedModel, System
 
 READ = ScriptedCall(name="read_file", arguments={"path": "none"})

@@ -11,10 +11,10 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.test_workflow_servers import approved, by_text, started, wanted
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

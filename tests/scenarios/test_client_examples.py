@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from banksman import sdk
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.gateway.clients.drivers import install
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -8,10 +8,10 @@ import os
 import httpx
 
 from banksman import sdk
-from banksman.model_server import Gate, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.commands import run_command
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 LONG = "The harbour of Genoa has 14 basins. " + "word " * 6_000

@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from banksman.model_server import HttpError, ScriptedCall, ScriptedReply, Silence
 from tests.scenarios.conftest import Play, model_requests
+from tests.support.scripted_models import HttpError, ScriptedCall, ScriptedReply, Silence
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

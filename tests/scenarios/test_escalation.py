@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from standardwebhooks import Webhook
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.web_server import web_server
 

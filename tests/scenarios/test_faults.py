@@ -7,19 +7,20 @@ import json
 
 import pytest
 
-from banksman.model_server import (
+from tests.scenarios.conftest import Play, logged, model_requests
+from tests.support.client import Client
+from tests.support.scripted_models import (
     ConnectionCut,
     EarlyEnd,
+    Fault,
     HalfJson,
     HttpError,
     RawReply,
     ScriptedCall,
     ScriptedReply,
+    ScriptedUsage,
     StreamError,
 )
-from banksman.model_server.script import Fault, ScriptedUsage
-from tests.scenarios.conftest import Play, logged, model_requests
-from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 
 TEXT = {"tool_protocol": "json_text"}

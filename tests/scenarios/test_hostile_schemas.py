@@ -14,12 +14,12 @@ from banksman.bus.names import TOOLS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
-from banksman.model_server import ScriptedReply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, local, results, when
 from tests.support.client import Client
 from tests.support.deep_values import deep
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import System
 
 PROMPTLY_S = 2.0

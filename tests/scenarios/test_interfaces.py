@@ -25,11 +25,11 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests, until
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
 from tests.support.replies import bash
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

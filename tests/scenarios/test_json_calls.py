@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 TEXT = {"tool_protocol": "json_text"}

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.gerrit import CHANGES
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply
 
 LOOK = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "nothing.txt"}),))
 

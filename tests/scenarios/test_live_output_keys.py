@@ -8,11 +8,11 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallRequest
 from banksman.deployment import users
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, nats_url, until
 from tests.scenarios.test_assistants import created
 from tests.scenarios.test_mcp_servers import AUTO
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 
 FORGED = "output of another process"

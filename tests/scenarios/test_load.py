@@ -7,9 +7,9 @@ import json
 
 import httpx
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -6,9 +6,9 @@ import json
 
 import httpx
 
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 RUNS = 20

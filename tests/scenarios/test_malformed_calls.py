@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.agent.protocols.test_wrong_replies import CASES
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.support.system import ScriptedModel
 
 TEXT = {"tool_protocol": "json_text"}

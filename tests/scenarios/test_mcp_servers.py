@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspaces.workspace import default_root
 from tests.scenarios.conftest import Play
@@ -20,6 +19,7 @@ from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 
 TOKEN = "a-token-of-a-tenant"

@@ -14,11 +14,11 @@ import pytest
 
 from banksman.cli.state import DataDir
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.sdk import ToolServer, tool
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 from tests.support.traced import Trace, traced
 

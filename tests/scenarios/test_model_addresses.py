@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.scenarios.conftest import PRICED, Play
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
 from tests.support.commands import run_command
+from tests.support.scripted_models import Gate, HttpError, ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

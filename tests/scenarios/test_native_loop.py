@@ -11,12 +11,12 @@ from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.names import api
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, logged, model_requests
 from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 READ = ScriptedCall(name="read_file", arguments={"path": "none"})

@@ -9,9 +9,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from banksman.model_server import HttpError, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import HttpError, ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel
 
 OK = ScriptedReply(text="ok")

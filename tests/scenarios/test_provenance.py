@@ -18,11 +18,11 @@ from mcp.client.streamable_http import streamable_http_client
 from banksman import sdk
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import PERSON, Provenance
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_a2a import user_message
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.prompting.enhance import DEFAULT_MAX_TOOLS
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.test_tool_registry import local, observer, served
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 # The first test of a session starts the whole system, which is slow on a busy machine.

@@ -14,10 +14,10 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.registry import WorkflowList
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System, descendants
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -23,13 +23,13 @@ from banksman import sdk
 from banksman.contracts.assistants import RunOverrides
 from banksman.contracts.ids import new_id
 from banksman.contracts.model_options import ModelOptions
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.sdk import WorkflowContext, workflow
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.test_a2a import user_message
 from tests.scenarios.test_escalation import Received, received
 from tests.scenarios.test_workflow_servers import served
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -14,13 +14,13 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.client import Client
 from tests.support.connections import sockets_connected_to, sockets_of
 from tests.support.polling import eventually
 from tests.support.replies import bash
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System, descendants, kill
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

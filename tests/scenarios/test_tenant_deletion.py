@@ -13,10 +13,10 @@ from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ApprovalRule, NewAssistant, ToolSettings
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.tool_runner.machine import workspaces_root
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

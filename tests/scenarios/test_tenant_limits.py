@@ -15,10 +15,10 @@ from banksman.contracts.assistants import Limits, NewAssistant, RunOverrides, To
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import RunFinished
 from banksman.contracts.usage import UsageWindow
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from banksman.sdk import EventFrame
 from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.support.system import ScriptedModel, System
 
 WAIT_S = 40.0

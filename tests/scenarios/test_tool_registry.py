@@ -21,13 +21,13 @@ from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.sdk import Client as NatsClient
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from banksman.sdk import ToolServer
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, listed, observer, offered, process, results
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 __all__ = ["observer"]

@@ -16,10 +16,10 @@ from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -14,10 +14,10 @@ from banksman import sdk
 from banksman.bus.connection import Bus
 from banksman.contracts.assistants import NewAssistant, ToolSettings
 from banksman.contracts.events import RunFinished
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests, nats_url, operator_seed
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.search_providers import KEY, SearchProviders
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import deadline

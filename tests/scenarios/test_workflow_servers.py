@@ -19,13 +19,13 @@ from banksman import sdk
 from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from banksman.sdk import Workflow, WorkflowContext, WorkflowServer, workflow
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import local, process
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

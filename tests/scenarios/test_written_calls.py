@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, logged, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "none"}}\n</tool_call>'

@@ -18,8 +18,8 @@ from typing import Any, Literal, Self
 
 from aiohttp import web
 
-from banksman.model_server import HttpError, RawReply, ScriptedReply
 from tests.support.backboard_wire import Json, break_off, error, events, events_before, send_raw, sse
+from tests.support.scripted_models import HttpError, RawReply, ScriptedReply
 from tests.support.web_server import web_server
 
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]

@@ -8,18 +8,18 @@ from typing import Any, assert_never
 
 from aiohttp import web
 
-from banksman.model_server import (
+from tests.support.polling import scripted_delay
+from tests.support.scripted_models import (
     ConnectionCut,
     EarlyEnd,
     HalfJson,
     HttpError,
     RawReply,
     ScriptedReply,
+    ScriptedUsage,
     Silence,
     StreamError,
 )
-from banksman.model_server.script import ScriptedUsage
-from tests.support.polling import scripted_delay
 
 Json = dict[str, Any]
 

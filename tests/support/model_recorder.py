@@ -15,9 +15,9 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from banksman.model_server.chat import Dialect, Json, loads_object
-from banksman.model_server.delivery import Gates
-from banksman.model_server.models import Models, script_name
-from banksman.model_server.script import Script, ScriptName
+from tests.support.scripted_models import Script, ScriptName
+from tests.support.scripted_models.delivery import Gates
+from tests.support.scripted_models.playing import Scripts, script_name
 
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 """How a request ended.
@@ -120,7 +120,7 @@ class AdminRoutes:
     the records. `PUT /gates/{name}` opens a gate.
     """
 
-    models: Models
+    scripts: Scripts
     recorder: Recorder
     gates: Gates
 
@@ -138,10 +138,10 @@ class AdminRoutes:
             script = Script.model_validate_json(await request.read())
         except ValidationError as invalid:
             return _invalid(invalid)
-        return web.json_response({"model": self.models.load(name, script)})
+        return web.json_response({"model": self.scripts.load(name, script)})
 
     async def _delete_script(self, request: web.Request) -> web.Response:
-        self.models.unload(request.match_info["name"])
+        self.scripts.unload(request.match_info["name"])
         return web.Response(status=204)
 
     async def _get_requests(self, request: web.Request) -> web.Response:

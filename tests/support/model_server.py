@@ -8,17 +8,21 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 from aiohttp import web
+from pydantic import TypeAdapter
 
-from banksman.model_server.app import ModelRoutes, serving
+from banksman.model_server.app import serving
 from banksman.model_server.chat import ChatRequest, Dialect, Json, RequestRefused, loads_object
-from banksman.model_server.delivery import ReplySender, VendorFormat
-from banksman.model_server.models import ChosenReply, Models, ResolvedReply
-from banksman.model_server.script import RawReply, Script, ScriptedReply
+from banksman.model_server.delivery import Exchange, VendorFormat
+from banksman.model_server.replies import Reply
 from banksman.runtime import event_loop
 from tests.support.model_recorder import AdminRoutes, Outcome, RecordedRequest, Recorder
+from tests.support.scripted_models import RawReply, Script, ScriptedReply, ScriptName
+from tests.support.scripted_models.playing import ChosenReply
+from tests.support.scripted_models.routes import ScriptRoutes
 from tests.support.strict_requests.anthropic import ThinkingChecks, check_message
 from tests.support.strict_requests.openai import check_chat_completion
 from tests.support.strict_requests.responses import check_response
@@ -39,14 +43,14 @@ class Violation:
     param: str | None
 
 
-class StrictRoutes(ModelRoutes):
+class StrictRoutes(ScriptRoutes):
     """The routes of the model server, which refuse requests as the vendors do, and record them.
 
     `GET /violations` returns the last 1,000 refused requests; `DELETE` removes the records.
     """
 
-    def __init__(self, models: Models) -> None:
-        super().__init__(models)
+    def __init__(self, chunk_delay_s: float, scripts: Mapping[str, Script]) -> None:
+        super().__init__(chunk_delay_s, scripts)
         self.recorder = Recorder()
         self.violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
         self._thinking = ThinkingChecks()
@@ -54,7 +58,7 @@ class StrictRoutes(ModelRoutes):
     def add_routes(self, app: web.Application) -> None:
         """Add the routes of the model server and those for tests."""
         super().add_routes(app)
-        AdminRoutes(self.models, self.recorder, self.gates).add_to(app)
+        AdminRoutes(self.scripts, self.recorder, self.gates).add_to(app)
         app.router.add_get("/violations", self._get_violations)
         app.router.add_delete("/violations", self._delete_violations)
 
@@ -79,33 +83,38 @@ class StrictRoutes(ModelRoutes):
             self._thinking.check(body)
         return super().read(wire, body)
 
-    async def deliver(
-        self, chosen: ChosenReply, chat: ChatRequest, sender: ReplySender
-    ) -> web.StreamResponse:
-        """Record that the reply was sent, or its fault applied."""
-        response = await super().deliver(chosen, chat, sender)
-        faulted = isinstance(chosen.reply, ScriptedReply) and chosen.reply.fault is not None
-        sender.request[_RECORDED].outcome = "faulted" if faulted else "completed"
+    async def answer(self, chat: ChatRequest, exchange: Exchange) -> web.StreamResponse:
+        """Record that the reply was sent."""
+        response = await super().answer(chat, exchange)
+        recorded = exchange.request[_RECORDED]
+        if recorded.outcome == "open":
+            recorded.outcome = "completed"
         return response
 
-    def resolve(self, chosen: ChosenReply, reply: ScriptedReply, chat: ChatRequest) -> ResolvedReply:
+    async def deliver(self, chosen: ChosenReply, chat: ChatRequest, exchange: Exchange) -> web.StreamResponse:
+        """Record that the fault was applied, if the reply has one."""
+        response = await super().deliver(chosen, chat, exchange)
+        if isinstance(chosen.reply, ScriptedReply) and chosen.reply.fault is not None:
+            exchange.request[_RECORDED].outcome = "faulted"
+        return response
+
+    def resolve(self, chosen: ChosenReply, reply: ScriptedReply, chat: ChatRequest) -> Reply:
         """Store the thinking that accompanies calls."""
         resolved = super().resolve(chosen, reply, chat)
         if chat.dialect == "anthropic":
             self._thinking.sent(chat.model, [call.id for call in resolved.calls], resolved.reasoning)
         return resolved
 
-    def refuse(
-        self, refused: RequestRefused, wire: VendorFormat, request: web.Request, request_id: str
-    ) -> web.Response:
+    def refuse(self, refused: RequestRefused, exchange: Exchange) -> web.Response:
         """Record the violation, unless only the model or the path does not exist."""
-        recorded = request.get(_RECORDED)
+        recorded = exchange.request.get(_RECORDED)
         if recorded is not None:
             recorded.outcome = "refused"
             if refused.status == 400:
-                violation = Violation(wire.dialect, recorded.model, refused.message, refused.param)
+                dialect = exchange.wire.dialect
+                violation = Violation(dialect, recorded.model, refused.message, refused.param)
                 self.violations.append(violation)
-        return super().refuse(refused, wire, request, request_id)
+        return super().refuse(refused, exchange)
 
     async def _get_violations(self, _request: web.Request) -> web.Response:
         return web.json_response([asdict(violation) for violation in self.violations])
@@ -136,7 +145,7 @@ class ModelServer:
         scripts: Mapping[str, Script] | None = None,
     ) -> AsyncGenerator[Self]:
         """Serve until the context ends; see `serving`."""
-        routes = StrictRoutes(Models(chunk_delay_s, scripts or {}))
+        routes = StrictRoutes(chunk_delay_s, scripts or {})
         async with serving(routes, host, port) as url:
             yield cls(url, routes)
 
@@ -160,7 +169,7 @@ class ModelServer:
         """
         if not isinstance(replies, Script):
             replies = Script(replies=tuple(replies), by=by, at_end=at_end, call_ids=call_ids)
-        return self._routes.models.load(name, replies)
+        return self._routes.scripts.load(name, replies)
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
         """Return the recorded requests, oldest first, optionally of one script only."""
@@ -203,14 +212,23 @@ def _model_of(raw: bytes) -> str | None:
     return model if isinstance(model, str) else None
 
 
-async def _serve(port: int) -> None:
-    async with ModelServer.running(port=port):
+async def _serve(port: int, scripts: bytes | None) -> None:
+    if scripts is None:
+        routes: ScriptRoutes = StrictRoutes(0.0, {})
+    else:
+        routes = ScriptRoutes(0.0, _SCRIPTS.validate_json(scripts))
+    async with serving(routes, port=port):
         await asyncio.Event().wait()
 
+
+_SCRIPTS: TypeAdapter[dict[str, Script]] = TypeAdapter(dict[ScriptName, Script])
 
 if __name__ == "__main__":
     _parser = argparse.ArgumentParser(
         description="Serve scripts with the vendors' rules, and record requests."
     )
     _parser.add_argument("--port", type=int, required=True)
-    event_loop.run(_serve(_parser.parse_args().port))
+    _parser.add_argument("--scripts", type=Path, help="JSON; play these without rules and records")
+    _arguments = _parser.parse_args()
+    _file: Path | None = _arguments.scripts
+    event_loop.run(_serve(_arguments.port, _file.read_bytes() if _file else None))

@@ -35,9 +35,9 @@ from banksman.contracts import subjects
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import approval_id_for, new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import Fleet
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel
 
 TENANT = "local"

@@ -17,9 +17,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.protocol import State
 
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import Fleet
 from tests.support.polling import let_others_run, scripted_delay
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.model_server import ScriptedCall, ScriptedReply
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 
 def bash(*commands: str) -> ScriptedReply:

@@ -17,9 +17,9 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from banksman.cli.machine import free_port
-from banksman.model_server import RawReply, Script, ScriptedReply
 from tests.support.nats import servers
 from tests.support.polling import wait_until
+from tests.support.scripted_models import RawReply, Script, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TEMPLATE = "banksman.cli.template"

@@ -7,6 +7,15 @@ import logging
 import pytest
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import (
+    ConnectionCut,
+    Fault,
+    Gate,
+    HttpError,
+    ScriptedReply,
+    Silence,
+    StreamError,
+)
 
 from banksman.agent.model.request import Completion, complete_with_fallback
 from banksman.agent.protocols.base import ModelRequest
@@ -14,8 +23,6 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import UserMessage
-from banksman.model_server import ConnectionCut, Gate, HttpError, ScriptedReply, Silence, StreamError
-from banksman.model_server.script import Fault
 
 REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
 SECOND_REPLY = ScriptedReply(text="From the second.")

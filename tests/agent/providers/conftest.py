@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.backboard import BackboardServer
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import RawReply, ScriptedReply
 
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.model_server import RawReply, ScriptedReply
 
 VENDORS = ("anthropic", "openai", "backboard")
 

@@ -11,17 +11,10 @@ from typing import Any
 import pytest
 from tests.support.backboard import BackboardServer
 from tests.support.deltas import Shown
-
-from banksman.agent.protocols import protocol_for
-from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
-from banksman.agent.providers.base import Provider, ProviderSettings
-from banksman.agent.providers.catalog import Providers
-from banksman.contracts.errors import ProviderFailed
-from banksman.contracts.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
-from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
-from banksman.model_server import (
+from tests.support.scripted_models import (
     ConnectionCut,
     EarlyEnd,
+    Fault,
     Gate,
     HttpError,
     ScriptedCall,
@@ -30,7 +23,14 @@ from banksman.model_server import (
     Silence,
     StreamError,
 )
-from banksman.model_server.script import Fault
+
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
+from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 
 BASH = ToolDefinition(
     name="bash",

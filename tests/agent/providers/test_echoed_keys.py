@@ -9,14 +9,13 @@ import pytest
 from pydantic import SecretStr
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Fault, HttpError, ScriptedReply, StreamError
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import UserMessage
-from banksman.model_server import HttpError, ScriptedReply, StreamError
-from banksman.model_server.script import Fault
 from banksman.runtime import redaction
 
 CANARY = "canary-without-the-form-of-a-key-0123456789"

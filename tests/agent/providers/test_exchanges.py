@@ -7,12 +7,12 @@ from tests.agent.providers.conftest import Vendor
 from tests.agent.providers.golden import golden, plain
 from tests.agent.providers.histories import OPTIONS, TOOLS
 from tests.support.deltas import Shown
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RequestedCalls
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from banksman.prompting.enhance import enhance
 
 RESULTS = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import HttpError, ScriptedReply
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import Provider
@@ -14,7 +15,6 @@ from banksman.agent.providers.catalog import Providers
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
-from banksman.model_server import HttpError, ScriptedReply
 
 HELLO = UserMessage(message_id="m1", content="hello")
 ECHO = ToolDefinition(name="echo", description="Repeats a text.")

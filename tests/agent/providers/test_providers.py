@@ -12,6 +12,21 @@ from typing import Any
 import pytest
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import (
+    ConnectionCut,
+    EarlyEnd,
+    Fault,
+    Gate,
+    HalfJson,
+    HttpError,
+    RawReply,
+    Script,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptedUsage,
+    Silence,
+    StreamError,
+)
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -31,20 +46,6 @@ from banksman.contracts.messages import (
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.model_server import (
-    ConnectionCut,
-    EarlyEnd,
-    Gate,
-    HalfJson,
-    HttpError,
-    RawReply,
-    ScriptedCall,
-    ScriptedReply,
-    ScriptedUsage,
-    Silence,
-    StreamError,
-)
-from banksman.model_server.script import Fault, Script
 
 BASH = ToolDefinition(
     name="bash",

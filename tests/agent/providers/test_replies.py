@@ -9,9 +9,9 @@ from tests.agent.providers.conftest import Vendor
 from tests.agent.providers.golden import golden, plain
 from tests.agent.providers.histories import TOOLS, user
 from tests.support.deltas import Shown
+from tests.support.scripted_models import RawReply
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.model_server import RawReply
 
 STREAMS = Path(__file__).parent / "golden" / "streams"
 

@@ -7,8 +7,8 @@ from tests.agent.providers.conftest import Vendor
 from tests.agent.providers.golden import golden
 from tests.agent.providers.histories import histories
 from tests.support.deltas import Shown
+from tests.support.scripted_models import ScriptedReply
 
-from banksman.model_server import ScriptedReply
 from banksman.model_server.anthropic_reply import signature_of
 
 SIGNATURE = signature_of("Two at once.")

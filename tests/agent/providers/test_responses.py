@@ -18,13 +18,13 @@ from tests.agent.providers.played_server import (
 )
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, ScriptedUsage
 
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import ImagePart, TextPart, Usage, UserMessage
 from banksman.contracts.model_options import ModelOptions
-from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 
 BODY = TypeAdapter(ResponseCreateParamsStreaming)
 USAGE = {

@@ -19,13 +19,13 @@ from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, RUNNERS, api
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
-from banksman.model_server import Gate, ScriptedReply
 from tests.bus.builders import commit
 from tests.faults.broker.commands import Ended, banksman
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.replies import bash
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,6 @@ from banksman.bus.jetstream import ApiError, call
 from banksman.bus.names import RUNNERS, api, kv_stream
 from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology, run_topology
-from banksman.model_server import ScriptedReply
 from tests.faults.broker.stores import (
     Damage,
     cut_the_tail,
@@ -27,6 +26,7 @@ from tests.support.client import Client
 from tests.support.fixtures import BUDGET, connect, provision_all
 from tests.support.nats import NatsServer
 from tests.support.replies import bash
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -17,10 +17,10 @@ from banksman.bus.names import EVENTS, api
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.streams import LEAST_STORAGE
 from banksman.deployment.topology import app_topology
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.broker.deployed import DeployedCluster, deployed_cluster
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 from tests.support.system import scripted_model
 
 pytestmark = [

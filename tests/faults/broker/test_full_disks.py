@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Gate, ScriptedReply
 from tests.support.client import Client
 from tests.support.commands import run_command
 from tests.support.polling import eventually
 from tests.support.replies import bash
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.volumes import Volume, require_volumes

@@ -11,12 +11,12 @@ import pytest
 from banksman.bus.names import EVENTS
 from banksman.bus.storage.tail import last_sequence
 from banksman.log_integrity.heads import LogHeads
-from banksman.model_server import ScriptedReply
 from tests.faults.broker.commands import banksman
 from tests.faults.broker.stores import cut_the_tail, stream_of
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]

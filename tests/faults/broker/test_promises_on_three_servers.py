@@ -16,7 +16,6 @@ from banksman.bus.names import APPROVALS, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants, marker
 from tests.faults.chaos.test_crashes import (
     test_a_cancel_that_races_with_completion_gives_one_terminal_event,
@@ -25,6 +24,7 @@ from tests.faults.chaos.test_crashes import (
 from tests.support.chaos.fleet import OPTIONAL, Fleet, Member
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import deadline
 
 __all__ = [

@@ -15,12 +15,12 @@ import pytest
 
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream, kv_subject
 from banksman.contracts import subjects
-from banksman.model_server import ScriptedReply
 from tests.faults.broker.commands import banksman
 from tests.faults.broker.stores import flip_in_all_below, flip_in_last_on, stream_of
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]

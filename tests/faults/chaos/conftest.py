@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASSISTANTS, AUTO, command
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 SEED = int(os.environ.get("SEED", "2026"))
 """The seed of the randomized fault tests: the same in every run, unless SEED sets another."""

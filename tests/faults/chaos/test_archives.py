@@ -11,10 +11,10 @@ from banksman.bus.names import EVENTS
 from banksman.bus.publish import RunQueue
 from banksman.contracts import subjects
 from banksman.contracts.work import ArchiveConversation
-from banksman.model_server import ScriptedReply
 from banksman.runtime.failpoints import Failpoint
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 """Seconds; processes are restarted, which is slow on a busy machine."""

@@ -18,11 +18,11 @@ from banksman.bus.publish import durable
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.chaos.conftest import Stage
 from tests.support.chaos.canaries import Canaries, Search
 from tests.support.chaos.plans import command
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 Plant = Callable[[Bus, str], Awaitable[object]]
 

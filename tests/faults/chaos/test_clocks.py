@@ -17,7 +17,6 @@ from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.events import RunFinished, RunStarted
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import Stage
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
@@ -25,6 +24,7 @@ from tests.support.chaos.verdict import under_traffic
 from tests.support.client import Client
 from tests.support.history.records import Fault, Recording
 from tests.support.polling import scripted_delay
+from tests.support.scripted_models import Gate, ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

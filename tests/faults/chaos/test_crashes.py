@@ -9,11 +9,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, HttpError, ScriptedReply
 from tests.faults.chaos.conftest import Stage, bash, until
 from tests.support.chaos.plans import AUTO, NEEDS_APPROVAL
 from tests.support.client import Client, Frame
 from tests.support.polling import scripted_delay
+from tests.support.scripted_models import Gate, HttpError, ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 """Seconds; processes are restarted, which is slow on a busy machine."""

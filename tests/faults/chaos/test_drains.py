@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 import pytest
 from websockets.asyncio.client import connect
 
-from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, until
 from tests.support.chaos.fleet import START_S, Member
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import deadline
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]

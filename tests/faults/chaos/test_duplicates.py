@@ -13,11 +13,11 @@ from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

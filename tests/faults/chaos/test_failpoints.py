@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime import failpoints
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint, arm, reach
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 pytestmark = pytest.mark.timeout(300)
 """Seconds; processes are restarted repeatedly, which is slow on a busy machine."""

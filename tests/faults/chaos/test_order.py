@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import Stage
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

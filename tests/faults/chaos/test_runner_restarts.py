@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import Stage, bash
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

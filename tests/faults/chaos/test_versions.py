@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import SEED, Stage, bash
 from tests.support.chaos.mixed import Mixed, mixed_on
 from tests.support.chaos.newer import EVENT_TYPE
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.chaos.versions import CURRENT, FUTURE, NoSuchVersion, version_at
 from tests.support.history.records import Seen
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = pytest.mark.timeout(420)
 """Seconds; processes are restarted, which is slow on a busy machine."""

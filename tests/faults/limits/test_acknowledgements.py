@@ -13,10 +13,10 @@ from banksman.bus.messages import Message
 from banksman.bus.queues.handling import IN_PROGRESS, NAK
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import SEED, WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import AUTO
 from tests.support.polling import eventually, scripted_delay
+from tests.support.scripted_models import Gate, ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

@@ -34,13 +34,13 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest
-from banksman.model_server import ScriptedReply
 from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.polling import eventually, scripted_delay
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

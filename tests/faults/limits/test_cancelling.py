@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, until
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,11 +10,11 @@ import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
-from banksman.model_server import Gate, ScriptedReply
 from tests.scenarios.conftest import nats_url, operator_seed
 from tests.support.client import Client
 from tests.support.connections import sockets_connected_to, sockets_of
 from tests.support.polling import eventually
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel, System, kill, scripted_model
 
 pytestmark = pytest.mark.timeout(400)

@@ -13,11 +13,11 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.names import TIMERS
 from banksman.bus.storage.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots, set_timer
 from banksman.contracts import subjects
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
 from tests.support.chaos.fleet import OPTIONAL, Fleet
@@ -19,6 +18,7 @@ from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import ScriptedCall, ScriptedReply, Silence
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply, Silence
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(180)

@@ -15,11 +15,11 @@ from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.deployment.declarations import StorageBudget
 from banksman.deployment.topology import app_topology
-from banksman.model_server import Gate, ScriptedCall, ScriptedReply, ScriptedUsage
 from banksman.quotas.stored import RUN_STREAMS
 from tests.scenarios.conftest import Play, logged, model_requests, until
 from tests.support.client import Client
 from tests.support.polling import eventually
+from tests.support.scripted_models import Gate, ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 

@@ -19,9 +19,9 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.frames import CLIENT_FRAME
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

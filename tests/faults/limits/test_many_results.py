@@ -9,11 +9,11 @@ import pytest
 from banksman.bus.connection import NatsSettings
 from banksman.cli.local.plan import LOCAL
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
 

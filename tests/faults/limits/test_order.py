@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from banksman import sdk
-from banksman.model_server import Gate, ScriptedReply
 from tests.faults.limits.conftest import Stage
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(120)

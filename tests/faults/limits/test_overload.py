@@ -17,13 +17,13 @@ from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.gateway.quotas.backlog import COUNT_VALID_S
 from banksman.gateway.settings import GatewaySettings
-from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually, scripted_delay
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)

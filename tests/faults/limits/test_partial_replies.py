@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.chaos.conftest import Stage, until
 from tests.support.chaos.plans import FEEDBACK, command
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 

@@ -25,12 +25,12 @@ from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalReply, CancelRun, StartRun
-from banksman.model_server import ScriptedReply
 from banksman.runs.approval.requests import sign
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
 from tests.support.polling import eventually, scripted_delay
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

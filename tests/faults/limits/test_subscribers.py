@@ -19,10 +19,10 @@ from banksman.bus.names import api
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.scripted_models import ScriptedReply
 from tests.support.system import System
 
 BROKER = re.compile(r"\b(Nats|Connected)Broker\b")

@@ -14,10 +14,10 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.tools import ToolResult
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
+from tests.support.scripted_models import ScriptedReply
 
 pytestmark = pytest.mark.timeout(120)
 

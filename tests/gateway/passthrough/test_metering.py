@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedReply, ScriptedUsage
 from tests.support.usage import counting
 
 from banksman.bus.connection import Bus
@@ -18,7 +19,6 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.usage import UsageTotals, passthrough_key
 from banksman.gateway.interfaces.passthrough.metering import UsageMeter
 from banksman.gateway.settings import ModelSettings, OfferSettings
-from banksman.model_server.script import ScriptedReply, ScriptedUsage
 from banksman.runs.pricing import Price
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 

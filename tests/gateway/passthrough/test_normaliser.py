@@ -14,10 +14,10 @@ import pytest
 from tests.gateway.passthrough.conftest import StartPassing, to
 from tests.support.model_server import ModelServer
 from tests.support.node import installed
+from tests.support.scripted_models import RawReply, ScriptedCall, ScriptedReply
 from tests.support.timeouts import deadline
 
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser
-from banksman.model_server.script import RawReply, ScriptedCall, ScriptedReply
 
 NODE = Path(__file__).with_name("node")
 Json = dict[str, Any]

@@ -11,10 +11,10 @@ from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.gateway.settings import ModelSettings
-from banksman.model_server.script import Gate, ScriptedReply
 
 CHAT = "/v1/chat/completions"
 SYSTEM = "You are  ünïcode;\n\tkeep\u2028 every byte."

@@ -15,11 +15,11 @@ from aiohttp import web
 from pydantic import SecretStr
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedReply
 from tests.support.web_server import web_server
 
 from banksman.cli.machine import free_port
 from banksman.gateway.settings import Dialect, Upstream
-from banksman.model_server.script import ScriptedReply
 from banksman.runtime import redaction
 
 CHAT = "/v1/chat/completions"

@@ -10,9 +10,7 @@ import openai
 import pytest
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
-
-from banksman.gateway.interfaces.passthrough import sse
-from banksman.model_server.script import (
+from tests.support.scripted_models import (
     ConnectionCut,
     EarlyEnd,
     Gate,
@@ -21,6 +19,8 @@ from banksman.model_server.script import (
     RawReply,
     ScriptedReply,
 )
+
+from banksman.gateway.interfaces.passthrough import sse
 
 CHAT = "/v1/chat/completions"
 HEADERS = {"anthropic-version": "2023-06-01"}

@@ -13,13 +13,13 @@ from aiohttp import web
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.gateway.passthrough.test_requests import upstream_of
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import deadline
 from tests.support.web_server import web_server
 
 from banksman.gateway.interfaces.passthrough import forwarding
 from banksman.gateway.operation import streaming
 from banksman.gateway.settings import Upstream
-from banksman.model_server.script import Gate, ScriptedReply
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PATHS = (CHAT, MESSAGES, RESPONSES)

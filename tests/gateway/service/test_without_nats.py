@@ -11,6 +11,7 @@ from tests.gateway.conftest import SIGNING_KEY
 from tests.support.model_server import ModelServer
 from tests.support.nats import Broker
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -19,7 +20,6 @@ from banksman.bus.connection import NatsSettings
 from banksman.cli.machine import free_port
 from banksman.gateway.app import main
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings, ModelSettings
-from banksman.model_server.script import ScriptedReply
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings

@@ -21,13 +21,13 @@ from banksman.contracts.work import ArchiveConversation, DeleteConversation
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import lost_ends
-from banksman.model_server import ScriptedReply
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.state import Conversation
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, arm
 from tests.runs.long.conftest import Agent
 from tests.runs.long.story import SETTINGS, Story
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedReply
 
 NOW = datetime.now(UTC) + timedelta(days=1)
 

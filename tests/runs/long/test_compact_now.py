@@ -11,9 +11,9 @@ from banksman.bus.queues.handling import Done
 from banksman.contracts.events import HistoryCompacted, RunFinished, RunStarted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
-from banksman.model_server import Gate, HttpError, ScriptedReply, ScriptedUsage
 from tests.runs.long.conftest import Agent
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, HttpError, ScriptedReply, ScriptedUsage
 
 LONG = "The harbour of Genoa has 14 basins. " + "word " * 800
 SUMMARY = "Genoa was looked up; it has 14 basins."

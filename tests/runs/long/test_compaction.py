@@ -10,9 +10,9 @@ import pytest
 from banksman.contracts.events import HistoryCompacted, MessageCompleted, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
-from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply
 from tests.runs.long.conftest import CONTEXT_TOKENS, Agent, Agents
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import Gate, HttpError, ScriptedCall, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TASK = "The task: compare the harbours of Genoa, Trieste and Rijeka."

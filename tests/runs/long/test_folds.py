@@ -14,13 +14,13 @@ from banksman.bus.storage.objects import Objects
 from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ConversationUpdated
 from banksman.contracts.work import DeleteConversation
-from banksman.model_server import ScriptedReply
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import object_name
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent
 from tests.runs.long.story import Story, commit_of
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import ScriptedReply
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation
-from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.quotas.stored import LEAST
 from tests.bus.builders import make_approval_request
 from tests.runs.long.conftest import Agent
 from tests.support.model_server import ModelServer
 from tests.support.polling import eventually
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 STREAM_BYTES = 4 * 1024**2
 LARGE = ScriptedCall(name="write_file", arguments={"path": "big.txt", "content": "x" * 300_000})

@@ -14,12 +14,12 @@ from banksman.bus.queues.handling import Done, FailureCounts, Outcome, handle
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.work import RenameConversation
-from banksman.model_server import Gate, ScriptedReply
 from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent, Agents
 from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
+from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 DELIVERIES = 12

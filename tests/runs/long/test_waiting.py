@@ -13,9 +13,9 @@ from banksman.bus.queues.handling import WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.calls import ModelWaiting
 from banksman.contracts.events import IterationStarted
-from banksman.model_server import HttpError, ScriptedReply
 from tests.runs.long.conftest import Agent, Agents
 from tests.support.model_server import ModelServer
+from tests.support.scripted_models import HttpError, ScriptedReply
 
 OVERLOADED = HttpError(status=529, message="Overloaded.")
 

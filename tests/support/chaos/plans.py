@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 
 from banksman.contracts.approvals import Remember
 from banksman.contracts.wire import JsonObject
-from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import LEDGER_FILE
+from tests.support.scripted_models import ScriptedCall, ScriptedReply
 
 AUTO, NEEDS_APPROVAL, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
 WORKFLOW = "create_project"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,13 +73,10 @@ def tool_runner(json: JsonLog = False) -> None:
 def model_server(
     host: Annotated[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default: a free port).")] = None,
-    scripts: Annotated[
-        Path | None, typer.Option(help="JSON file with an object that maps names to scripts.")
-    ] = None,
     json: JsonLog = False,
 ) -> None:
-    """Serve the demo model and scripted models."""
-    _run("model-server", json=json, host=host, port=port, scripts=scripts)
+    """Serve the demo model."""
+    _run("model-server", json=json, host=host, port=port)
 
 
 def _run(service: str, *, json: bool, **options: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 Json: TypeAlias = dict[str, Any]
@@ -76,7 +75,7 @@ class ToolOutput:
 Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     dialect: Dialect
     model: str
@@ -93,16 +92,6 @@ class ChatRequest:
     include_usage: bool = True
     """Whether a stream reports usage. OpenAI streams do so only on request."""
     tools_chars: int = 0
-
-    @cached_property
-    def position(self) -> int:
-        """Number of model replies in the history: 0 for the first request of a conversation."""
-        return sum(isinstance(item, AssistantTurn) for item in self.items)
-
-    @cached_property
-    def conversation(self) -> str:
-        """Key that distinguishes conversations that play the same script: the first user text."""
-        return next((item.text for item in self.items if isinstance(item, UserText)), "")
 
     @property
     def input_tokens(self) -> int:
@@ -143,7 +132,7 @@ class RequestRefused(Exception):
 
 def model_not_found(model: str) -> RequestRefused:
     return RequestRefused(
-        f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
+        f"The model `{model}` does not exist. The models of this server are listed at /v1/models.",
         code="model_not_found",
         status=404,
         error_type="not_found_error",

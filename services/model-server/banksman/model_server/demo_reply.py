@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from textwrap import shorten
 
@@ -23,45 +23,46 @@ from banksman.model_server.chat import (
 )
 from banksman.model_server.demo_rules import Step, ideas, read_request
 from banksman.model_server.demo_texts import ExecutedStep, read_result
-from banksman.model_server.script import ScriptedCall, ScriptedReply
+from banksman.model_server.replies import Reply, call_id, reply_of
 
 _MAX_STREAM_S = 4.0
 _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
-def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> ScriptedReply:
-    """Return the demo model's reply. It depends on the request only."""
+def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> tuple[Reply, float]:
+    """Return the demo model's reply, which depends on the request only, and the pause before its chunks."""
     history = read_history(chat)
     text = workflow_reply(chat, history.request) or workflow_text(chat, history.request)
-    reply = _reply(history) if text is None else ScriptedReply(text=text)
-    words = max(1, len(reply.text.split()))
-    return reply.model_copy(update={"chunk_delay_s": min(chunk_delay_s, _MAX_STREAM_S / words)})
+    text, calls = _reply(history) if text is None else (text, [])
+    made = tuple(Call(call_id(chat.dialect), step.tool, dumps(step.arguments)) for step in calls)
+    chunk_delay_s = min(chunk_delay_s, _MAX_STREAM_S / max(1, len(text.split())))
+    return reply_of(chat, text, made), chunk_delay_s
 
 
-def _reply(history: DemoConversation) -> ScriptedReply:
+def _reply(history: DemoConversation) -> tuple[str, list[Step]]:
+    """Return the text of a reply, and the steps that it calls."""
     batches, unknown = read_request(history.request, history.last_path)
     steps = list(chain.from_iterable(batches))
     if not history.parallel:
         batches = [[step] for step in steps]
     if not steps:
-        return ScriptedReply(text=_without_calls(history.request))
+        return _without_calls(history.request), []
     if any(step.kind == "read" and not step.subject for step in steps):
-        return ScriptedReply(text=texts.UNKNOWN_FILE)
+        return texts.UNKNOWN_FILE, []
     pairs = zip(batches, history.rounds, strict=False)
     done = [read_result(step, output) for made in pairs for step, output in zip(*made, strict=False)]
     left = batches[len(history.rounds) :]
     if not left or any(each.failure is not None for each in done):
         skipped = list(chain.from_iterable(left))
-        return ScriptedReply(text=texts.final_text(done, [*texts.notes(skipped, unknown)]))
+        return texts.final_text(done, [*texts.notes(skipped, unknown)]), []
     calls = [_call(step, done) for step in left[0]]
-    missing = next((call.name for call in calls if call.name not in history.tools), None)
+    missing = next((call.tool for call in calls if call.tool not in history.tools), None)
     if missing is not None:
-        return ScriptedReply(text=texts.final_text(done, [texts.NO_TOOL.format(missing)]))
+        return texts.final_text(done, [texts.NO_TOOL.format(missing)]), []
     if history.json_text:
         (call,) = calls
-        written = {"tool": call.name, "parameters": call.arguments, "terminate": False}
-        return ScriptedReply(text=dumps(written))
-    return ScriptedReply(text="" if history.rounds else texts.announcement(steps), tool_calls=tuple(calls))
+        return dumps({"tool": call.tool, "parameters": call.arguments, "terminate": False}), []
+    return "" if history.rounds else texts.announcement(steps), calls
 
 
 def _without_calls(request: str) -> str:
@@ -71,13 +72,13 @@ def _without_calls(request: str) -> str:
     return texts.HELP if requested is None else f"{requested}{texts.SIGNATURE}"
 
 
-def _call(step: Step, done: Sequence[ExecutedStep]) -> ScriptedCall:
-    arguments = dict(step.arguments)
+def _call(step: Step, done: Sequence[ExecutedStep]) -> Step:
+    """Return a step with the content that earlier results provide."""
     if step.kind == "report":
-        arguments["content"] = texts.report(done)
-    elif step.kind == "save" and done:
-        arguments["content"] = done[-1].text
-    return ScriptedCall(name=step.tool, arguments=arguments)
+        return replace(step, arguments={**step.arguments, "content": texts.report(done)})
+    if step.kind == "save" and done:
+        return replace(step, arguments={**step.arguments, "content": done[-1].text})
+    return step
 
 
 _CONTEXT = re.compile(r"<([a-z]+(?:[-_][a-z]+)+)>")

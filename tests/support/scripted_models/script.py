@@ -1,3 +1,5 @@
+"""What the replies of scripted models are made of."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
