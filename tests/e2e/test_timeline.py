@@ -57,3 +57,35 @@ async def test_a_working_agent_is_one_line_whose_calls_open_on_a_click(stage: St
         cards = page.get_by_role("group", name="Tool call bash")
         await expect(cards).to_have_count(3)
         await expect(cards.nth(2)).to_contain_text("echo 3")
+
+
+async def test_pages_that_a_search_found_are_listed_with_title_day_and_snippet(stage: Stage) -> None:
+    """R34: in the call, and below the reply unless the run has read them; an address that is no page is not."""
+    results = [
+        {"title": "Leases", "url": "https://docs.example.org/leases", "snippet": "How a lease ends", "date": "2026-03-01"},
+        {"title": "Locks", "url": "https://example.com/locks", "snippet": "Not a lease"},
+        {"title": "Bad", "url": "javascript:alert(1)", "snippet": "Click"},
+    ]  # fmt: skip
+    scenes.start(stage)
+    found = {"success": True, "provider": "brave", "results": results}
+    scenes.call(stage, "k1", "web_search", {"query": "end of a lease"}, content=found)
+    read = {"url": "https://example.com/locks"}
+    scenes.call(stage, "k2", "web_fetch", read, content={"success": True, **read, "body": "Locks"})
+    scenes.reply(stage, "A lease ends.")
+    scenes.finish(stage, content="A lease ends.")
+
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await page.get_by_text("1 page found by searching").click(timeout=WAIT_TIMEOUT_MS)
+        below = page.locator(".found-pages li")
+        await expect(below).to_have_count(1)
+        await expect(below).to_contain_text("docs.example.org · 2026-03-01")
+        await expect(below).to_contain_text("How a lease ends")
+        link = below.get_by_role("link", name="Leases")
+        await expect(link).to_have_attribute("href", "https://docs.example.org/leases")
+        await page.get_by_role("button", name="2 tool calls").click()
+        await page.get_by_role("group", name="Tool call web_search").get_by_role("button").first.click()
+        card = page.get_by_role("group", name="Tool call web_search")
+        await expect(card).to_contain_text("end of a lease")
+        await expect(card.locator(".found li")).to_have_count(2)
+        await expect(page.get_by_role("link", name="Bad")).to_have_count(0)

@@ -61,6 +61,7 @@ const TOOL_ICONS = {
   write_file: 'pencil',
   edit_file: 'pencil',
   web_fetch: 'globe',
+  web_search: 'search',
 };
 
 /** The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one. */

@@ -10,8 +10,8 @@ import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.
 
 /** The most important argument of a call, on one line. */
 export function summaryOf(call) {
-  const { command, path, url } = call.arguments ?? {};
-  const text = command ?? path ?? url ?? JSON.stringify(call.arguments ?? {});
+  const { command, path, url, query } = call.arguments ?? {};
+  const text = command ?? path ?? url ?? query ?? JSON.stringify(call.arguments ?? {});
   return String(text).split('\n')[0];
 }
 
@@ -73,8 +73,9 @@ function Output({ call, runId }) {
       ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${lastState(call.output)} />`
       : null;
   const { exit_code: exitCode, truncated, error_kind: errorKind } = call.result;
+  const found = foundBy(call);
   return html`
-    ${sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
+    ${found.length > 0 ? html`<${FoundPages} pages=${found} />` : sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
     <p class="tool-facts">
       ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
       ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
@@ -134,14 +135,54 @@ export function sourcesOf(run) {
   );
 }
 
-/** Links to the pages that a run has read. */
+/** The pages that a search has found: title, address, snippet and, where it is known, the day. */
+function foundBy(call) {
+  const listed = call.name === 'web_search' && !call.result?.is_error ? call.result?.content?.results : null;
+  return (Array.isArray(listed) ? listed : []).filter((page) => /^https?:\/\//i.test(page?.url ?? ''));
+}
+
+/** The pages that the searches of a run have found, each once, without those that it has read. */
+export function foundOf(run) {
+  const read = new Set(sourcesOf(run));
+  const found = run.entries.filter((entry) => entry.kind === 'call').flatMap(foundBy);
+  return [...new Map(found.map((page) => [page.url, page])).values()].filter((page) => !read.has(page.url));
+}
+
+/** Links to the pages that a run has read, and to those that its searches have found. */
 export function Sources({ run }) {
   const urls = sourcesOf(run);
-  if (!urls.length) return null;
-  return html`<p class="sources">
-    <span>${t('timeline.sources')}</span
-    >${urls.map((url) => html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)} /></a>`)}
-  </p>`;
+  const found = foundOf(run);
+  return html`${
+    urls.length > 0 &&
+    html`<p class="sources">
+      <span>${t('timeline.sources')}</span
+      >${urls.map((url) => html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)} /></a>`)}
+    </p>`
+  }
+  ${
+    found.length > 0 &&
+    html`<details class="found-pages">
+      <summary>${t('timeline.found', { count: found.length })}</summary>
+      <${FoundPages} pages=${found} />
+    </details>`
+  }`;
+}
+
+function FoundPages({ pages }) {
+  return html`<ol class="found">
+    ${pages.map(
+      ({ title, url, snippet, date }) =>
+        html`<li key=${url}>
+          <a href=${url} title=${url} target="_blank" rel="noreferrer noopener"
+            ><${Exact} text=${title || url}
+          /></a>
+          <span class="muted"
+            ><${Exact} text=${hostOf(url)} />${date && html` · <${Exact} text=${date} />`}</span
+          >
+          <p dir="auto"><${Exact} text=${snippet ?? ''} /></p>
+        </li>`,
+    )}
+  </ol>`;
 }
 
 function hostOf(url) {

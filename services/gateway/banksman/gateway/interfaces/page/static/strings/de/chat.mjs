@@ -59,6 +59,10 @@ export default {
   'timeline.change.modified': 'Geändert',
   'timeline.change.deleted': 'Gelöscht',
   'timeline.sources': 'Gelesen:',
+  'timeline.found': {
+    one: '{count} Seite durch Suchen gefunden',
+    other: '{count} Seiten durch Suchen gefunden',
+  },
   'timeline.stop': 'Anhalten',
   'timeline.stopping': 'Wird angehalten …',
   'usage.cached': ' ({count} aus dem Cache)',

@@ -58,6 +58,7 @@ export default {
   'timeline.change.modified': 'Changed',
   'timeline.change.deleted': 'Deleted',
   'timeline.sources': 'Read:',
+  'timeline.found': { one: '{count} page found by searching', other: '{count} pages found by searching' },
   'timeline.stop': 'Stop',
   'timeline.stopping': 'Stopping…',
   'usage.cached': ' ({count} cached)',
