@@ -19,7 +19,7 @@ from banksman.contracts.mcp import (
     RequestToken,
     ServedTool,
 )
-from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.tools import Change, ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspacePlacement
 
@@ -263,6 +263,16 @@ class FileDelete(PlacedRequest):
     path: str = Field(max_length=4096)
 
 
+class FileDiff(PlacedRequest):
+    """Compares the files with those before a run changed them."""
+
+    op: Literal["diff"] = "diff"
+    since: str = Field(default="", max_length=200)
+    """A run; empty for the state with which the workspace began."""
+    path: str = Field(default="", max_length=4096)
+    """Only this file; empty for all."""
+
+
 class FindMcpTools(PlacedRequest):
     """Lists the tools of an MCP server; a `stdio` server runs in the workspace."""
 
@@ -276,6 +286,7 @@ FileRequest = Annotated[
     | FileRead
     | FileWrite
     | FileDelete
+    | FileDiff
     | UploadEnd
     | WorkspaceForget
     | FindMcpTools
@@ -294,6 +305,35 @@ class FileEntry(Stored):
     modified_at: Timestamp
 
 
+NotCompared = Literal["binary", "too_large", "unknown", "no_room"]
+"""
+binary     it is no text in UTF-8
+too_large  it is longer than 256 KiB
+unknown    its earlier content is unknown, or it is neither a file nor a link
+no_room    the patch would be longer than 512 KiB
+"""
+
+
+class DiffedFile(Stored):
+    """A file of a workspace that differs from its earlier state."""
+
+    path: str
+    change: Change
+    not_compared: NotCompared | None = None
+    """Why the patch does not contain it; null if it does."""
+
+
+class WorkspaceDiff(Stored):
+    """What has changed in a workspace."""
+
+    files: tuple[DiffedFile, ...] = ()
+    """The first 1,000 changed files, sorted by path."""
+    more: int = 0
+    """The number of further changed files, which are in no patch."""
+    patch: str = ""
+    """A patch for `git apply`; lines before the first file name those that it does not contain."""
+
+
 class FileReply(Stored):
     """The reply to a `FileRequest`; `error` is set if it failed."""
 
@@ -306,6 +346,8 @@ class FileReply(Stored):
     data_base64: str | None = None
     total_bytes: int | None = None
     more: bool = False
+    diff: WorkspaceDiff | None = Field(default=None, exclude_if=lambda diff: diff is None)
+    """The reply to `FileDiff`."""
     tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The reply to `FindMcpTools`."""
     refused_tools: tuple[RefusedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)

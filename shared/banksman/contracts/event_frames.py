@@ -185,7 +185,7 @@ def event_data(event: events.Event) -> JsonObject:
             shown = {"name", "arguments", "terminate", "requires_approval"}
             return {"tool_call_id": call.id, **call.model_dump(mode="json", include=shown)}
         case events.ToolCallCompleted(result=result):
-            return result.model_dump(mode="json", exclude={"changed", "output_key"})
+            return result.model_dump(mode="json", exclude={"changed", "changed_more", "output_key"})
         case events.ConversationUpdated():
             return body.model_dump(mode="json", include={"title", "status"})
         case _:

@@ -155,6 +155,10 @@ class WorkspaceChanged(Stored):
 
     type: Literal["workspace.changed"] = "workspace.changed"
     paths: tuple[PathChange, ...]
+    """Of a command, the first 200: those with the fewest directories above them. All files below a directory
+    `.git` count as one."""
+    more: int = Field(default=0, exclude_if=lambda more: more == 0)
+    """The number of further changed files."""
 
 
 class WorkspaceRestored(Stored):

@@ -236,14 +236,19 @@ class ToolResult(Stored):
     """The runner that executed it; None if it was not executed."""
     started_at: Timestamp | None = None
     changed: tuple[PathChange, ...] = ()
-    """Files of the workspace that the call changed, as reported by the tool."""
+    """Files of the workspace that the call changed: of a command, the first 200."""
+    changed_more: int = Field(default=0, exclude_if=lambda more: more == 0)
+    """The number of further changed files."""
+
+
+Change = Literal["created", "modified", "deleted"]
 
 
 class PathChange(Stored):
     """One changed file of a workspace."""
 
     path: str
-    change: Literal["created", "modified", "deleted"]
+    change: Change
 
 
 def failed(tool_call_id: str, kind: ErrorKind, error: str) -> ToolResult:

@@ -233,7 +233,7 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
             continue
         bodies.append(ToolCallCompleted(result=result))
         if result.changed:
-            bodies.append(WorkspaceChanged(paths=result.changed))
+            bodies.append(WorkspaceChanged(paths=result.changed, more=result.changed_more))
     return bodies
 
 

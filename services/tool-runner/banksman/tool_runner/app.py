@@ -33,6 +33,7 @@ from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
+from banksman.tool_runner.tools.diffs import Diffs
 from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
@@ -129,7 +130,15 @@ async def _serve(
         )
         executor = CallExecutor(bus, calls, admission, turns, local.box, mcp, local.workspaces, outputs)
     worker = CallWorker(calls, admission, executor, tasks)
-    files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease, finder)
+    files = FilesApi(
+        local.workspaces,
+        local.uploads,
+        scheduler.registry,
+        scheduler,
+        lease,
+        Diffs(own.limits.markdown),
+        finder,
+    )
     router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)
     control = ControlPlane(bus, router, at_once=(calls_subject,))

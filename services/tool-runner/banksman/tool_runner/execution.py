@@ -163,7 +163,7 @@ class CallExecutor:
             # Tools end at `timeout_s` by themselves and then return partial output; this is the safety net.
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 if request.mcp is not None:
-                    run = ToolRun(workspace, timeout_s, stop)
+                    run = ToolRun(workspace, timeout_s, stop, run_id=request.run_id)
                     return await self.mcp.call(request.mcp, call.arguments, run)
                 return await self.box.run(
                     call.name,
@@ -175,6 +175,7 @@ class CallExecutor:
                     network=call.network,
                     user=request.user,
                     search=request.search,
+                    run_id=request.run_id,
                 )
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")
@@ -197,6 +198,7 @@ class CallExecutor:
             runner=self.calls.runner,
             started_at=started_at,
             changed=outcome.changed,
+            changed_more=outcome.changed_more,
         )
 
     async def _store_output(self, request: CallRequest, output: bytes | None) -> StoredOutput | None:
@@ -312,5 +314,6 @@ def _shorter(result: ToolResult) -> Iterator[ToolResult]:
             "error_kind": replacement.error_kind,
             "truncated": True,
             "changed": (),
+            "changed_more": 0,
         }
     )

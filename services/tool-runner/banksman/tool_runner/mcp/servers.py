@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from banksman.contracts import mcp
@@ -90,7 +90,7 @@ class McpClient:
         except Exception as error:
             outcome = await asyncio.to_thread(_failed, call, first_error(error))
         outcome = outcome or _stopped(call)
-        return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
+        return run.finished(outcome, started_at)
 
     async def list_tools(
         self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.tools.terminal import last_state
-from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Maximum characters of one call that are published while it runs; the result has its own limit."""
@@ -94,8 +94,6 @@ class BashTool:
             yield session.listen
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> toolbox.ToolOutcome:
-        # The command owns the directory; with chmod it could have made it unusable for every later call.
-        workspace.directory.chmod(OWNER_ONLY)
         shown = outcome.output.shown()
         whole = outcome.output.whole() if shown.truncated else None
         outcome.output.close()

@@ -17,6 +17,7 @@ from banksman.tool_runner.sandbox.seccomp import converter_filter
 from banksman.tool_runner.settings import MarkdownLimits
 from banksman.tool_runner.tools import converter_process
 from banksman.tool_runner.tools.converter_process import Order, Task
+from banksman.tool_runner.tools.patch import FileTexts
 
 _READ_BYTES = 64 * 1024
 _SIGNALS = {
@@ -60,6 +61,11 @@ class Converter:
     async def document(self, content: bytes, media_type: str, *, identity: SandboxIdentity) -> str:
         """Return the text of a PDF or office document; a line `[page 2]` begins the second page."""
         return (await self._run(self._order(identity, "document", media_type=media_type), content)).text
+
+    async def patches(self, files: list[FileTexts], *, plain: bool, identity: SandboxIdentity) -> list[str]:
+        """Return the patch of each file; see `file_patch`."""
+        content = json.dumps({"files": files, "plain": plain}).encode()
+        return (await self._run(self._order(identity, "patch"), content)).text.split("\0")
 
     async def _run(self, order: Order, page: bytes) -> Converted:
         try:

@@ -1,4 +1,4 @@
-"""The program that decodes one page, converts it to Markdown, or returns the text of one document.
+"""The program that decodes or converts one page, returns the text of one document, or writes patches.
 
 It is started by path. It imports the libraries, confines itself to its standard input and output, and only
 then reads the content: a hostile one may exploit a fault of the parser.
@@ -33,7 +33,7 @@ _MAX_REASON_CHARS = 300
 _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe", "object", "embed"]
 
 
-Task = Literal["decode", "markdown", "document"]
+Task = Literal["decode", "markdown", "document", "patch"]
 
 
 class Order(TypedDict):
@@ -67,9 +67,7 @@ def main() -> None:
     source = sys.stdin.buffer
     order: Order = json.loads(source.readline())
     # Steps that need files or threads come first: the confined process can neither import nor start one.
-    convert = (
-        _document_converter(order["media_type"]) if order["task"] == "document" else _page_converter(order)
-    )
+    convert = _converter(order)
     confine(order)
     status = 0
     try:
@@ -81,6 +79,26 @@ def main() -> None:
     sys.stdout.buffer.flush()
     # The normal exit of the interpreter needs system calls that the filter refuses.
     os._exit(status)
+
+
+def _converter(order: Order) -> Convert:
+    match order["task"]:
+        case "document":
+            return _document_converter(order["media_type"])
+        case "patch":
+            return _patch_converter()
+        case _:
+            return _page_converter(order)
+
+
+def _patch_converter() -> Convert:
+    from banksman.tool_runner.tools.patch import FileTexts, file_patch
+
+    def convert(content: bytes) -> tuple[str, list[str]]:
+        wanted = json.loads(content)
+        return "\0".join(file_patch(FileTexts(*file), plain=wanted["plain"]) for file in wanted["files"]), []
+
+    return convert
 
 
 def _page_converter(order: Order) -> Convert:

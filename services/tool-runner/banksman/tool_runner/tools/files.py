@@ -86,6 +86,7 @@ def store_file(run: ToolRun, path: str, data: bytes, limits: RunnerLimits, **fac
         "message": f"{verb} {name} ({len(data)} bytes).",
     }
     change = PathChange(path=name, change="created" if created else "modified")
+    run.workspace.record(name, change.change, run.run_id)
     return ToolOutcome(value=value, changed=(change,))
 
 

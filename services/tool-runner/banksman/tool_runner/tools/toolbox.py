@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from banksman.contracts.calls import SearchTarget
@@ -21,6 +21,7 @@ from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.sandbox.base import USER, Stop, Stream, in_background
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
+from banksman.tool_runner.workspaces.changes import Changes
 from banksman.tool_runner.workspaces.files import HOME_DIRECTORY, PathRefused, read_part, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
@@ -60,6 +61,7 @@ class ToolOutcome:
     output: bytes | None = None
     """The whole output, up to the runner's limit, for the object store; None if nothing was cut."""
     changed: tuple[PathChange, ...] = ()
+    changed_more: int = 0
     duration_ms: int = 0
 
 
@@ -83,6 +85,17 @@ class ToolRun:
     """The user who started the run; empty if unknown."""
     search: SearchTarget | None = None
     """The provider of `web_search`; None if the tenant has none."""
+    run_id: str = ""
+    """The run whose changes of files are recorded."""
+    found: list[Changes] = field(default_factory=list[Changes])
+    """What the program of the call has changed, as soon as it has ended."""
+
+    def finished(self, outcome: ToolOutcome, started: float) -> ToolOutcome:
+        """Return the outcome with its duration and changes; `started` is a time of the monotonic clock."""
+        duration_ms = round((time.monotonic() - started) * 1000)
+        for changes in self.found:
+            outcome = dataclasses.replace(outcome, changed=changes.paths, changed_more=changes.more)
+        return dataclasses.replace(outcome, duration_ms=duration_ms)
 
 
 class WorkspaceTool(Protocol):
@@ -121,6 +134,7 @@ class ToolBox:
         network: NetworkPolicy | None = None,
         user: str = "",
         search: SearchTarget | None = None,
+        run_id: str = "",
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
@@ -134,7 +148,7 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search)
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search, run_id)
         if run.stop.reason == "fenced":
             return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:
@@ -146,7 +160,7 @@ class ToolBox:
             # The details may contain secrets of this machine, so they go to the log and not to the model.
             log.exception("tool %s failed", name)
             outcome = failure("tool_error", f"{name} failed: {type(error).__name__}")
-        return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
+        return run.finished(outcome, started)
 
 
 class WorkspaceLocked(Exception):
@@ -155,11 +169,14 @@ class WorkspaceLocked(Exception):
 
 @asynccontextmanager
 async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[None]:
-    """Stop the call if a program makes its workspace too large; raise `WorkspaceLocked` if none may run.
+    """Watch what a program changes, and stop the call if it makes its workspace too large.
+
+    Raises `WorkspaceLocked` if none may run.
 
     A workspace that is already too large may not grow. A hard quota needs a file system per workspace;
     without it, a watchdog measures and kills.
     """
+    before = await run.workspace.index()
     usage = await run.workspace.meter.current()
     if usage.locked(run.workspace.limits):
         raise WorkspaceLocked(
@@ -169,6 +186,7 @@ async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[No
     bounds = usage.bounds(run.workspace.limits)
     async with in_background(_watch_growth(run, bounds, limits.watchdog_interval_s)):
         yield
+    run.found.append(await run.workspace.changes_since(before, bounds, run.run_id))
 
 
 def growth_problem(workspace: Workspace) -> str:
@@ -179,9 +197,10 @@ def growth_problem(workspace: Workspace) -> str:
 async def _watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
     meter = run.workspace.meter
     while True:
+        # The workspace was measured before the program started.
+        await asyncio.sleep(every_s)
         if meter.due and (await meter.renew(bounds)).excess(bounds):
             run.stop.request("workspace_limit")
-        await asyncio.sleep(every_s)
 
 
 @dataclass(frozen=True, slots=True)

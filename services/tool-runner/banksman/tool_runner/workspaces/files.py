@@ -54,7 +54,7 @@ class PathRefused(Exception):
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(f"{_printable(path)}: {reason}")
+        super().__init__(f"{printable(path)}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ def _walk(
     """
     with os.scandir(directory) as entries:
         for entry in entries:
-            path = f"{prefix}{_printable(entry.name)}"
+            path = f"{prefix}{printable(entry.name)}"
             if len(path.encode()) > MAX_PATH_BYTES:
                 continue
             yield directory, entry, path
@@ -421,6 +421,6 @@ def _refusals(path: str) -> Generator[None]:
         raise PathRefused(path, reason) from error
 
 
-def _printable(path: str) -> str:
+def printable(path: str) -> str:
     """Return a printable name: each byte that is not UTF-8 becomes U+FFFD."""
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in path)

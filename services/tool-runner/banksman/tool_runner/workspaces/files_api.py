@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 
 from banksman.contracts.calls import (
     FileDelete,
+    FileDiff,
     FileEntry,
     FileList,
     FileRead,
@@ -23,6 +24,7 @@ from banksman.contracts.calls import (
     FileWrite,
     FindMcpTools,
     UploadEnd,
+    WorkspaceDiff,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.mcp import DiscoverSignIn, RequestToken
@@ -38,7 +40,7 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete | UploadEnd
-WorkspaceRequest = _OneFile | FindMcpTools
+WorkspaceRequest = _OneFile | FileDiff | FindMcpTools
 ABANDONED_S = 180.0
 """Seconds after its last slice at which an upload is removed. A gateway ends one whose client has gone."""
 MAX_UPLOADS = 64
@@ -56,6 +58,12 @@ class HandlesMcpRequests(Protocol):
         ...
 
 
+class WritesDiffs(Protocol):
+    async def diff(self, workspace: Workspace, request: FileDiff) -> WorkspaceDiff:
+        """Return what has changed in a workspace; files that are not compared are named."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FilesApi:
     """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
@@ -65,6 +73,7 @@ class FilesApi:
     registry: WorkspaceRegistry
     scheduler: SnapshotScheduler
     lease: Lease
+    diffs: WritesDiffs
     mcp: HandlesMcpRequests | None = None
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
@@ -91,16 +100,21 @@ class FilesApi:
     async def _reply_if_placed(
         self, tenant: str, conversation_id: str, request: WorkspaceRequest
     ) -> FileReply:
-        place, changes = request.place, not isinstance(request, FileList | FileRead)
+        place, changes = request.place, not isinstance(request, FileList | FileRead | FileDiff)
         if not self.registry.admits(tenant, conversation_id, place):
             return FileReply(moved=True)
-        if isinstance(request, FileList) and self.registry.is_empty(tenant, conversation_id, place):
-            return FileReply()
+        if isinstance(request, FileList | FileDiff) and self.registry.is_empty(
+            tenant, conversation_id, place
+        ):
+            return FileReply(diff=WorkspaceDiff() if isinstance(request, FileDiff) else None)
         entry = self.registry.enter(tenant, conversation_id)
         try:
             await self.registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools):
                 return await self._mcp_handler().list_tools(tenant, conversation_id, request)
+            if isinstance(request, FileDiff):
+                workspace = self.workspaces.get(tenant, conversation_id)
+                return FileReply(diff=await self.diffs.diff(workspace, request))
             if isinstance(request, FileWrite) and request.last:
                 await self.workspaces.get(tenant, conversation_id).meter.before_write()
             if isinstance(request, FileWrite):
@@ -128,6 +142,7 @@ class FilesApi:
                 return FileReply()
             case FileDelete():
                 files.delete(workspace.directory, request.path)
+                workspace.record(relative(request.path), "deleted")
                 return FileReply()
             case _:
                 assert_never(request)
@@ -145,7 +160,8 @@ class FilesApi:
                 if excess := workspace.meter.excess():
                     raise PathRefused(request.path, f"nothing was written: {excess}; delete files first")
                 content = self.uploads.content(tenant, upload)
-                files.write_whole(workspace.directory, request.path, content, workspace.identity)
+                created = files.write_whole(workspace.directory, request.path, content, workspace.identity)
+                workspace.record(relative(request.path), "created" if created else "modified")
             finally:
                 self.uploads.drop(tenant, upload)
         return FileReply(total_bytes=size)

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from banksman.tool_runner.settings import MIB, WorkspaceLimits
 from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
+from banksman.tool_runner.workspaces.changes import FileIndex, joined
 
 _BLOCK_BYTES = 512
 _OPEN_LEVELS = 128
 """Levels of directories that a measurement keeps open."""
+_FEW_ENTRIES = 200
 _GROWTH_BYTES = 256 * MIB
 _GROWTH_ENTRIES = 10_000
 """Minimum growth above a limit before the workspace is locked: a measurement ends a command late."""
@@ -66,16 +68,21 @@ class WorkspaceUsage:
         ) or self.entries > limits.max_entries + max(limits.max_entries, _GROWTH_ENTRIES)
 
 
-def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
+def measure(
+    directory: Path, bounds: WorkspaceLimits | None = None, index: FileIndex | None = None
+) -> WorkspaceUsage:
     """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
-    Entries that disappear during the measurement, or that this process may not open, do not count.
+    Its files are added to `index`. Entries that disappear during the measurement, or that this process may
+    not open, do not count.
     """
     disk_bytes = entries = deepest = 0
     linked: set[tuple[int, int]] = set()
     try:
-        for status, depth in _walk(directory):
+        for status, depth, path in _walk(directory):
             entries += 1
+            if index is not None and path is not None:
+                index.add(path, status)
             deepest = max(deepest, depth)
             if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode) or _first(linked, status):
                 disk_bytes += status.st_blocks * _BLOCK_BYTES
@@ -108,12 +115,17 @@ class _Level:
     fd: int
     """-1 while it is closed."""
     identity: tuple[int, int]
+    path: str | None
+    """Relative to the top; None if it is too long."""
     unvisited: list[str]
     """Names of its subdirectories."""
 
 
-def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
-    """Yield status and depth of every entry.
+_Visited = tuple[os.stat_result, int, str | None]
+
+
+def _walk(directory: Path) -> Iterator[_Visited]:
+    """Yield status, depth and path of every entry; the path is None if it is too long.
 
     The upper levels stay open, so that no rename leads the walk elsewhere. Deeper levels are closed and
     reopened through `..`, so that neither descriptors nor recursion grow with the depth. Raises
@@ -121,13 +133,13 @@ def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
     """
     path: list[_Level] = []
     try:
-        path.append((yield from _entered(str(directory), None, 1)))
+        path.append((yield from _entered(str(directory), None, 1, "")))
         while True:
             here = path[-1]
             if here.unvisited:
                 name = here.unvisited.pop()
                 with contextlib.suppress(OSError):
-                    below = yield from _entered(name, here.fd, len(path) + 1)
+                    below = yield from _entered(name, here.fd, len(path) + 1, joined(here.path, name))
                     if len(path) > _OPEN_LEVELS:
                         _close(here)
                     path.append(below)
@@ -142,16 +154,16 @@ def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
 
 
 def _entered(
-    name: str, parent: int | None, depth: int
-) -> Generator[tuple[os.stat_result, int], None, _Level]:
-    """Open a directory and yield the status of all its entries; return it with its subdirectories."""
-    level = _Level(os.open(name, OPEN_DIRECTORY, dir_fd=parent), (0, 0), [])
+    name: str, parent: int | None, depth: int, path: str | None
+) -> Generator[_Visited, None, _Level]:
+    """Open a directory and yield its entries as `_walk` does; return it with its subdirectories."""
+    level = _Level(os.open(name, OPEN_DIRECTORY, dir_fd=parent), (0, 0), path, [])
     try:
         level.identity = _identity(os.fstat(level.fd))
         with os.scandir(level.fd) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    yield entry.stat(follow_symlinks=False), depth
+                    yield entry.stat(follow_symlinks=False), depth, joined(path, entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         level.unvisited.append(entry.name)
     except BaseException:
@@ -206,13 +218,26 @@ class QuotaMeter:
         if self.due or self.excess():
             await self.renew()
 
-    async def renew(self, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
+    async def indexed(self, bounds: WorkspaceLimits | None = None) -> FileIndex:
+        """Measure, and return an index of the files."""
+        if self.usage.complete and self.usage.entries <= _FEW_ENTRIES:
+            # A thread takes longer than the measurement of a small workspace.
+            few = self._limits.model_copy(update={"max_entries": 2 * _FEW_ENTRIES})
+            if self._measure(few, index := FileIndex()).complete:
+                return index
+        await self.renew(bounds, index := FileIndex())
+        return index
+
+    async def renew(
+        self, bounds: WorkspaceLimits | None = None, index: FileIndex | None = None
+    ) -> WorkspaceUsage:
         """Measure in a thread, also if the caller is cancelled. Above `bounds`, it stops early."""
         # No other measurement is due while this one runs.
         self._not_before = self._not_before_if_outgrown = float("inf")
         # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
         # `_not_before` would stay infinite, and the workspace would never be measured again.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure, bounds))
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(None, self._measure, bounds, index))
 
     def excess(self) -> str | None:
         return self.usage.excess(self._limits)
@@ -233,11 +258,13 @@ class QuotaMeter:
             before.f_ffree - now.f_ffree > max(0, self._limits.max_entries - self.usage.entries)
         )
 
-    def _measure(self, bounds: WorkspaceLimits | None) -> WorkspaceUsage:
+    def _measure(self, bounds: WorkspaceLimits | None, index: FileIndex | None) -> WorkspaceUsage:
         started = time.monotonic()
         try:
             self._file_system = os.statvfs(self._directory)
-            self.usage = measure(self._directory, bounds)
+            self.usage = measure(self._directory, bounds, index)
+            if index is not None:
+                index.complete = self.usage.complete
         except OSError:
             self.usage = WorkspaceUsage()
         ended = time.monotonic()

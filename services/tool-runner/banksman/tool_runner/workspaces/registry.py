@@ -293,6 +293,8 @@ class WorkspaceRegistry:
                 )
             except PathRefused as refused:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
+        if first_files:
+            workspace.baseline.begin((file.path for file in first_files), workspace.content)
 
     async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
         """Return the reason if the snapshot is refused, else None."""

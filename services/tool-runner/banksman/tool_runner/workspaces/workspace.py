@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import posixpath
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +13,23 @@ from pathlib import Path
 
 from banksman.bus.server_disk import show_volume
 from banksman.contracts.ids import check_token
+from banksman.contracts.tools import Change
 from banksman.runtime.disk import DiskLimits, Room
 from banksman.runtime.health import Health
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.settings import WorkspaceLimits
+from banksman.tool_runner.workspaces.baseline import MAX_TEXT_BYTES, UNKNOWN, Baseline, Content
 from banksman.tool_runner.workspaces.beneath import opened_directory
-from banksman.tool_runner.workspaces.files import sweep_temporaries
+from banksman.tool_runner.workspaces.changes import (
+    MANY_FILES,
+    Changes,
+    FileIndex,
+    KeptIndexes,
+    bounded,
+    differences,
+    is_own,
+)
+from banksman.tool_runner.workspaces.files import PathRefused, read_part, sweep_temporaries
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree
 
 _TRAVERSE_ONLY = 0o711
@@ -45,11 +58,56 @@ class Workspace:
     directory: Path
     identity: SandboxIdentity
     limits: WorkspaceLimits
+    indexes: KeptIndexes
+    baseline: Baseline
     has_home: bool = False
     """Whether this process has made the home directory of its commands."""
 
     def __post_init__(self) -> None:
         self.meter = QuotaMeter(self.directory, self.limits)
+
+    async def index(self) -> FileIndex:
+        """Return the last index of the files, or a new one if none is kept."""
+        kept = self.indexes.get(self.directory)
+        return await self.meter.indexed() if kept is None else kept
+
+    async def changes_since(self, before: FileIndex, bounds: WorkspaceLimits, run_id: str) -> Changes:
+        """Record and return what a command of a run has changed, and keep the new index."""
+        # The command owns the directory; with chmod it could have made it unusable for every later call.
+        self.directory.chmod(OWNER_ONLY)
+        after = await self.meter.indexed(bounds)
+        self.indexes.keep(self.directory, after)
+        if len(after) > MANY_FILES:
+            found = await asyncio.to_thread(differences, before, after)
+        else:
+            found = differences(before, after)
+        if found:
+            await asyncio.to_thread(self.baseline.record, run_id, found, self.content)
+        return bounded(found)
+
+    def record(self, path: str, change: Change, run_id: str = "") -> None:
+        """Record that the runner itself has changed a file, for a run or for a user: no command has."""
+        path = posixpath.normpath(path)
+        self.indexes.record(self.directory, path)
+        if not is_own(path):
+            self.baseline.record(run_id, {path: change}, self.content)
+
+    def content(self, path: str) -> Content:
+        """Return the content of a file, by a path that leads through no link."""
+        try:
+            status = os.lstat(self.directory / path)
+            if not stat.S_ISREG(status.st_mode):
+                return UNKNOWN
+            part = read_part(self.directory, path, offset=0, max_bytes=MAX_TEXT_BYTES)
+            text = part.data.decode()
+        except UnicodeDecodeError:
+            return Content("binary")
+        except (OSError, ValueError, PathRefused):
+            return UNKNOWN
+        if part.total_bytes > MAX_TEXT_BYTES:
+            return Content("too_large")
+        kind = "program" if status.st_mode & stat.S_IXUSR else "text"
+        return Content("binary") if "\0" in text else Content(kind, text)
 
 
 class WorkspaceStore:
@@ -59,6 +117,7 @@ class WorkspaceStore:
         self.root = root
         self._identity = identity
         self._limits = limits
+        self._indexes = KeptIndexes()
         self._open: dict[tuple[str, str], Workspace] = {}
 
     def prepare(self) -> None:
@@ -71,9 +130,14 @@ class WorkspaceStore:
         """Return the workspace of a conversation; a new one is created empty."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         if key not in self._open:
-            directory = self._create(*key)
-            self._open[key] = Workspace(*key, directory, self._identity, self._limits)
+            directory, baseline = self._create(*key), self._baseline(*key)
+            self._open[key] = Workspace(
+                *key, directory, self._identity, self._limits, self._indexes, baseline
+            )
         return self._open[key]
+
+    def _baseline(self, tenant: str, conversation: str) -> Baseline:
+        return Baseline(self.root / ".baselines" / f"{tenant}.{conversation}.db")
 
     def exists(self, tenant: str, conversation: str) -> bool:
         path = self.root / check_token(tenant, "tenant") / check_token(conversation, "conversation_id")
@@ -84,6 +148,8 @@ class WorkspaceStore:
         if self.exists(tenant, conversation):
             directory = self.get(tenant, conversation).directory
             await asyncio.to_thread(delete_tree, directory)
+            self._indexes.drop(directory)
+            self._baseline(tenant, conversation).delete()
         self._open.pop((tenant, conversation), None)
 
     def path_of(self, tenant: str, conversation: str) -> Path:

@@ -664,6 +664,8 @@ export type ToolResult = {
   /** The runner that executed it; None if it was not executed. */
   runner?: string | null;
   started_at?: string | null;
+  /** The number of further changed files. */
+  changed_more?: number;
 };
 
 /** One execution in the outcome of a run. */
@@ -750,7 +752,10 @@ export type WorkflowStart = {
 
 /** A call changed files of the workspace. */
 export type WorkspaceChanged = {
+  /** Of a command, the first 200: those with the fewest directories above them. All files below a directory `.git` count as one. */
   paths: Array<PathChange>;
+  /** The number of further changed files. */
+  more?: number;
 };
 
 /** The workspace was rebuilt on another runner, and changes may be missing. */

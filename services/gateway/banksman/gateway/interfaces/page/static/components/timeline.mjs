@@ -182,7 +182,7 @@ function Entry({ entry, run, onExpand }) {
     case 'workflow':
       return html`<${LinkedWorkflow} link=${entry} Run=${Run} />`;
     case 'changed':
-      return html`<${Changed} paths=${entry.paths} />`;
+      return html`<${Changed} paths=${entry.paths} more=${entry.more} />`;
     case 'notice':
       return html`<${Notice} tone=${entry.tone} text=${entry.text} />`;
     default:
@@ -253,13 +253,15 @@ function Calls({ group, runId, succeeded, onExpand }) {
   </button>`;
 }
 
+const MAX_CHANGED_SHOWN = 12;
 const CHANGE_SIGNS = { created: '+', modified: '~', deleted: '−' };
 
-function Changed({ paths }) {
+function Changed({ paths, more }) {
   const store = useStore();
+  const hidden = Math.max(0, paths.length - MAX_CHANGED_SHOWN) + more;
   return html`<p class="changed">
     <${Icon} name="file" size=${14} />
-    ${paths.map(
+    ${paths.slice(0, MAX_CHANGED_SHOWN).map(
       ({ path, change }) =>
         html`<button
           type="button"
@@ -270,6 +272,7 @@ function Changed({ paths }) {
           <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
         </button>`,
     )}
+    ${hidden > 0 && html`<span class="muted">${t('timeline.changedMore', { count: hidden })}</span>`}
   </p>`;
 }
 

@@ -58,6 +58,7 @@ export default {
   'timeline.change.created': 'Angelegt',
   'timeline.change.modified': 'Geändert',
   'timeline.change.deleted': 'Gelöscht',
+  'timeline.changedMore': { one: 'und {count} weitere Datei', other: 'und {count} weitere Dateien' },
   'timeline.sources': 'Gelesen:',
   'timeline.found': {
     one: '{count} Seite durch Suchen gefunden',

@@ -57,6 +57,7 @@ export default {
   'timeline.change.created': 'Created',
   'timeline.change.modified': 'Changed',
   'timeline.change.deleted': 'Deleted',
+  'timeline.changedMore': { one: 'and {count} more file', other: 'and {count} more files' },
   'timeline.sources': 'Read:',
   'timeline.found': { one: '{count} page found by searching', other: '{count} pages found by searching' },
   'timeline.stop': 'Stop',
