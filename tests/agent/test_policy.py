@@ -9,6 +9,7 @@ from banksman.contracts.approvals import (
     ApprovalItem,
     ApprovalRequested,
     ApprovalResolved,
+    Covers,
     ItemDecision,
     Preview,
 )
@@ -54,7 +55,10 @@ def decision_on(
 
 
 def approval(
-    requested: ToolCall, decision: Literal["approve", "reject"], edited: dict[str, Any] | None = None
+    requested: ToolCall,
+    decision: Literal["approve", "reject"],
+    edited: dict[str, Any] | None = None,
+    covers: Covers | None = None,
 ) -> OpenApproval:
     item = ApprovalItem(
         tool_call_id=requested.id,
@@ -67,7 +71,7 @@ def approval(
     approval_requested = ApprovalRequested(
         approval_id="a1", expires_at=datetime(2030, 1, 1, tzinfo=UTC), items=(item,)
     )
-    decided = ItemDecision(tool_call_id=requested.id, decision=decision, arguments=edited)
+    decided = ItemDecision(tool_call_id=requested.id, decision=decision, arguments=edited, covers=covers)
     resolved = ApprovalResolved(
         approval_id="a1", outcome="approved", by="ann", decisions=(decided,), remember="run"
     )
@@ -310,6 +314,42 @@ def test_rejection_is_remembered_and_the_last_decision_applies() -> None:
         decision_on(requested, remembered=[approval(requested, "reject"), approval(requested, "approve")])
         == "auto"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("git status", "auto"),
+        ("git status --short docs", "auto"),
+        ("git push", "ask"),
+        ("git", "ask"),
+        ("git status; rm x", "ask"),
+        ("git status $(rm x)", "ask"),
+        ("git status > x", "ask"),
+        ("GIT_DIR=x git status", "ask"),
+    ],
+)
+def test_approval_of_commands_that_begin_alike_covers_simple_ones(command: str, decision: Decision) -> None:
+    remembered = [approval(call("bash", command="git status -s"), "approve", covers="begins")]
+
+    assert decision_on(call("bash", command=command), remembered=remembered) == decision
+
+
+@pytest.mark.parametrize("command", ["rm -rf build", "ls", "git status | cat", "python -c 'x'"])
+def test_command_without_a_subcommand_offers_no_first_words(command: str) -> None:
+    assert approval_item(call("bash", command=command)).begins is None
+
+
+def test_decision_about_a_tool_covers_each_call_until_a_later_decision() -> None:
+    first, other = call("bash", command="make"), call("bash", command="rm $X")
+    refused = approval(first, "reject", covers="tool")
+    allowed = approval(other, "approve", covers="tool")
+
+    assert decision_on(other, remembered=[refused]) == "deny"
+    assert decision_on(call("write_file", path="a", content=""), remembered=[refused]) == "ask"
+    assert decision_on(first, remembered=[refused, allowed]) == "auto"
+    assert decision_on(first, remembered=[allowed, refused]) == "deny"
+    assert decision_on(first, remembered=[approval(first, "approve"), refused]) == "deny"
 
 
 def test_edited_approval_is_remembered_for_the_edited_arguments() -> None:

@@ -137,6 +137,14 @@ def test_command_that_runs_at_the_stop_has_its_result_after_the_next_start(cli: 
     assert "kept-42" in str(results[0])
 
 
+def test_run_continues_after_a_rejection_as_feedback(cli: Cli, open_request: dict[str, Any]) -> None:
+    """R13: against the policy of its assistant."""
+    decided = cli("reject", open_request["approval_id"], "--on-reject", "feedback")
+
+    assert decided.returncode == 0, decided.stderr
+    assert follow_to_the_end(cli, open_request["conversation_id"])["data"]["status"] == "completed"
+
+
 def test_rejected_run_ends_and_stores_the_reason(cli: Cli, open_request: dict[str, Any]) -> None:
     """R13."""
     decided = cli("reject", open_request["approval_id"], "--reason", "not today")

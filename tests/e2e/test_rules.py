@@ -88,7 +88,7 @@ async def shows_everything(card: Locator) -> None:
     await expect(card.get_by_text("In this conversation, until someone withdraws it")).to_be_visible()
     await expect(card.get_by_text("with the path b.md, any content")).to_be_visible()
     await expect(card.get_by_role("button", name="Edit")).to_have_count(0)
-    await expect(card.get_by_label("Require approval")).to_have_count(0)
+    await expect(card.get_by_label("Decide the same way for")).to_have_count(0)
 
 
 async def replies(stage: Stage, count: int) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ async def test_a_remembered_decision_says_what_it_covers(stage: Stage) -> None:
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Approvals").click()
         card = page.locator("[data-request=p1]")
-        await card.get_by_label("Require approval").select_option("run")
+        await card.get_by_label("Decide the same way for").select_option("run")
         await expect(card.get_by_text("with the path a.md, any content")).to_be_visible()
         await card.get_by_role("button", name="Edit").click()
         await card.get_by_label("path").fill("b.md")

@@ -143,8 +143,8 @@ MUTANTS = (
         "R34",
         "only the first call of a reply is in its approval request",
         AGENT + "model/replies.py",
-        "append(approval_requested(reply.approval_id, items, terms,",
-        "append(approval_requested(reply.approval_id, items[:1], terms,",
+        "approval_requested(reply.approval_id, items, terms,",
+        "approval_requested(reply.approval_id, items[:1], terms,",
         SCENARIOS + "test_approvals.py::test_several_calls_of_one_reply_are_one_approval_request",
     ),
     Mutant(

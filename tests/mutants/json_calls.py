@@ -140,8 +140,8 @@ MUTANTS = (
         "R13",
         "a run continues after a rejection",
         RUNS + "steps.py",
-        'run.settings.tools.on_reject == "abort" and',
-        "False and",
+        '(one.on_reject or run.settings.tools.on_reject) == "abort"',
+        "False",
         "tests/scenarios/test_approvals.py::test_a_rejection_ends_the_run_without_executing_later_calls",
     ),
     Mutant(

@@ -190,8 +190,8 @@ MUTANTS = (
     Mutant(
         "a rejection is returned to the model",
         "steps.py",
-        'if run.settings.tools.on_reject == "abort" and any',
-        "if False and any",
+        '(one.on_reject or run.settings.tools.on_reject) == "abort"',
+        "False",
         "A rejected call does not end its run.",
     ),
     Mutant(

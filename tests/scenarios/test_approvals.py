@@ -138,6 +138,55 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     assert withdrawn.status_code == 204
 
 
+@pytest.mark.parametrize("choice", ["abort", "feedback"])
+async def test_the_approver_chooses_what_a_rejection_does_to_the_run(
+    client: Client, http: httpx.AsyncClient, play: Play, choice: str
+) -> None:
+    """R13: against the policy of the assistant; after feedback, the approved call runs."""
+    name = play(bash("echo kept", "echo never"), ScriptedReply(text="Then only the first."))
+    policy = {"abort": "feedback", "feedback": "abort"}[choice]
+    tools = {"enabled": True, "on_reject": policy}
+    created = await http.post("/context/assistants", json={"model": name, "tools": tools})
+    conversation = await client.create(assistant=created.json()["id"])
+    run_id = await client.chat(conversation, "go")
+    request = await client.approval_request(run_id)
+    first, second = (item["tool_call_id"] for item in request["items"])
+    decisions = [
+        {"tool_call_id": first, "decision": "approve"},
+        {"tool_call_id": second, "decision": "reject"},
+    ]
+    reply = {"approval_id": request["approval_id"], "decisions": decisions, "on_reject": choice}
+    await client.request("approval.reply", **reply)
+    outcome = await client.finished(run_id)
+
+    assert request.get("on_reject", "abort") == policy
+    kinds = [call["result"].get("error_kind") for call in outcome["tool_calls"]]
+    assert sorted(map(str, kinds)) == (
+        ["not_executed", "rejected"] if choice == "abort" else ["None", "rejected"]
+    )
+    assert outcome["status"] == {"abort": "rejected", "feedback": "completed"}[choice]
+
+
+async def test_a_tool_that_was_rejected_for_the_run_is_not_requested_again(
+    client: Client, play: Play
+) -> None:
+    """R13: other commands too."""
+    replies = [bash("echo 1"), bash("date; echo $HOME"), ScriptedReply(text="ok")]
+    conversation = await client.create(play(*replies))
+    run_id = await client.chat(conversation, "go")
+    request = await client.approval_request(run_id)
+    (item,) = request["items"]
+    decision = {"tool_call_id": item["tool_call_id"], "decision": "reject", "covers": "tool"}
+    reply = {"approval_id": request["approval_id"], "decisions": [decision], "on_reject": "feedback"}
+    refused = await client.request("approval.reply", **reply)
+    await client.request("approval.reply", **reply, remember="run")
+    outcome = await client.finished(run_id)
+
+    assert (refused["code"], "remember" in refused["message"]) == ("bad_request", True)
+    assert [call["result"]["error_kind"] for call in outcome["tool_calls"]] == ["rejected", "denied"]
+    assert len(client.events(conversation, "approval.requested")) == 1
+
+
 @pytest.mark.parametrize("word", ["edited", "original"])
 @pytest.mark.parametrize(
     ("vendor", "protocol"), [("anthropic", "native"), ("openai", "native"), ("openai", "json_text")]
@@ -197,7 +246,9 @@ async def test_each_call_of_a_card_is_decided_in_the_browser(
         await card.get_by_role("group", name="Decide write_file").get_by_role("button", name="Reject").click()
         await card.get_by_role("button", name="Add a reason").click()
         await card.get_by_role("textbox", name="Reason, sent to the agent").fill("keep the folder clean")
-        await card.get_by_role("button", name="Submit: 1 approved, 1 rejected").click()
+        await card.get_by_role(
+            "button", name="Reject and tell the agent The run continues. Runs: bash"
+        ).click()
 
         decided = page.get_by_role("group", name="Approval, decided")
         await expect(decided).to_contain_text("Partly approved", timeout=WAIT_TIMEOUT_MS)

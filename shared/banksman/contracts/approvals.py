@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from banksman.contracts.assistants import ApprovalTerms
+from banksman.contracts.assistants import ApprovalTerms, OnReject
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import NetworkPolicy
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
@@ -30,7 +30,7 @@ class Preview(Stored):
 class Coverage(Stored):
     """The further calls that a decision applies to if it is remembered."""
 
-    by: Literal["command", "path", "host", "arguments", "nothing"]
+    by: Literal["command", "path", "host", "arguments", "nothing", "begins", "tool"]
     """The part of a call that is compared; `nothing` if a user decides every such call."""
     words: str
     """The same for people; the text of others in it has its invisible characters marked."""
@@ -49,6 +49,8 @@ class ApprovalItem(Stored):
     """The hosts that the call may reach; see `ToolCall.network`."""
     covers: Coverage | None = Field(default=None, exclude_if=lambda covers: covers is None)
     """The calls that a remembered approval covers; None in requests of version 1.0."""
+    begins: str | None = Field(default=None, exclude_if=lambda words: words is None)
+    """The first words of a command, if a decision can cover every command that begins with them."""
     requested: JsonObject | None = Field(default=None, exclude_if=lambda requested: requested is None)
     """The requested arguments, if the first of two approvers edited them; `arguments` are the edited ones.
     Only in requests as they are sent to the second one."""
@@ -65,6 +67,11 @@ superseded  the user sent another message instead
 """
 
 Remember = Literal["run", "conversation"]
+Covers = Literal["begins", "tool"]
+"""
+begins  every simple command that begins with the words `begins` of the call
+tool    every call of the tool; only for the rest of the run
+"""
 
 
 class ItemDecision(Stored):
@@ -75,6 +82,10 @@ class ItemDecision(Stored):
     arguments: JsonObject | None = None
     """Edited arguments; None keeps the requested ones."""
     reason: str | None = Field(default=None, max_length=2000)
+    covers: Covers | None = Field(default=None, exclude_if=lambda covers: covers is None)
+    """The further calls that a remembered decision covers; None for those of the item's `covers`."""
+    on_reject: OnReject | None = Field(default=None, exclude_if=lambda choice: choice is None)
+    """What a rejection does to the run; None for what its assistant states."""
 
 
 class ApprovedFirst(Stored):
@@ -97,21 +108,29 @@ class ApprovalRequested(Stored):
     """The terms of the decision; None for one approver and no escalation."""
     escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
     """Time of escalation if no decision arrives before; None for no escalation."""
+    on_reject: OnReject = Field(default="abort", exclude_if=lambda choice: choice == "abort")
+    """What a rejection does to the run if it does not state it."""
     first: ApprovedFirst | None = Field(default=None, exclude_if=lambda first: first is None)
     """The first of two approvals: the second user approves the same calls, and for as long. Only in requests
     as they are sent to the second one."""
 
 
-def sent_digest(call: str, decision: str = "approve", remember: Remember | None = None) -> str:
-    """Return the digest of an item as an approver is sent it, from the digest of its call.
+def sent_digest(
+    call: str,
+    decision: str = "approve",
+    remember: Remember | None = None,
+    covers: Covers | None = None,
+    on_reject: OnReject | None = None,
+) -> str:
+    """Return the digest of an item as the second approver is sent it, from the digest of its call.
 
-    After a first approval it covers that user's decision about the call, and for how long it is remembered.
+    It covers the first user's decision about the call, what a rejection does to the run, and for how long and
+    for which calls the decision is remembered.
     """
-    return (
-        call
-        if (decision, remember) == ("approve", None)
-        else digest(f"{call}\n{decision}\n{remember}".encode())
-    )
+    decided = (decision, remember, covers, on_reject)
+    if decided == ("approve", None, None, None):
+        return call
+    return digest("\n".join([call, *map(str, decided)]).encode())
 
 
 class ApprovalResolved(Stored):

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.approvals import ItemDecision, Remember
-from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
+from banksman.contracts.assistants import Branch, ConversationSettings, OnReject, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
@@ -161,6 +161,8 @@ class ApprovalDecision(Envelope):
     decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
+    on_reject: OnReject | None = None
+    """What each rejection that does not state it does to the run; null for what the assistant states."""
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
     """Digests of the items that the approver was sent, in their order. If they are not those of the current
     content, the decision is refused with `conflict`, and its details have that content. They may be empty

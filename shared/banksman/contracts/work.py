@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
-from banksman.contracts.assistants import ApprovalTerms, Branch, RunSettings
+from banksman.contracts.assistants import ApprovalTerms, Branch, OnReject, RunSettings
 from banksman.contracts.events import Outcome
 from banksman.contracts.messages import UNKNOWN, Content, Provenance
 from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
@@ -217,6 +217,8 @@ class ApprovalRequest(_OfApproval):
     """The terms of the decision; None for one approver and no escalation."""
     escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
     """Time of escalation if no decision arrives before; None for no escalation."""
+    on_reject: OnReject = Field(default="abort", exclude_if=lambda choice: choice == "abort")
+    """What a rejection does to the run if it does not state it."""
 
     @property
     def approvers(self) -> int:

@@ -120,7 +120,7 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     if state.claims_in_row >= CRASH_LOOP_CLAIMS:
         text = f"The run was given up: {CRASH_LOOP_CLAIMS} agents in a row stopped while driving it."
         return Ending("failed", ErrorCode.CRASH_LOOP, text, "not_executed")
-    if run.settings.tools.on_reject == "abort" and any(call.gate == "rejected" for call in run.calls):
+    if _rejection_ends(run):
         return Ending("rejected", ErrorCode.REJECTED, _rejection_text(run), "not_executed")
     if _expired(run):
         text = "The run ended because its approval request expired without a decision."
@@ -162,6 +162,13 @@ def _limit_reached(run: Run) -> Ending | None:
         text = f"The run cost {used.cost_usd:.4f} USD; its limit is {limits.max_cost_usd:g}."
         return Ending("failed", ErrorCode.COST_LIMIT, text, "not_executed")
     return None
+
+
+def _rejection_ends(run: Run) -> bool:
+    rejected = {call.call.id for call in run.calls if call.gate == "rejected"}
+    resolved = run.approval.resolved if run.approval else None
+    decisions = (one for one in (resolved.decisions if resolved else ()) if one.tool_call_id in rejected)
+    return any((one.on_reject or run.settings.tools.on_reject) == "abort" for one in decisions)
 
 
 def _expired(run: Run) -> bool:

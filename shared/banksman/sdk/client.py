@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision, Remember
-from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.assistants import ConversationSettings, OnReject, RunOverrides
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.events import RunFinished
 from banksman.contracts.ids import check_token, conversation_of, new_id
@@ -152,12 +152,14 @@ class Client(Resources):
         all: Literal["approve", "reject"] | None = None,
         decisions: Sequence[ItemDecision] = (),
         remember: Remember | None = None,
+        on_reject: OnReject | None = None,
         digests: Sequence[str] = (),
         request_id: str | None = None,
     ) -> frames.Ack:
         """Decide an approval request: `all` is one decision for all calls, `decisions` has one per call.
 
-        With the `digests` of the items that the approver saw, a decision on other calls is refused. If
+        `on_reject` states whether the run continues after a rejection (`feedback`) or ends (`abort`). With
+        the `digests` of the items that the approver saw, a decision on other calls is refused. If
         `already_resolved` is True, an earlier decision applies, and the ack has its `outcome` and
         `resolved_by`.
         """
@@ -169,6 +171,7 @@ class Client(Resources):
             all=all,
             decisions=tuple(decisions),
             remember=remember,
+            on_reject=on_reject,
             digests=tuple(digests),
         )
         return await self._transport.send(frame, approval_id)

@@ -55,13 +55,19 @@ def approve(
 def reject(
     approval: Approval,
     reason: Annotated[str | None, typer.Option(help="Reason; the model may see it.")] = None,
+    on_reject: Annotated[
+        Literal["feedback", "abort"] | None,
+        typer.Option(
+            help="`feedback`: the run continues; `abort`: it ends. Default: as its assistant states."
+        ),
+    ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Reject all calls of an approval request."""
     with gateway(url) as api:
         decision = {"decisions": _rejections(api, approval, reason)} if reason else {"all": "reject"}
-        _decide(api, approval, "reject", decision, as_json=json)
+        _decide(api, approval, "reject", {**decision, "on_reject": on_reject}, as_json=json)
 
 
 @app.command()

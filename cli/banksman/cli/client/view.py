@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame
-from banksman.contracts.approvals import sent_digest
+from banksman.contracts.approvals import Remember, sent_digest
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import NetworkPolicy, call_digest
 from banksman.contracts.visible import one_line, visible, visible_json
@@ -224,11 +224,15 @@ def seen_digest(request: Frame) -> str:
 def shown_digests(request: Frame) -> list[str]:
     """Return the digests of the items as they are shown: a decision on other content is refused."""
     first: Frame = request.get("first") or {}
-    decided = {one["tool_call_id"]: one["decision"] for one in first.get("decisions", ())}
+    decided: dict[str, Frame] = {one["tool_call_id"]: one for one in first.get("decisions", ())}
     return [
-        sent_digest(_call_digest(item), decided.get(item["tool_call_id"], "approve"), first.get("remember"))
-        for item in request["items"]
+        _sent(item, decided.get(item["tool_call_id"], {}), first.get("remember")) for item in request["items"]
     ]
+
+
+def _sent(item: Frame, given: Frame, remember: Remember | None) -> str:
+    decision = given.get("decision", "approve")
+    return sent_digest(_call_digest(item), decision, remember, given.get("covers"), given.get("on_reject"))
 
 
 def _call_digest(item: Frame) -> str:

@@ -154,10 +154,11 @@ class RequestedSteps:
             return ()
         items = tuple(policy.approval_item(call) for call in calls)
         expires_at = self.now + timedelta(seconds=APPROVAL_S)
-        terms = run.settings.approvals
-        return (
-            policy.approval_requested(self.approval_id, items, terms, now=self.now, expires_at=expires_at),
+        terms, choice = run.settings.approvals, run.settings.tools.on_reject
+        requested = policy.approval_requested(
+            self.approval_id, items, terms, choice, now=self.now, expires_at=expires_at
         )
+        return (requested,)
 
 
 def progress_event(progress: workflows.Progress) -> WorkflowProgress:

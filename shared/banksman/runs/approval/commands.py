@@ -17,6 +17,7 @@ _QUOTED = r"""'[^']*'|"[^"\\$`!]*\""""
 # `~` and `#` have a meaning only at the start of a word (https://www.gnu.org/software/bash/manual/bash.html).
 _FIXED = re.compile(rf"(?:[^'\"\\$`*?\[\]{{}}~!()#]|(?<=\w)[~#]|{_QUOTED})*", re.ASCII)
 _OPERATORS = frozenset(";&|<>\n")
+_SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _ANY, _ANY_OPTIONS = "*", "-*"
 
 
@@ -30,6 +31,15 @@ def simple_words(command: str) -> list[str] | None:
         return None
     words = shlex.split(command)
     return words if words and "=" not in words[0] else None
+
+
+def first_words(command: str) -> str | None:
+    """Return program and subcommand of a simple command; None if it has no subcommand.
+
+    A decision about all commands of a program alone would cover `python -c` and `rm -rf /`.
+    """
+    words = simple_words(command) or []
+    return shlex.join(words[:2]) if len(words) > 1 and _SUBCOMMAND.fullmatch(words[1]) else None
 
 
 def words_match(glob: str, words: list[str]) -> bool:

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Coverage, Preview
-from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
+from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Coverage, Covers, Preview
+from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision, OnReject
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, typed_text
 from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.runs.approval.commands import is_fixed
+from banksman.runs.approval.commands import first_words, is_fixed
 from banksman.runs.approval.rules import ruling
 from banksman.runs.state import OpenApproval, Run
 
@@ -43,6 +43,8 @@ class Pattern:
     all arguments (other tools)."""
     network: str
     """The hosts that the call may reach, as JSON; empty without a policy."""
+    covers: Covers | None = None
+    """None for calls with this subject. For `begins`, the subject is the words; for `tool` it is empty."""
 
 
 def decide(
@@ -60,7 +62,15 @@ def decide(
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
     if decision != "ask":
         return decision
-    return remembered.get(pattern_of(call.name, call.arguments, call.network), "ask")
+    fitting = _patterns_of(call)
+    decided: list[Decision] = [one for pattern, one in remembered.items() if pattern in fitting]
+    return decided[-1] if decided else "ask"
+
+
+def _patterns_of(call: ToolCall) -> frozenset[Pattern]:
+    """Return the patterns of the remembered decisions that apply to a call."""
+    wider: tuple[Covers, ...] = ("begins", "tool")
+    return frozenset(pattern_of(call.name, call.arguments, call.network, covers) for covers in (None, *wider))
 
 
 def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
@@ -68,7 +78,14 @@ def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
     return call.model_copy(update={name: getattr(tool, name) for name in shared})
 
 
-def pattern_of(tool: str, arguments: JsonObject, network: NetworkPolicy | None = None) -> Pattern:
+def pattern_of(
+    tool: str, arguments: JsonObject, network: NetworkPolicy | None = None, covers: Covers | None = None
+) -> Pattern:
+    hosts = "" if network is None else network.model_dump_json()
+    if covers == "tool":
+        return Pattern(tool, "", hosts, covers)
+    if covers == "begins" and (words := begins(tool, arguments)):
+        return Pattern(tool, words, hosts, covers)
     subject = None
     if tool == BASH:
         subject = arguments.get("command")
@@ -78,11 +95,22 @@ def pattern_of(tool: str, arguments: JsonObject, network: NetworkPolicy | None =
         subject = host_of(arguments)
     if not isinstance(subject, str):
         subject = json.dumps(arguments, sort_keys=True, ensure_ascii=False)
-    return Pattern(tool, subject, "" if network is None else network.model_dump_json())
+    return Pattern(tool, subject, hosts)
 
 
-def coverage(tool: str, arguments: JsonObject) -> Coverage:
+def begins(tool: str, arguments: JsonObject) -> str | None:
+    """Return the first words of a command, if a decision can cover every command that begins with them."""
+    command = arguments.get("command")
+    return first_words(command) if tool == BASH and isinstance(command, str) else None
+
+
+def coverage(tool: str, arguments: JsonObject, covers: Covers | None = None) -> Coverage:
     """Return which further calls a remembered approval covers, in the words that every place shows."""
+    if covers == "tool":
+        return Coverage(by="tool", words=f"every call of {one_line(tool)}, whatever its arguments")
+    if covers == "begins" and (first := begins(tool, arguments)):
+        words = f"every simple command that begins with `{first}`, whatever follows"
+        return Coverage(by="begins", words=words)
     subject = _shown(pattern_of(tool, arguments).subject)
     match tool:
         case "bash" if is_fixed(arguments.get("command")):
@@ -103,7 +131,9 @@ def coverage(tool: str, arguments: JsonObject) -> Coverage:
 
 
 def remembered_decisions(approvals: Iterable[OpenApproval]) -> dict[Pattern, Decision]:
-    """Return the latest decision by pattern. An edited approval applies to the call as it was approved.
+    """Return the latest decision by pattern, the newest last.
+
+    An edited approval applies to the call as it was approved.
 
     An approval that covers nothing is omitted: a person decides again.
     """
@@ -114,10 +144,12 @@ def remembered_decisions(approvals: Iterable[OpenApproval]) -> dict[Pattern, Dec
             item = items.get(decision.tool_call_id)
             if item is not None:
                 arguments = item.arguments if decision.arguments is None else decision.arguments
-                pattern = pattern_of(item.name, arguments, item.network)
+                pattern = pattern_of(item.name, arguments, item.network, decision.covers)
                 if decision.decision == "reject":
+                    found.pop(pattern, None)
                     found[pattern] = "deny"
-                elif coverage(item.name, arguments).by != "nothing":
+                elif coverage(item.name, arguments, decision.covers).by != "nothing":
+                    found.pop(pattern, None)
                     found[pattern] = "auto"
     return found
 
@@ -185,6 +217,7 @@ def approval_item(call: ToolCall, *, old_content: str | None = None) -> Approval
         digest=call.digest,
         network=call.network,
         covers=coverage(call.name, call.arguments),
+        begins=begins(call.name, call.arguments),
         preview=preview(call, old_content=old_content),
     )
 
@@ -193,6 +226,7 @@ def approval_requested(
     approval_id: str,
     items: tuple[ApprovalItem, ...],
     terms: ApprovalTerms,
+    on_reject: OnReject = "abort",
     *,
     now: datetime,
     expires_at: datetime,
@@ -204,6 +238,7 @@ def approval_requested(
         items=items,
         terms=None if terms == ONE_APPROVER else terms,
         escalates_at=None if after_s is None else now + timedelta(seconds=after_s),
+        on_reject=on_reject,
     )
 
 

@@ -46,12 +46,12 @@ def is_signed(message: ApprovalReply | FirstApproval, key: bytes) -> bool:
 
 _SIGNED: IncEx = {
     **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "outcome", "by"), True),
-    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason", "covers", "on_reject"}},
     **dict.fromkeys(("remember", "digests", "decided_at", "signature"), True),
 }
-"""The fields that a signature covers. Fields that were added later are not among them, so that replicas of
-two versions, of which one does not know a field, accept each other's signatures. A new field that must be
-signed needs a signature of its own."""
+"""The fields that a signature covers. Fields that were added later are omitted without a value, so that
+replicas of two versions accept each other's signatures. A replica that does not know a field refuses a reply
+that uses it, and the request stays open."""
 
 
 def _mac(message: ApprovalReply | FirstApproval, key: bytes) -> str:
@@ -154,6 +154,7 @@ def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
         items=asked.items,
         terms=asked.terms,
         escalates_at=asked.escalates_at,
+        on_reject=asked.on_reject,
     )
     return calls, *inputs
 

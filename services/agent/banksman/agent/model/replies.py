@@ -192,8 +192,10 @@ def _call_events(
     )
     if items:
         now, expires_at = reply.requested_at, reply.expires_at
-        terms = run.settings.approvals
-        events.append(approval_requested(reply.approval_id, items, terms, now=now, expires_at=expires_at))
+        terms, choice = run.settings.approvals, run.settings.tools.on_reject
+        events.append(
+            approval_requested(reply.approval_id, items, terms, choice, now=now, expires_at=expires_at)
+        )
     events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
     return (message, *events)
 

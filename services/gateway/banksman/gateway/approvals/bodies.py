@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalOutcome, InputOutcome, ItemDecision, Remember
-from banksman.contracts.assistants import ApprovalTerms
+from banksman.contracts.assistants import ApprovalTerms, OnReject
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 from banksman.gateway.conversations.bodies import ConversationApproval
 from banksman.gateway.operation.errors import ErrorDetail
@@ -21,6 +21,8 @@ class DecisionBody(RequestBody):
     decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
+    on_reject: OnReject | None = None
+    """What each rejection that does not state it does to the run; null for what the assistant states."""
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
     """Digests of the items that the approver was sent, in their order. If they are not those of the current
     content, the decision is refused with `conflict`, and its details have that content. They may be empty

@@ -16,6 +16,7 @@ from banksman.contracts.approvals import (
     ItemDecision,
     Remember,
 )
+from banksman.contracts.assistants import OnReject
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady
 from banksman.contracts.frames import Ack, ApprovalDecision
 from banksman.contracts.ids import conversation_of_approval, new_id
@@ -32,6 +33,7 @@ from banksman.gateway.operation.caller import APPROVE
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
+from banksman.runs.approval.policy import begins
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
 
@@ -41,7 +43,7 @@ RETRY_S = 0.1
 SHOW_AGAIN = "show the approver the current one, and send the digests of its items"
 AWAITING_SECOND: Final = "awaiting_second"
 """The outcome of the first of two approvals."""
-DECISION_FIELDS = ("decisions", "all", "remember", "digests", "link")
+DECISION_FIELDS = ("decisions", "all", "remember", "on_reject", "digests", "link")
 
 T = TypeVar("T")
 
@@ -62,6 +64,8 @@ class SubmittedDecision:
     all: str | None = None
     """`approve` or `reject`, for every item."""
     remember: Remember | None = None
+    on_reject: OnReject | None = None
+    """What each rejection that does not state it does to the run."""
     digests: tuple[str, ...] = ()
     """Digests of the items that the user was sent, in their order; empty if the client sent none."""
     link: str | None = None
@@ -185,6 +189,7 @@ def _as_sent(request: ApprovalRequest, first: FirstApproval | None) -> ApprovalR
         expires_at=request.expires_at,
         items=sent_items(request.items, first),
         terms=request.terms,
+        on_reject=request.on_reject,
         first=first and approved_first(first),
     )
 
@@ -281,11 +286,14 @@ async def _item_decision(
     if submitted.all == "approve":
         return before or ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
     if submitted.all == "reject":
-        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject")
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject", on_reject=submitted.on_reject)
     given = [decision for decision in submitted.decisions if decision.tool_call_id == item.tool_call_id]
     if len(given) != 1:
         raise BadInput("decisions", item.tool_call_id, "exactly one decision for every item of the approval")
     decision = given[0]
+    if decision.decision == "reject" and decision.on_reject is None:
+        decision = decision.model_copy(update={"on_reject": submitted.on_reject})
+    _check_covers(item, decision, submitted.remember or (first and first.remember))
     if decision.arguments is not None and decision.decision == "approve":
         if not item.editable:
             raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
@@ -296,6 +304,22 @@ async def _item_decision(
     if before is not None and decision.arguments is None and decision.decision == before.decision:
         return before
     return decision
+
+
+def _check_covers(item: ApprovalItem, decision: ItemDecision, remember: Remember | None) -> None:
+    """Raise `BadInput` if a decision cannot cover the calls that it names."""
+    arguments = item.arguments if decision.arguments is None else decision.arguments
+    match decision.covers:
+        case "begins" if begins(item.name, arguments) is None:
+            raise BadInput(
+                "decisions.covers", "begins", "a call with `begins`, whose command has first words"
+            )
+        case "tool" if remember == "conversation":
+            raise BadInput("decisions.covers", "tool", "`begins` or null for a conversation")
+        case "begins" | "tool" if remember is None:
+            raise BadInput("remember", None, "`run`, or `conversation`, for a decision with `covers`")
+        case _:
+            pass
 
 
 async def check_arguments(

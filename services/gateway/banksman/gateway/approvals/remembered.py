@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import POLICIES
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.approvals import Coverage, Remember
+from banksman.contracts.approvals import ApprovalItem, Coverage, ItemDecision, Remember
 from banksman.contracts.errors import Conflict, NotFound, NotReady
 from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -47,7 +47,7 @@ class RememberedCall(Stored):
     arguments: JsonObject
     """The arguments with the approver's edits."""
     covers: Coverage
-    """The calls to which an approval applies; a rejection applies to the same call in any case."""
+    """The calls to which it applies; with `nothing`, a rejection applies to exactly the same call."""
     decision: Literal["approve", "reject"]
 
 
@@ -155,14 +155,16 @@ def _key(tenant: str, *approval_id: str) -> str:
 def _calls(decision: RememberedDecision) -> tuple[RememberedCall, ...]:
     decided = {one.tool_call_id: one for one in decision.resolved.decisions}
     return tuple(
-        _call(item.name, item.arguments if one.arguments is None else one.arguments, one.decision)
+        _call(item, one)
         for item in decision.requested.items
         if (one := decided.get(item.tool_call_id)) is not None
     )
 
 
-def _call(tool: str, arguments: JsonObject, decision: Literal["approve", "reject"]) -> RememberedCall:
-    return RememberedCall(tool=tool, arguments=arguments, covers=coverage(tool, arguments), decision=decision)
+def _call(item: ApprovalItem, decided: ItemDecision) -> RememberedCall:
+    arguments = item.arguments if decided.arguments is None else decided.arguments
+    covers = coverage(item.name, arguments, decided.covers)
+    return RememberedCall(tool=item.name, arguments=arguments, covers=covers, decision=decided.decision)
 
 
 Service = Annotated[RememberedDecisions, provided(RememberedDecisions)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalItem, ApprovedFirst
-from banksman.contracts.assistants import ConversationRecord, ConversationSettings
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings, OnReject
 from banksman.contracts.events import RunStatus
 from banksman.contracts.frames import ConversationCreate
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -56,6 +56,8 @@ class RunApproval(Stored):
     approval_id: Token
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
+    on_reject: OnReject = "abort"
+    """What a rejection does to the run if it does not state it."""
     first: ApprovedFirst | None = None
     """The first of two approvals, which another user must repeat; null for none; `items` follow it."""
 

@@ -77,7 +77,9 @@ def _sent(item: ApprovalItem, decided: ItemDecision | None, remember: Remember |
     if decided is None:
         return item
     sent = item if decided.arguments is None else _edited(item, decided.arguments)
-    return sent.model_copy(update={"digest": sent_digest(sent.digest, decided.decision, remember)})
+    covers = coverage(sent.name, sent.arguments, decided.covers)
+    choices = (decided.decision, remember, decided.covers, decided.on_reject)
+    return sent.model_copy(update={"digest": sent_digest(sent.digest, *choices), "covers": covers})
 
 
 def _edited(item: ApprovalItem, arguments: JsonObject) -> ApprovalItem:

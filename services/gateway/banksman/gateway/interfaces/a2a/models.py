@@ -32,7 +32,9 @@ UNSUPPORTED_OPERATION = (-32004, "UNSUPPORTED_OPERATION")
 CONTENT_TYPE_NOT_SUPPORTED = (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
 NO_EXTENDED_CARD = (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
 VERSION_NOT_SUPPORTED = (-32009, "VERSION_NOT_SUPPORTED")
-ANSWER_FIELDS = frozenset({"approval_id", "request_id", "decisions", "all", "remember", "digests", "value"})
+ANSWER_FIELDS = frozenset(
+    {"approval_id", "request_id", "decisions", "all", "remember", "on_reject", "digests", "value"}
+)
 DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 """Texts that decide all calls of an approval request."""
 

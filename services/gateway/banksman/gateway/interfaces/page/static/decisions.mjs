@@ -23,22 +23,55 @@ import { t } from './strings.mjs';
  *
  * @param {object[]} items the calls of the request
  * @param {(item: object) => 'approve' | 'reject'} decisionOf
- * @param {{edits: Record<string, Edit>, reason: string | null, remember: string}} said edits by the id of the call
+ * @param {{edits: Record<string, Edit>, reason: string | null, remember: string, onReject?: string}} said edits by the
+ *   id of the call; `remember` is a scope, and after a space `begins` or `tool`
  */
-export function replyFor(items, decisionOf, { edits, reason, remember }) {
+export function replyFor(items, decisionOf, { edits, reason, remember, onReject }) {
+  const [scope, covers] = remember === 'everyone' ? [''] : remember.split(' ');
   const decisions = items.map((item) =>
-    decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason),
+    decisionFor(item, decisionOf(item), edits[item.tool_call_id], { reason, covers }),
   );
-  const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
+  const plain = decisions.every((d) => d.decision === decisions[0].decision && Object.keys(d).length === 2);
   const body = plain ? { all: decisions[0].decision } : { decisions };
   const digests = items.map((item) => item.digest);
-  return { ...body, ...(remember ? { remember } : {}), digests };
+  return { ...body, ...(scope && { remember: scope }), ...(onReject && { on_reject: onReject }), digests };
+}
+
+/** The part of a call that a rule for everyone compares: the words of a command, a path, a host, or the tool. */
+export function ruleCovers(item) {
+  const by = item.begins ? 'begins' : item.covers?.by;
+  return by === 'arguments' && !['bash', 'web_fetch'].includes(item.name) ? 'tool' : by;
+}
+
+/** The rules about the calls that are like one; null if no rule can describe them. */
+export function rulesFor(item) {
+  const { path, url } = item.arguments;
+  const rule = (given) => ({ tool: item.name, arguments: given });
+  switch (ruleCovers(item)) {
+    case 'begins':
+      return [rule({ command: item.begins }), rule({ command: `${item.begins} -*` })];
+    case 'path':
+      return /[*?[\]]/.test(path) ? null : [rule({ path })];
+    case 'host':
+      return [rule({ url: `${new URL(url).origin}/*` })];
+    case 'tool':
+      return [rule({})];
+    default:
+      return null;
+  }
+}
+
+/** Rules with one more: before the first that asks, but after all that deny. The first match decides. */
+export function withRules(rules, added) {
+  const denied = rules.findLastIndex((rule) => rule.action === 'deny');
+  const asks = rules.findIndex((rule, at) => rule.action === 'ask' && at > denied);
+  return rules.toSpliced(asks < 0 ? rules.length : asks, 0, ...added);
 }
 
 export { AWAITING_SECOND } from './events.mjs';
 
-function decisionFor(item, decision, edit, reason) {
-  const base = { tool_call_id: item.tool_call_id, decision };
+function decisionFor(item, decision, edit, { reason, covers }) {
+  const base = { tool_call_id: item.tool_call_id, decision, ...(covers && { covers }) };
   if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
   return reason ? { ...base, reason } : base;
 }

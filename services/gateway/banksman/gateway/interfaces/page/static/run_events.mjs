@@ -275,6 +275,7 @@ export function addApproval(run, data, iteration, ts) {
     id: data.approval_id,
     first: data.first ?? null,
     terms: data.terms ?? null,
+    on_reject: data.on_reject,
     items: data.items ?? [],
     expiresAt: data.expires_at ?? null,
     requestedAt: ts ?? null,

@@ -116,9 +116,9 @@ export class Client extends Api {
   }
 
   /** Decide an approval request. `already_resolved` in the reply means that an earlier decision counts. */
-  reply(approvalId, { all, decisions, remember, digests, ...options }) {
+  reply(approvalId, { all, decisions, remember, on_reject, digests, ...options }) {
     return this.request(
-      { type: 'approval.reply', approval_id: approvalId, all, decisions, remember, digests },
+      { type: 'approval.reply', approval_id: approvalId, all, decisions, remember, on_reject, digests },
       options,
     );
   }

@@ -22,6 +22,8 @@ export type ApprovalDecision = {
   decisions?: Array<ItemDecision>;
   all?: "approve" | "reject" | null;
   remember?: "run" | "conversation" | null;
+  /** What each rejection that does not state it does to the run; null for what the assistant states. */
+  on_reject?: "abort" | "feedback" | null;
   /** Digests of the items that the approver was sent, in their order. If they are not those of the current content, the decision is refused with `conflict`, and its details have that content. They may be empty unless a first approval changed the content. */
   digests?: Array<string>;
   /** The signed part of the link to the request, which allows one decision; None without a link. */
@@ -56,6 +58,8 @@ export type ApprovalItem = {
   network?: NetworkPolicy | null;
   /** The calls that a remembered approval covers; None in requests of version 1.0. */
   covers?: Coverage | null;
+  /** The first words of a command, if a decision can cover every command that begins with them. */
+  begins?: string | null;
   /** The requested arguments, if the first of two approvers edited them; `arguments` are the edited ones. Only in requests as they are sent to the second one. */
   requested?: Record<string, JsonValue> | null;
 };
@@ -69,6 +73,8 @@ export type ApprovalRequested = {
   terms?: ApprovalTerms | null;
   /** Time of escalation if no decision arrives before; None for no escalation. */
   escalates_at?: string | null;
+  /** What a rejection does to the run if it does not state it. */
+  on_reject?: "abort" | "feedback";
   /** The first of two approvals: the second user approves the same calls, and for as long. Only in requests as they are sent to the second one. */
   first?: ApprovedFirst | null;
 };
@@ -205,7 +211,7 @@ export type ConversationUpdated = {
 /** The further calls that a decision applies to if it is remembered. */
 export type Coverage = {
   /** The part of a call that is compared; `nothing` if a user decides every such call. */
-  by: "command" | "path" | "host" | "arguments" | "nothing";
+  by: "command" | "path" | "host" | "arguments" | "nothing" | "begins" | "tool";
   /** The same for people; the text of others in it has its invisible characters marked. */
   words: string;
 };
@@ -336,6 +342,10 @@ export type ItemDecision = {
   /** Edited arguments; None keeps the requested ones. */
   arguments?: Record<string, JsonValue> | null;
   reason?: string | null;
+  /** The further calls that a remembered decision covers; None for those of the item's `covers`. */
+  covers?: "begins" | "tool" | null;
+  /** What a rejection does to the run; None for what its assistant states. */
+  on_reject?: "abort" | "feedback" | null;
 };
 
 /** Iteration `n` of at most `max` begins: a model request after the results of the last iteration. */

@@ -7,8 +7,8 @@ import { withoutPattern } from '../pattern_words.mjs';
 import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { Call } from './approval/call.mjs';
-import { trapFocus, useCardKeys } from './approval/keys.mjs';
-import { Covered, First } from './approval/scope.mjs';
+import { leaveOnEscape, useCardKeys } from './approval/keys.mjs';
+import { EVERYONE, First, Scope } from './approval/scope.mjs';
 import { Exact, Icon, html, memo, useStore } from './ui.mjs';
 
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
@@ -66,20 +66,21 @@ function Pending({ approval }) {
   const { items, first, terms } = sent;
   const waitsForOthers = first?.by === store.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
-  const count = (decision) => items.filter((item) => choices[item.tool_call_id] === decision).length;
-  const chosen = count('approve') + count('reject');
+  const chosen = (decision) => items.filter((item) => choices[item.tool_call_id] === decision);
+  const undecided = items.length - chosen('approve').length - chosen('reject').length;
+  const several = undecided < items.length;
+  const rejections = sent.on_reject === 'feedback' ? ['feedback', 'abort'] : ['abort', 'feedback'];
 
-  const submit = async (decisionOf) => {
+  const submit = async (decisionOf, onReject) => {
     if (sending || invalid) return;
-    const reply = replyFor(
-      items,
-      decisionOf,
-      first ? { edits: {}, reason, remember: '' } : { edits, reason, remember },
-    );
+    const said = first ? { edits: {}, remember: '' } : { edits, remember };
     setSending(true);
     setError(null);
     try {
+      const reply = replyFor(items, decisionOf, { ...said, reason, onReject });
       const ack = await store.inbox.decide(approval.id, reply);
+      if (said.remember === EVERYONE && !ack.already_resolved)
+        await store.inbox.addRule(items[0], decisionOf(items[0]));
       if (ack.outcome === AWAITING_SECOND) setSending(false);
     } catch (failure) {
       const current = failure.details?.approval;
@@ -89,7 +90,8 @@ function Pending({ approval }) {
     }
   };
   const approveAll = () => waitsForOthers || submit(() => 'approve');
-  const rejectAll = () => submit(() => 'reject');
+  const reject = (onReject) =>
+    submit(several ? (item) => choices[item.tool_call_id] : () => 'reject', onReject);
   const toggleEdit = (item) => first || setEdits(toggled(edits, item));
   const editFocused = () => {
     const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
@@ -99,8 +101,10 @@ function Pending({ approval }) {
         items[0],
     );
   };
-  useCardKeys(card, { a: approveAll, r: rejectAll, e: editFocused });
+  useCardKeys(card, { a: approveAll, r: () => several || reject(rejections[0]), e: editFocused });
 
+  const edited = items.map((item) => asEdited(item, edits[item.tool_call_id]));
+  const mayRule = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   return html`<section
     class="approval pending"
     role="group"
@@ -108,81 +112,100 @@ function Pending({ approval }) {
     tabindex="-1"
     ref=${card}
     data-approval=${approval.id}
-    onKeyDown=${(event) => trapFocus(event, card.current)}
+    onKeyDown=${leaveOnEscape}
   >
     <header class="approval-head">
       <${Icon} name="shield" size=${18} />
       <h2><${Exact} text=${titleOf(items)} /></h2>
       <${Expiry} at=${approval.expiresAt} />
     </header>
-    <ol class="approval-items">
-      ${items.map(
-        (item) =>
-          html`<${Call}
-            key=${item.tool_call_id}
-            item=${first ? { ...item, editable: false } : item}
-            single=${items.length === 1}
-            choice=${choices[item.tool_call_id]}
-            onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
-            edit=${first ? undefined : edits[item.tool_call_id]}
-            onToggleEdit=${() => toggleEdit(item)}
-            onEdit=${(draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
-          />`,
-      )}
-    </ol>
-    ${
-      reason !== null &&
-      html`<label class="approval-reason">
-        <span>${t('approval.reason')}</span>
-        <input
-          type="text"
-          maxlength="2000"
-          value=${reason}
-          onInput=${(event) => setReason(event.target.value)}
-        />
-      </label>`
-    }
-    ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`}
+    <div class="approval-body" tabindex="0" role="region" aria-label=${t('approval.content')}>
+      <ol class="approval-items">
+        ${items.map(
+          (item) =>
+            html`<${Call}
+              key=${item.tool_call_id}
+              item=${first ? { ...item, editable: false } : item}
+              single=${items.length === 1}
+              choice=${choices[item.tool_call_id]}
+              onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
+              edit=${first ? undefined : edits[item.tool_call_id]}
+              onToggleEdit=${() => toggleEdit(item)}
+              onEdit=${(draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
+            />`,
+        )}
+      </ol>
+      ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`}
+      ${
+        reason !== null &&
+        html`<label class="approval-reason">
+          <span>${t('approval.reason')}</span>
+          <input
+            type="text"
+            maxlength="2000"
+            value=${reason}
+            onInput=${(event) => setReason(event.target.value)}
+          />
+        </label>`
+      }
+      <div class="approval-more">
+        ${!first && html`<${Scope} items=${edited} value=${remember} onChange=${setRemember} mayRule=${mayRule} />`}
+        ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
+      </div>
+    </div>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     <footer class="approval-actions">
       ${
-        chosen > 0 && items.length > 1
-          ? html`<button
-              type="button"
-              class="button primary"
-              disabled=${sending || invalid || chosen < items.length}
-              onClick=${() => submit((item) => choices[item.tool_call_id])}
-            >
-              ${chosen < items.length ? t('approval.undecided', { count: items.length - chosen }) : t('approval.submit', { approved: count('approve'), rejected: count('reject') })}
-            </button>`
-          : html`<button
-                type="button"
-                class="button primary"
-                disabled=${sending || invalid || waitsForOthers}
-                onClick=${approveAll}
-              >
-                ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')}
-                <kbd>A</kbd>
-              </button>
-              <button type="button" class="button" disabled=${sending} onClick=${rejectAll}>
-                ${t(items.length > 1 ? 'approval.rejectAll' : 'approval.reject')} <kbd>R</kbd>
-              </button>`
+        !several &&
+        html`<button
+          type="button"
+          class="button primary"
+          disabled=${sending || invalid || waitsForOthers}
+          onClick=${approveAll}
+        >
+          ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')}
+          <kbd>A</kbd>
+        </button>`
       }
-      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
       ${
-        !first &&
-        html`<label class="approval-remember">
-          <span>${t('approval.remember')}</span>
-          <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
-            <option value="">${t('approval.rememberNot')}</option>
-            <option value="run">${t('approval.rememberRun')}</option>
-            <option value="conversation">${t('approval.rememberConversation')}</option>
-          </select>
-        </label>`
+        several &&
+        (undecided > 0 || !chosen('reject').length) &&
+        html`<button
+          type="button"
+          class="button primary"
+          disabled=${sending || invalid || undecided > 0}
+          onClick=${() => submit(() => 'approve')}
+        >
+          ${undecided > 0 ? t('approval.undecided', { count: undecided }) : t('approval.approveAll', { count: items.length })}
+        </button>`
+      }
+      ${
+        (several ? undecided === 0 && chosen('reject').length > 0 : true) &&
+        rejections.map(
+          (onReject, at) =>
+            html`<button
+              key=${onReject}
+              type="button"
+              class=${`button consequence ${several && at === 0 ? 'primary' : ''}`}
+              disabled=${sending || invalid}
+              onClick=${() => reject(onReject)}
+            >
+              <strong
+                >${t(`approval.reject.${onReject}`)} ${at === 0 && !several && html`<kbd>R</kbd>`}</strong
+              >
+              <small>${consequence(onReject, items, chosen('approve'))}</small>
+            </button>`,
+        )
       }
     </footer>
-    ${!first && remember && html`<${Covered} calls=${items.map((item) => asEdited(item, edits[item.tool_call_id]))} scope=${remember} />`}
   </section>`;
+}
+
+/** What a rejection means for the run and for the calls of the request. */
+function consequence(onReject, items, approved) {
+  const runs = onReject === 'feedback' ? approved : items;
+  const calls = [...new Set(runs.map((item) => item.name))].join(', ');
+  return t(`approval.then.${onReject}${calls ? '' : 'Nothing'}`, { calls });
 }
 
 const asEdited = (item, edit) =>

@@ -5,6 +5,7 @@
 
 import { computed, signal } from '@preact/signals';
 
+import { rulesFor, withRules } from '../decisions.mjs';
 import { AWAITING_SECOND } from '../events.mjs';
 import { explain, t } from '../strings.mjs';
 
@@ -27,6 +28,7 @@ const entryOf = (item) => ({
   items: item.items,
   first: item.first ?? null,
   terms: item.terms ?? null,
+  on_reject: item.on_reject,
   /** False for a request that the user set aside, and for one that will be escalated to the user later. */
   forYou: item.for_you ?? true,
   escalated: item.escalated ?? false,
@@ -82,6 +84,14 @@ export class Inbox {
       this.onDecided();
     }
     return ack;
+  }
+
+  /** Let a rule for everyone decide the calls that are like this one. */
+  async addRule(item, decision) {
+    const { rules, approvals, revision } = await this.api.policy();
+    const action = decision === 'approve' ? 'auto' : 'deny';
+    const added = rulesFor(item).map((rule) => ({ ...rule, action }));
+    await this.api.replacePolicy({ rules: withRules(rules, added), approvals, revision });
   }
 
   /** Take a request out of this inbox. It is not rejected, and others still see it. */

@@ -1,26 +1,80 @@
 /** What a remembered decision covers, and what the first of two users approved. */
 
-import { known, t } from '../../strings.mjs';
+import { useEffect } from 'preact/hooks';
+
+import { ruleCovers, rulesFor } from '../../decisions.mjs';
+import { addressOf } from '../../router.mjs';
+import { known, parts, t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { Exact, html } from '../ui.mjs';
 
 /** The calls that a decision covers if it is remembered, in words. @param {object} call the call, with its arguments as they run */
-export function coverageWords({ name, covers, arguments: given, edited }) {
+export function coverageWords({ name, covers, begins, arguments: given, edited }) {
   const by = covers?.by ?? 'arguments';
   const kind = by === 'path' && name !== 'read_file' ? 'write' : edited && name === 'bash' ? 'edited' : by;
   const key = `approval.covers.${kind}`;
   return known(key, null) === null
     ? covers.words
-    : t(key, { tool: name, value: by === 'host' ? hostOf(given.url) : given.path });
+    : t(key, { tool: name, value: { host: hostOf(given.url), begins }[by] ?? given.path });
 }
 
-/** @param {{calls: object[], scope: string}} properties `scope` is `run` or `conversation` */
+/** The scope of an administrator's rule, as against the scopes `run` and `conversation` of a decision. */
+export const EVERYONE = 'everyone';
+
+/**
+ * Which further calls the decision covers. The value is a scope, and after a space `begins` or `tool`.
+ *
+ * @param {{items: object[], value: string, onChange: (value: string) => void, mayRule: boolean}} properties `items`
+ *   with the arguments as they run
+ */
+export function Scope({ items, value, onChange, mayRule }) {
+  const [scope, by] = value.split(' ');
+  const option = (name) => {
+    const [place, wider] = name.split(' ');
+    const what = [...new Set(items.map((item) => coverageWords(widened(item, place, wider))))].join('; ');
+    return html`<option value=${name}>${t(`approval.for.${place}`, { what })}</option>`;
+  };
+  const offered = scopesOf(items, mayRule);
+  useEffect(() => {
+    if (value && !offered.includes(value)) onChange('');
+  });
+  return html`<label class="approval-remember">
+      <span>${t('approval.remember')}</span>
+      <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+        <option value="">${t('approval.for.this')}</option>
+        ${offered.map(option)}
+      </select>
+    </label>
+    ${value && html`<${Covered} calls=${items.map((item) => widened(item, scope, by))} scope=${scope} />`}`;
+}
+
+function scopesOf(items, mayRule) {
+  const plain = items.some((item) => item.covers?.by !== 'nothing') ? ['run', 'conversation'] : [];
+  const begins = items.every((item) => item.begins && !item.edited);
+  const everyone = mayRule && items.length === 1 && !items[0].edited && rulesFor(items[0]);
+  return [
+    ...plain,
+    ...(begins ? ['run begins', 'conversation begins'] : []),
+    'run tool',
+    ...(everyone ? [EVERYONE] : []),
+  ];
+}
+
+function widened(item, scope, by) {
+  const wider = scope === EVERYONE ? ruleCovers(item) : by;
+  return wider ? { ...item, edited: false, covers: { by: wider } } : item;
+}
+
+/** @param {{calls: object[], scope: string}} properties `scope` is `run`, `conversation` or `everyone` */
 export function Covered({ calls, scope }) {
   return html`<div class="approval-covers">
     <p>${t(`approval.covered.${scope}`)}</p>
     <ul>
       ${calls.map((call) => html`<li><${Exact} text=${coverageWords(call)} /></li>`)}
     </ul>
+    <p class="muted">
+      ${parts('approval.listed', { rules: html`<a href=${addressOf('rules')}>${t('rules.title')}</a>` })}
+    </p>
   </div>`;
 }
 
