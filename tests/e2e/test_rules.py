@@ -138,10 +138,10 @@ async def test_a_remembered_decision_says_what_it_covers(stage: Stage) -> None:
         await page.get_by_role("link", name="Approvals").click()
         card = page.locator("[data-request=p1]")
         await card.get_by_label("Decide the same way for").select_option("run")
-        await expect(card.get_by_text("with the path a.md, any content")).to_be_visible()
+        await expect(card.get_by_text("with the path a.md, any content").last).to_be_visible()
         await card.get_by_role("button", name="Edit").click()
-        await card.get_by_label("path").fill("b.md")
-        await expect(card.get_by_text("with the path b.md, any content")).to_be_visible()
+        await card.get_by_role("textbox", name="Path").fill("b.md")
+        await expect(card.get_by_text("with the path b.md, any content").last).to_be_visible()
 
 
 @pytest.mark.parametrize(

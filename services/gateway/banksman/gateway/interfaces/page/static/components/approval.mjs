@@ -205,7 +205,7 @@ function Pending({ approval }) {
 function consequence(onReject, items, approved) {
   const runs = onReject === 'feedback' ? approved : items;
   const calls = [...new Set(runs.map((item) => item.name))].join(', ');
-  return t(`approval.then.${onReject}${calls ? '' : 'Nothing'}`, { calls });
+  return calls ? t(`approval.then.${onReject}`, { calls }) : t('approval.then.continues');
 }
 
 const asEdited = (item, edit) =>

@@ -5,7 +5,6 @@
 
 import { computed, signal } from '@preact/signals';
 
-import { rulesFor, withRules } from '../decisions.mjs';
 import { AWAITING_SECOND } from '../events.mjs';
 import { explain, t } from '../strings.mjs';
 
@@ -88,6 +87,7 @@ export class Inbox {
 
   /** Let a rule for everyone decide the calls that are like this one. */
   async addRule(item, decision) {
+    const { rulesFor, withRules } = await import('../decision_rules.mjs');
     const { rules, approvals, revision } = await this.api.policy();
     const action = decision === 'approve' ? 'auto' : 'deny';
     const added = rulesFor(item).map((rule) => ({ ...rule, action }));

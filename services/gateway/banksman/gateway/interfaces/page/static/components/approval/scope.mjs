@@ -2,7 +2,7 @@
 
 import { useEffect } from 'preact/hooks';
 
-import { ruleCovers, rulesFor } from '../../decisions.mjs';
+import { ruleCovers, rulesFor } from '../../decision_rules.mjs';
 import { addressOf } from '../../router.mjs';
 import { known, parts, t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';

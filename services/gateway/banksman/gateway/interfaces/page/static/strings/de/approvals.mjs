@@ -20,9 +20,8 @@ export default {
   'approval.reject.feedback': 'Ablehnen und dem Agenten sagen',
   'approval.reject.abort': 'Ablehnen und anhalten',
   'approval.then.feedback': 'Der Lauf geht weiter. Ausgeführt: {calls}',
-  'approval.then.feedbackNothing': 'Der Lauf geht weiter.',
+  'approval.then.continues': 'Der Lauf geht weiter.',
   'approval.then.abort': 'Der Lauf endet. Nicht ausgeführt: {calls}',
-  'approval.then.abortNothing': 'Der Lauf endet.',
   'approval.content': 'Was ausgeführt wird',
   'approval.addReason': 'Begründung hinzufügen',
   'approval.remember': 'Ebenso entscheiden für',
@@ -74,7 +73,8 @@ export default {
   'approval.changedByFirst': 'Von der ersten Person geändert:',
   'approval.firstRejected': '{tool} wurde abgelehnt und läuft nicht.',
   'approval.listed': 'Zu finden und zurückzunehmen unter {rules}.',
-  'approval.covered.everyone': 'Für alle gilt, bis jemand mit Verwaltungsrecht die Regel entfernt, ohne Anfrage:',
+  'approval.covered.everyone':
+    'Für alle gilt, bis jemand mit Verwaltungsrecht die Regel entfernt, ohne Anfrage:',
   'approval.covered.run': 'Bis dieser Lauf endet, entscheidet das ohne neue Anfrage:',
   'approval.covered.conversation':
     'In dieser Unterhaltung, bis jemand es zurücknimmt, entscheidet das ohne neue Anfrage:',

@@ -19,9 +19,8 @@ export default {
   'approval.reject.feedback': 'Reject and tell the agent',
   'approval.reject.abort': 'Reject and stop',
   'approval.then.feedback': 'The run continues. Runs: {calls}',
-  'approval.then.feedbackNothing': 'The run continues.',
+  'approval.then.continues': 'The run continues.',
   'approval.then.abort': 'The run ends. Does not run: {calls}',
-  'approval.then.abortNothing': 'The run ends.',
   'approval.content': 'What will run',
   'approval.addReason': 'Add a reason',
   'approval.remember': 'Decide the same way for',
@@ -72,7 +71,8 @@ export default {
   'approval.changedByFirst': 'Changed by the first approver:',
   'approval.firstRejected': '{tool} was rejected, and does not run.',
   'approval.listed': 'You find it, and can withdraw it, under {rules}.',
-  'approval.covered.everyone': 'For everyone, until an administrator removes the rule, this is decided without a request:',
+  'approval.covered.everyone':
+    'For everyone, until an administrator removes the rule, this is decided without a request:',
   'approval.covered.run': 'Until this run ends, this decides without another request:',
   'approval.covered.conversation':
     'In this conversation, until someone withdraws it, this decides without another request:',
