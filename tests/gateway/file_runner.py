@@ -11,7 +11,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileEntry, FileReply, RunnerLease
+from banksman.contracts.calls import FileEntry, FileReply, RunnerLease, WorkspaceDiff
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import strict_json
 
@@ -46,6 +46,8 @@ async def serve_files(bus: Bus, files: dict[str, bytes]) -> dict[str, bytes]:
                 if request["last"]:
                     files[path] = uploads.pop(upload)
                 response = FileReply()
+            case "diff":
+                response = FileReply(diff=WorkspaceDiff(patch="the patch\n"))
             case "end_upload":
                 uploads.pop(request["upload"], None)
                 response = FileReply()

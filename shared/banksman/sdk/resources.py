@@ -14,7 +14,7 @@ from banksman.contracts.assistants import (
     ConversationRecord,
     NewAssistant,
 )
-from banksman.contracts.calls import FileEntry
+from banksman.contracts.calls import FileEntry, WorkspaceDiff
 from banksman.contracts.registry import CallPage, ToolView, ToolViews, WorkflowDefinition
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -113,6 +113,14 @@ class Resources:
     async def delete_file(self, conversation_id: str, path: str | PurePosixPath) -> None:
         """Delete a file of a conversation's workspace."""
         await self._transport.files.delete(conversation_id, str(path))
+
+    async def diff(self, conversation_id: str, *, since: str = "", path: str = "") -> WorkspaceDiff:
+        """Return what has changed in a conversation's workspace since a run began, with a patch.
+
+        Without `since`, since the workspace began. With `path`, only that file.
+        """
+        body: JsonObject = {"since": since, "path": path}
+        return await self._transport.call("file.diff", WorkspaceDiff, conversation_id, body=body)
 
     async def assistants(self) -> tuple[Assistant, ...]:
         """Return all assistants of the tenant, sorted by id."""

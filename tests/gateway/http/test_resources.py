@@ -112,6 +112,17 @@ async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served)
     assert (deleted.status_code, missing.status_code) == (204, 404)
 
 
+async def test_the_changes_of_a_workspace_are_shown_and_downloaded_as_a_patch(gateway: Served) -> None:
+    await serve_files(gateway.bus, {})
+    async with gateway.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        shown = await http.get(f"/context/conversations/{conversation}/diff", params={"since": "r1"})
+        patch = await http.get(f"/context/conversations/{conversation}/patch")
+    assert shown.json() == {"files": [], "more": 0, "patch": "the patch\n"}
+    assert patch.content == b"the patch\n"
+    assert ".patch" in patch.headers["content-disposition"]
+
+
 @pytest.mark.parametrize("key", [None, "ab" * 32])
 async def test_the_complete_output_of_a_call_is_downloaded(
     gateway: Served, agent: Agent, key: str | None

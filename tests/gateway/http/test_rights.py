@@ -34,6 +34,8 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/conversations/{conversation_id}/runs": CHAT,
     "GET /context/conversations/{conversation_id}/runs": READ,
     "GET /context/conversations/{conversation_id}/archive": READ,
+    "GET /context/conversations/{conversation_id}/diff": READ,
+    "GET /context/conversations/{conversation_id}/patch": READ,
     "GET /context/conversations/{conversation_id}/files": READ,
     "GET /context/conversations/{conversation_id}/files/{path}": READ,
     "PUT /context/conversations/{conversation_id}/files/{path}": CHAT,

@@ -102,6 +102,22 @@ def compact(conversation: Conversation, url: Url = None, json: Json = False) -> 
 
 
 @app.command()
+def diff(
+    conversation: Conversation,
+    since: Annotated[str, typer.Option(help="A run; without it, since the workspace began.")] = "",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Print what a conversation changed in its workspace, as a patch for `git apply`."""
+    with gateway(url) as api:
+        found = api.call("file.diff", conversation, body={"since": since})
+    if json:
+        output.print_json(found)
+    else:
+        sys.stdout.write(found["patch"])
+
+
+@app.command()
 def demo(url: Url = None, json: Json = False) -> None:
     """Run a sample conversation and approve all its calls."""
     with gateway(url) as api:

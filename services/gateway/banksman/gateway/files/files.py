@@ -155,6 +155,11 @@ class ConversationWorkspace:
     async def delete(self, path: str) -> None:
         await self._request(path, calls.FileDelete(path=path))
 
+    async def diff(self, *, since: str, path: str) -> calls.WorkspaceDiff:
+        """Return what has changed since a run began, or since the workspace began; only `path` if given."""
+        reply = await self._request(path, calls.FileDiff(since=since, path=path))
+        return reply.diff or calls.WorkspaceDiff()
+
     async def slice(self, path: str, offset: int) -> calls.FileReply:
         return await self._request(path, calls.FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 

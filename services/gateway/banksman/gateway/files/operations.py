@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.storage.objects import Objects
-from banksman.contracts.calls import FileEntry
+from banksman.contracts.calls import FileEntry, WorkspaceDiff
 from banksman.contracts.paths import portable_path
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
@@ -26,6 +26,7 @@ from banksman.runs.runners.placement import Placements
 
 Service = Annotated[ConversationFiles, provided(ConversationFiles)]
 FilePath = Annotated[str, AfterValidator(check_length)]
+RunId = Annotated[str, Field(max_length=200)]
 BYTES = "application/octet-stream"
 BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 DOWNLOADED: dict[int | str, dict[str, Any]] = {200: {"content": BINARY}}
@@ -41,6 +42,31 @@ async def list_files(
     """List the files below a path, at most 10,000."""
     workspace = await files.workspace(caller, conversation_id)
     return Listing[FileEntry](items=await workspace.list(path))
+
+
+@operations.add("file.diff", "GET /context/conversations/{conversation_id}/diff")
+async def compare_files(
+    conversation_id: str, files: Service, caller: CallerDep, since: RunId = "", path: FilePath = ""
+) -> WorkspaceDiff:
+    """Show what has changed in the workspace since run `since` began, or since the workspace began."""
+    workspace = await files.workspace(caller, conversation_id)
+    return await workspace.diff(since=since, path=path)
+
+
+@operations.add(
+    "file.patch",
+    "GET /context/conversations/{conversation_id}/patch",
+    not_over_nats="`file.diff` contains the patch",
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def download_patch(
+    conversation_id: str, files: Service, caller: CallerDep, since: RunId = ""
+) -> Response:
+    """Download what has changed as a patch for `git apply`; it names the files that it does not contain."""
+    workspace = await files.workspace(caller, conversation_id)
+    diff = await workspace.diff(since=since, path="")
+    return Response(diff.patch.encode(), headers=_download(f"{workspace.title or 'workspace'}.patch"))
 
 
 @operations.add(
