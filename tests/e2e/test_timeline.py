@@ -60,9 +60,14 @@ async def test_a_working_agent_is_one_line_whose_calls_open_on_a_click(stage: St
 
 
 async def test_pages_that_a_search_found_are_listed_with_title_day_and_snippet(stage: Stage) -> None:
-    """R34: in the call, and below the reply unless the run has read them; an address that is no page is not."""
+    """R34: in the call, and below the reply unless the run has read them; other addresses are not."""
     results = [
-        {"title": "Leases", "url": "https://docs.example.org/leases", "snippet": "How a lease ends", "date": "2026-03-01"},
+        {
+            "title": "Leases",
+            "url": "https://docs.example.org/leases",
+            "snippet": "How a lease ends",
+            "date": "2026-03-01",
+        },
         {"title": "Locks", "url": "https://example.com/locks", "snippet": "Not a lease"},
         {"title": "Bad", "url": "javascript:alert(1)", "snippet": "Click"},
     ]  # fmt: skip
