@@ -5,7 +5,7 @@ import hashlib
 import uuid
 
 from banksman.model_server.chat import Call, ChatRequest, Json, RequestRefused, dumps, loads_object
-from banksman.model_server.replies import EventStream, Reply, Usage, argument_fragments, typed_event
+from banksman.model_server.replies import EventStream, Reply, TokenCounts, argument_fragments, typed_event
 
 _STOP_REASONS = {
     "stop": "end_turn",
@@ -112,7 +112,7 @@ def _blocks(reply: Reply) -> list[tuple[Json, list[Json]]]:
     return blocks
 
 
-def _usage(usage: Usage, output_tokens: int) -> Json:
+def _usage(usage: TokenCounts, output_tokens: int) -> Json:
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": output_tokens,

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterable
 
 from banksman.model_server.chat import Call, ChatRequest, Json, RequestRefused, dumps, estimated_tokens
-from banksman.model_server.replies import EventStream, Reply, Usage, argument_fragments, typed_event
+from banksman.model_server.replies import EventStream, Reply, TokenCounts, argument_fragments, typed_event
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -81,7 +81,7 @@ def _call_deltas(reply: Reply, index: int) -> list[Json]:
     return [first, *({"index": index, "function": {"arguments": fragment}} for fragment in fragments)]
 
 
-def _usage(usage: Usage, reply: Reply) -> Json:
+def _usage(usage: TokenCounts, reply: Reply) -> Json:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -201,7 +201,7 @@ def _ended(begun: Json, reply: Reply, items: list[Json]) -> Json:
     }
 
 
-def _response_usage(usage: Usage, reply: Reply) -> Json:
+def _response_usage(usage: TokenCounts, reply: Reply) -> Json:
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},

@@ -14,7 +14,7 @@ _ARGUMENT_FRAGMENT_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenCounts:
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
@@ -29,7 +29,7 @@ class Reply:
     finish_reason: str
     """`stop`, `tool_calls`, `length` or `content_filter`, for which the vendor's own value is sent. Other
     values are sent unchanged."""
-    usage: Usage | None
+    usage: TokenCounts | None
     """None: the response reports no usage."""
 
     @property
@@ -53,9 +53,9 @@ def reply_of(chat: ChatRequest, text: str, calls: tuple[Call, ...]) -> Reply:
     return Reply(words(text), (), calls, finish_reason, estimated_usage(chat, len(text), calls))
 
 
-def estimated_usage(chat: ChatRequest, text_chars: int, calls: tuple[Call, ...]) -> Usage:
+def estimated_usage(chat: ChatRequest, text_chars: int, calls: tuple[Call, ...]) -> TokenCounts:
     call_chars = sum(len(call.name) + len(call.arguments) for call in calls)
-    return Usage(chat.input_tokens, estimated_tokens(text_chars + call_chars))
+    return TokenCounts(chat.input_tokens, estimated_tokens(text_chars + call_chars))
 
 
 def call_id(dialect: Dialect, digits: str | None = None) -> str:
