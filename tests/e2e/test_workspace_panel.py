@@ -111,3 +111,34 @@ async def test_changes_and_running_commands_are_shown_and_a_run_is_stopped(stage
         assert [frame["detail"] for frame in stage.received if frame["type"] == "subscribe"][-1] == "full"
         await page.locator(".terminal").get_by_role("button", name="Stop").click()
         await eventually(cancelled, WAIT_TIMEOUT_S)
+
+
+async def test_what_a_command_changed_is_compared_and_downloaded_as_a_patch(stage: Stage) -> None:
+    """Also many files: the reply names the first ones and counts the others."""
+    start(stage)
+    call(stage, "k1", "bash", {"command": "make"}, content={"stdout": ""}, exit_code=0)
+    paths = [{"path": f"out/{number:02}.o", "change": "created"} for number in range(20)]
+    stage.event(
+        "workspace.changed", {"paths": [{"path": "old.txt", "change": "modified"}, *paths], "more": 300}
+    )
+    patch = (
+        "diff --git a/old.txt b/old.txt\n--- a/old.txt\n+++ b/old.txt\n@@ -1,2 +1,2 @@\n same\n-one\n+two\n"
+    )
+    compared = {"path": "old.txt", "change": "modified", "not_compared": None}
+    stage.resources["context/conversations/c1/diff"] = {"files": [compared], "more": 0, "patch": patch}
+    stage.resources["context/conversations/c1/patch"] = patch.encode()
+    _files(stage)
+    async with opened(stage.url) as page:
+        await _panel(page, stage)
+        await expect(page.locator(".changed")).to_contain_text("and 309 more files")
+        await page.get_by_role("button", name="Changes").click()
+        await page.locator(".file-changes summary", has_text="old.txt").click()
+        await expect(page.locator(".diff .row.added")).to_have_text("+two")
+        await expect(page.locator(".diff .row.removed")).to_contain_text("one")
+        compared["not_compared"] = "binary"  # pyright: ignore[reportArgumentType]
+        await page.locator(".file-changes summary", has_text="old.txt").click()
+        await page.locator(".file-changes summary", has_text="old.txt").click()
+        await expect(page.get_by_text("The file is no text.")).to_be_visible()
+        async with page.expect_download() as download:
+            await page.get_by_role("button", name="Download patch").click()
+        assert (await download.value).suggested_filename == "c1.patch"

@@ -21,6 +21,24 @@ export function lineRows(before, after) {
   return { rows: folded(rows), added: count('added'), removed: count('removed') };
 }
 
+const PATCH_KINDS = { '+': 'added', '-': 'removed', ' ': 'same', '@': 'skipped' };
+
+/**
+ * The rows of a file's patch, which the platform has computed.
+ *
+ * @param {string} patch
+ * @returns {ReturnType<typeof lineRows>}
+ */
+export function patchRows(patch) {
+  const lines = linesOf(patch);
+  const first = lines.findIndex((line) => line.startsWith('@@'));
+  const rows = (first < 0 ? [] : lines.slice(first))
+    .filter((line) => line[0] in PATCH_KINDS)
+    .map((line) => ({ kind: PATCH_KINDS[line[0]], text: line[0] === '@' ? line : line.slice(1) }));
+  const count = (kind) => rows.filter((row) => row.kind === kind).length;
+  return { rows, added: count('added'), removed: count('removed') };
+}
+
 function comparable(before, after) {
   return (before?.length ?? 0) + after.length <= MAX_INPUT_CHARACTERS;
 }

@@ -96,7 +96,12 @@ const RUN_EVENTS = {
   'approval.requested': (run, data, frame) => addApproval(run, data, frame.iteration, frame.ts),
   'approval.resolved': resolveApproval,
   'workspace.changed': (run, data, frame) =>
-    addEntry(run, { kind: 'changed', id: `changed-${frame.seq}`, paths: data.paths ?? [], more: data.more ?? 0 }),
+    addEntry(run, {
+      kind: 'changed',
+      id: `changed-${frame.seq}`,
+      paths: data.paths ?? [],
+      more: data.more ?? 0,
+    }),
   'workspace.restored': (run, data, frame) => addNotice(run, frame, 'warning', restoredText(data), false),
   'history.compacted': (run, data, frame) => addNotice(run, frame, 'info', compactedText(data), true),
   'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),

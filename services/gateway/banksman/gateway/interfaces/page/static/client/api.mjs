@@ -419,6 +419,16 @@ export class Api {
     return this.#blob('file.read', { conversation_id: conversationId, path });
   }
 
+  /** What changed in a file since its workspace began. */
+  diff(conversationId, path) {
+    return this.#json('file.diff', { conversation_id: conversationId, path });
+  }
+
+  /** All changes of a workspace as a patch. @returns {Promise<Blob>} */
+  patch(conversationId) {
+    return this.#blob('file.patch', { conversation_id: conversationId });
+  }
+
   /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
   archive(conversationId) {
     return this.#blob('file.archive', { conversation_id: conversationId });

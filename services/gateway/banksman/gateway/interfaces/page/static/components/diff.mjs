@@ -2,15 +2,21 @@
 
 import { useMemo } from 'preact/hooks';
 
-import { lineRows } from '../linediff.mjs';
+import { lineRows, patchRows } from '../linediff.mjs';
 import { t } from '../strings.mjs';
 import { Exact, html } from './ui.mjs';
 
 const SIGNS = { added: '+', removed: '−', same: ' ', skipped: '⋯' };
 
-/** @param {{path: string, before: string | null, after: string}} properties `before` is null for a new file */
-export function Diff({ path, before, after }) {
-  const { rows, added, removed } = useMemo(() => lineRows(before, after), [before, after]);
+/**
+ * @param {{path: string, before?: string | null, after?: string, patch?: string}} properties the two texts, of which
+ *   `before` is null for a new file; or their patch
+ */
+export function Diff({ path, before, after, patch }) {
+  const { rows, added, removed } = useMemo(
+    () => (patch === undefined ? lineRows(before, after) : patchRows(patch)),
+    [before, after, patch],
+  );
   return html`<div class="diff">
     <p class="diff-head">
       <code><${Exact} text=${path} /></code>

@@ -261,17 +261,19 @@ function Changed({ paths, more }) {
   const hidden = Math.max(0, paths.length - MAX_CHANGED_SHOWN) + more;
   return html`<p class="changed">
     <${Icon} name="file" size=${14} />
-    ${paths.slice(0, MAX_CHANGED_SHOWN).map(
-      ({ path, change }) =>
-        html`<button
-          type="button"
-          class=${`chip ${change}`}
-          title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}
-          onClick=${() => (store.panel.value = 'files')}
-        >
-          <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
-        </button>`,
-    )}
+    ${paths
+      .slice(0, MAX_CHANGED_SHOWN)
+      .map(
+        ({ path, change }) =>
+          html`<button
+            type="button"
+            class=${`chip ${change}`}
+            title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}
+            onClick=${() => (store.panel.value = 'files')}
+          >
+            <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
+          </button>`,
+      )}
     ${hidden > 0 && html`<span class="muted">${t('timeline.changedMore', { count: hidden })}</span>`}
   </p>`;
 }

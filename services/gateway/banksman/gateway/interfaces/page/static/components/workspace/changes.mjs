@@ -5,6 +5,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { explain, t } from '../../strings.mjs';
 import { changesOf } from '../../workspace.mjs';
 import { Diff } from '../diff.mjs';
+import { saveBlob } from '../tools.mjs';
 import { html, useStore } from '../ui.mjs';
 
 const MAX_DIFF_BYTES = 256 * 1024;
@@ -13,9 +14,17 @@ export function Changes({ id }) {
   const store = useStore();
   const changes = changesOf(store.opened.current.value);
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
-  return html`<ul class="file-changes">
-    ${changes.map((one) => html`<li key=${one.path}><${Change} id=${id} change=${one} /></li>`)}
-  </ul>`;
+  const download = () =>
+    store.api.patch(id).then(
+      (blob) => saveBlob(blob, `${id}.patch`),
+      (failure) => store.toast(explain(failure)),
+    );
+  return html`<button type="button" class="button small" onClick=${download}>
+      ${t('files.downloadPatch')}
+    </button>
+    <ul class="file-changes">
+      ${changes.map((one) => html`<li key=${one.path}><${Change} id=${id} change=${one} /></li>`)}
+    </ul>`;
 }
 
 function Change({ id, change: { path, change, before } }) {
@@ -24,9 +33,10 @@ function Change({ id, change: { path, change, before } }) {
   const [shown, setShown] = useState(null);
   const version = store.filesVersion.value;
   useEffect(() => {
-    if (!open || change === 'deleted' || before === undefined) return undefined;
+    if (!open || (change === 'deleted' && before !== undefined)) return undefined;
     let current = true;
     const read = async () => {
+      if (before === undefined) return compared(await store.api.diff(id, path));
       const blob = await store.api.file(id, path);
       return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
     };
@@ -46,10 +56,16 @@ function Change({ id, change: { path, change, before } }) {
   </details>`;
 }
 
+function compared({ files: [file], patch }) {
+  if (!file) return { note: t('files.unchanged') };
+  return file.not_compared ? { note: t(`files.notCompared.${file.not_compared}`) } : { patch };
+}
+
 function Compared({ path, change, before, shown }) {
-  if (before === undefined) return html`<p class="muted">${t('files.firstUnknown')}</p>`;
-  if (change === 'deleted') return html`<${Diff} path=${path} before=${before} after="" />`;
   if (shown?.note) return html`<p class="muted">${shown.note}</p>`;
+  if (shown?.patch !== undefined) return html`<${Diff} path=${path} before="" patch=${shown.patch} />`;
+  if (change === 'deleted' && before !== undefined)
+    return html`<${Diff} path=${path} before=${before} after="" />`;
   return shown
     ? html`<${Diff} path=${path} before=${before} after=${shown.after} />`
     : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;

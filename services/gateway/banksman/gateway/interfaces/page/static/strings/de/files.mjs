@@ -22,7 +22,12 @@ export default {
     'Die Datei wurde geändert, seit Sie sie geöffnet haben. Speichern ersetzt diese Änderung.',
   'files.noChanges': 'Der Agent hat noch keine Dateien geändert.',
   'files.notCompared': 'Die Datei ist zu groß für einen Vergleich.',
-  'files.firstUnknown': 'Der frühere Inhalt der Datei ist nicht bekannt.',
+  'files.notCompared.unknown': 'Der frühere Inhalt der Datei ist nicht bekannt.',
+  'files.notCompared.too_large': 'Die Datei ist zu groß für einen Vergleich.',
+  'files.notCompared.binary': 'Die Datei ist kein Text.',
+  'files.notCompared.no_room': 'Die Änderungen sind zu lang, um sie zu zeigen.',
+  'files.unchanged': 'Die Datei ist wie am Anfang.',
+  'files.downloadPatch': 'Patch herunterladen',
   'files.tooLarge': '{size} sind zu groß für die Vorschau: bitte herunterladen.',
   'files.notText': 'Kein Text: bitte herunterladen.',
 };

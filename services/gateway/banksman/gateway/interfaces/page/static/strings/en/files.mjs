@@ -19,7 +19,12 @@ export default {
   'files.changedMeanwhile': 'The file was changed since you opened it. Saving replaces that change.',
   'files.noChanges': 'The agent has changed no files yet.',
   'files.notCompared': 'The file is too large to compare.',
-  'files.firstUnknown': 'The earlier content of the file is unknown.',
+  'files.notCompared.unknown': 'The earlier content of the file is unknown.',
+  'files.notCompared.too_large': 'The file is too large to compare.',
+  'files.notCompared.binary': 'The file is no text.',
+  'files.notCompared.no_room': 'The changes are too long to be shown.',
+  'files.unchanged': 'The file is as it was at the beginning.',
+  'files.downloadPatch': 'Download patch',
   'files.tooLarge': '{size} is too large to preview: download it instead.',
   'files.notText': 'Not text: download it instead.',
 };
