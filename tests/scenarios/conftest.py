@@ -142,6 +142,7 @@ def system(
             [json_api, f"127.0.0.1:{mcp_port}", f"127.0.0.1:{search_port}"]
         ),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
+        "BANKSMAN_TOOL_RUNNER__TOOLCHAINS": json.dumps({"greeting": {"variables": {"GREETING": "hello"}}}),
     }
     running = System(data, model, environment)
     try:

@@ -130,6 +130,9 @@ class ToolSettings(Stored):
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
     """Hosts that `web_fetch` may reach, and commands if `commands` is True. None allows `web_fetch` all hosts
     that the operator allows, and commands none."""
+    toolchain: Token | None = Field(default=None, exclude_if=lambda toolchain: toolchain is None)
+    """The programs that `bash` finds besides the usual ones: the name of a toolchain that the operator of the
+    runners has defined."""
 
     def allows(self, tool: ToolDefinition) -> bool:
         """Return whether a registered tool is offered."""

@@ -73,6 +73,8 @@ class CallRequest(Stored):
     """Proves to gateways that live output is of this call; repeated in each `CallProgress`."""
     user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who started the run, for a command."""
+    toolchain: Token | None = Field(default=None, exclude_if=lambda toolchain: toolchain is None)
+    """The toolchain of the assistant, for a command."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
     """Whether a start that is stored at once may replace the reply `accepted`."""
 

@@ -183,8 +183,9 @@ class ToolCallCoordinator:
         return True
 
     def _request(self, call: CallAttempt, placement: Placement, now: datetime) -> CallRequest:
-        state, deadline = self.owned.state, deadline_of(self.owned.run)
+        state, deadline, settings = self.owned.state, deadline_of(self.owned.run), self.owned.run.settings
         tool_call = call.open_call.call
+        is_command = tool_call.name == BASH.name
         return CallRequest(
             tenant=state.tenant,
             conversation_id=state.conversation_id,
@@ -198,8 +199,9 @@ class ToolCallCoordinator:
             left_s=(deadline - now).total_seconds(),
             workspace=self.owned.workspace,
             place=placement.place,
-            traceparent=self.owned.run.settings.traceparent,
-            user=self.owned.run.settings.user if tool_call.name == BASH.name else "",
+            traceparent=settings.traceparent,
+            user=settings.user if is_command else "",
+            toolchain=settings.tools.toolchain if is_command else None,
         )
 
     async def _void(self, call: CallAttempt, moved: bool) -> None:

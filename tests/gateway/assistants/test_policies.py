@@ -62,6 +62,7 @@ GOVERNED: list[tuple[str, dict[str, Any]]] = [
     ("tools.mcp_servers", {"tools": {"mcp_servers": ["files"]}}),
     ("tools.network", {"tools": {"network": None}}),
     ("tools.on_reject", {"tools": {"on_reject": "feedback"}}),
+    ("tools.toolchain", {"tools": {"toolchain": "node-22"}}),
 ]
 """A change of each field that determines what runs without a decision, of the assistant `strict`."""
 STRICT: dict[str, Any] = {

@@ -176,6 +176,7 @@ class CallExecutor:
                     user=request.user,
                     search=request.search,
                     run_id=request.run_id,
+                    toolchain=request.toolchain,
                 )
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")

@@ -7,12 +7,13 @@ import itertools
 import logging
 import signal
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 from banksman.contracts.calls import DRAINING
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
@@ -31,7 +32,7 @@ from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, NotDelegated
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
-from banksman.tool_runner.settings import RunnerLimits, ToolRunnerSettings
+from banksman.tool_runner.settings import RunnerLimits, Toolchain, ToolRunnerSettings
 from banksman.tool_runner.tools.bash import BashTool
 from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.edit_file import EditFileTool
@@ -78,13 +79,26 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     await asyncio.to_thread(_remove_leftovers, workspaces)
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
+    _check_toolchains(workspaces.root.resolve(), own.toolchains)
     sandbox, problem = await _tested_backend(workspaces.root, user, own)
     if sandbox is None:
         return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
     egress = await _egress(own)
     may_connect = own.egress.allow_commands and own.sandbox == "bwrap"
-    box = workspace_tools(sandbox, egress, own.limits, commands_may_connect=may_connect)
+    box = workspace_tools(
+        sandbox, egress, own.limits, commands_may_connect=may_connect, toolchains=own.toolchains
+    )
     return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress)
+
+
+def _check_toolchains(root: Path, toolchains: Mapping[str, Toolchain]) -> None:
+    """Refuse toolchains that would show the workspaces of all tenants to every command."""
+    for name, toolchain in toolchains.items():
+        for path in map(Path, toolchain.paths):
+            shown = path.resolve()
+            if root.is_relative_to(shown) or shown.is_relative_to(root):
+                expectation = f"paths outside of the workspaces in {root}"
+                raise BadInput(f"tool_runner.toolchains.{name}.paths", str(path), expectation)
 
 
 def _claimed(
@@ -163,14 +177,19 @@ def _call_cgroups(root: Path) -> CallCgroups | None:
 
 
 def workspace_tools(
-    sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
+    sandbox: Sandbox,
+    egress: Egress,
+    limits: RunnerLimits,
+    *,
+    commands_may_connect: bool = False,
+    toolchains: Mapping[str, Toolchain] | None = None,
 ) -> ToolBox:
     """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     converter = Converter(limits.markdown)
     return ToolBox(
         (
-            BashTool(sandbox, limits, proxy),
+            BashTool(sandbox, limits, proxy, toolchains or {}),
             ReadFileTool(limits, converter),
             EditFileTool(limits),
             WriteFileTool(limits),

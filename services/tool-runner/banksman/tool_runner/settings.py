@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from ipaddress import ip_address
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -81,6 +81,38 @@ class DockerSettings(Section):
     """Seconds within which a container must start; otherwise the call is refused."""
     engine_timeout_s: int = Field(default=20, ge=1)
     """Seconds within which the engine must complete a request; otherwise it counts as unavailable."""
+
+
+def _absolute(value: str) -> str:
+    path = PurePosixPath(value)
+    if not path.is_absolute() or value != str(path) or ".." in path.parts or "\0" in value or ":" in value:
+        raise ValueError("an absolute path without `..` and `:`, such as /opt/node-22")
+    return value
+
+
+def _showable(value: str) -> str:
+    if value == "/" or _absolute(value).split("/")[1] in _OWN_DIRECTORIES:
+        raise ValueError(f"a path that is not / and not in {', '.join(_OWN_DIRECTORIES)}")
+    return value
+
+
+_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_OWN_DIRECTORIES = ("dev", "proc", "sys", "workspace")
+"""Directories of the root that a sandbox mounts itself."""
+
+
+class Toolchain(Section):
+    """Programs that the commands of an assistant find besides the usual ones, in either sandbox."""
+
+    paths: tuple[Annotated[str, AfterValidator(_showable)], ...] = ()
+    """Directories and files of this machine that the sandbox `bwrap` shows read-only, at the same paths. The
+    user of commands must be able to read them."""
+    image: str | None = None
+    """Image of the containers of the sandbox `docker`; see `DockerSettings.image`, which None means."""
+    search: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
+    """Directories that come first in PATH."""
+    variables: dict[_Variable, str] = Field(default_factory=dict)
+    """Further variables of its commands. They are no secrets: each command can read them."""
 
 
 class SnapshotSettings(Section):
@@ -245,6 +277,8 @@ class ToolRunnerSettings(HealthSettings):
     seconds for their results, `snapshots.drain_s` and two seconds for the lease, the process ends within 30
     seconds."""
     docker: DockerSettings = DockerSettings()
+    toolchains: dict[Token, Toolchain] = Field(default_factory=dict)
+    """Toolchains by the name that assistants choose."""
     snapshots: SnapshotSettings = SnapshotSettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()

@@ -43,6 +43,7 @@ GOVERNED = (
     "tools.mcp_servers",
     "tools.network",
     "tools.on_reject",
+    "tools.toolchain",
 )
 """The fields that determine what runs without a decision. Changes need the right for the tenant's policy."""
 RESPONSE_SCHEMA = "options.response_schema"

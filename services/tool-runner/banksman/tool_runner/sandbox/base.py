@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
 
-from banksman.tool_runner.settings import SandboxLimits
+from banksman.tool_runner.settings import SandboxLimits, Toolchain
 from banksman.tool_runner.workspaces.files import HOME_DIRECTORY
 
 Stream = Literal["stdout", "stderr"]
@@ -81,6 +81,9 @@ class SandboxUnavailable(Exception):
         """What to install or to set; None if unknown."""
 
 
+NO_TOOLCHAIN = Toolchain()
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxCommand:
     script: str
@@ -92,6 +95,13 @@ class SandboxCommand:
     """Receives the listening socket of the command's proxy, if the backend supports one. None: no network."""
     directory: str = WORKSPACE
     """The current directory: `WORKSPACE`, or `EMPTY` with the backend bwrap."""
+    toolchain: Toolchain = NO_TOOLCHAIN
+
+    def environment(self) -> dict[str, str]:
+        """Return all variables of the command."""
+        own = ENVIRONMENT if self.directory == WORKSPACE else ENVIRONMENT_APART
+        path = ":".join((*self.toolchain.search, own["PATH"]))
+        return own | {"PATH": path} | self.toolchain.variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from banksman.contracts.tools import ErrorKind
@@ -13,6 +13,7 @@ from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.egress.client import rules_of
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.sandbox.base import (
+    NO_TOOLCHAIN,
     KilledReason,
     OnListener,
     OnOutput,
@@ -22,7 +23,7 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
     Stream,
 )
-from banksman.tool_runner.settings import RunnerLimits
+from banksman.tool_runner.settings import RunnerLimits, Toolchain
 from banksman.tool_runner.tools import toolbox
 from banksman.tool_runner.tools.terminal import last_state
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -40,6 +41,7 @@ class BashTool:
     limits: RunnerLimits
     proxy: CommandProxy | None
     """If None, no command may connect, even if its policy allows it."""
+    toolchains: Mapping[str, Toolchain] = field(default_factory=dict[str, Toolchain])
     definition = BASH
 
     async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
@@ -47,6 +49,9 @@ class BashTool:
         script = str(arguments["command"])
         if refusal := self._refusal(script):
             return toolbox.failure("invalid_arguments", refusal)
+        toolchain = self.toolchains.get(run.toolchain) if run.toolchain else NO_TOOLCHAIN
+        if toolchain is None:
+            return toolbox.failure("unavailable", self._no_toolchain(run.toolchain))
         timeout_s = min(_timeout(arguments, self.limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         # Before the workspace is measured, so that the command does not count as the one that wrote it.
@@ -57,7 +62,9 @@ class BashTool:
                 toolbox.within_quota(run, self.limits.sandbox),
                 self._proxy_session(run) as on_listener,
             ):
-                command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
+                command = SandboxCommand(
+                    script, run.workspace.directory, timeout_s, on_listener, toolchain=toolchain
+                )
                 outcome = await self.sandbox.run(command, on_output=on_output, stop=run.stop)
         except toolbox.WorkspaceLocked as locked:
             return toolbox.failure("tool_error", f"the command was not run: {locked}")
@@ -73,6 +80,10 @@ class BashTool:
                 "The operator of this runner does not allow commands to connect to any host."
             )
         return ended
+
+    def _no_toolchain(self, name: str | None) -> str:
+        known = ", ".join(self.toolchains) or "none"
+        return f"the toolchain {name!r} of this assistant is unknown to its runner, which has: {known}"
 
     def _refusal(self, script: str) -> str | None:
         limit = self.limits.sandbox.max_command_bytes

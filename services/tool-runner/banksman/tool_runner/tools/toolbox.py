@@ -87,6 +87,8 @@ class ToolRun:
     """The provider of `web_search`; None if the tenant has none."""
     run_id: str = ""
     """The run whose changes of files are recorded."""
+    toolchain: str | None = None
+    """The name of the assistant's toolchain; None if it has none."""
     found: list[Changes] = field(default_factory=list[Changes])
     """What the program of the call has changed, as soon as it has ended."""
 
@@ -135,6 +137,7 @@ class ToolBox:
         user: str = "",
         search: SearchTarget | None = None,
         run_id: str = "",
+        toolchain: str | None = None,
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
@@ -148,7 +151,7 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search, run_id)
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search, run_id, toolchain)
         if run.stop.reason == "fenced":
             return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:

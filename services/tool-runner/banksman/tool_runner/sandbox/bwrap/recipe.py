@@ -9,8 +9,6 @@ from pathlib import Path
 
 from banksman.tool_runner.sandbox.base import (
     EMPTY,
-    ENVIRONMENT,
-    ENVIRONMENT_APART,
     WORKSPACE,
     SandboxCommand,
 )
@@ -75,8 +73,7 @@ def bwrap_options(
     """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
     apart = command.directory != WORKSPACE
-    variables = ENVIRONMENT_APART if apart else ENVIRONMENT
-    environment = (*variables.items(), *(_PROXY if command.on_listener else ()), *gate)
+    environment = (*command.environment().items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
         *_NAMESPACES,
         # With a proxy, the starter starts bwrap in a network namespace that it has created.
@@ -128,6 +125,7 @@ def _file_system(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
         *_tmpfs("/tmp", limits.tmp_bytes),  # noqa: S108 - inside the sandbox
         *_tmpfs("/home", limits.home_bytes),
         "--bind", str(command.workspace), WORKSPACE,
+        *(word for path in command.toolchain.paths for word in ("--ro-bind", path, path)),
         *(("--dir", EMPTY) if command.directory == EMPTY else ()),
         "--chdir", command.directory,
     ]  # fmt: skip

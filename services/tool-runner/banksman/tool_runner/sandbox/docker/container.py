@@ -69,8 +69,9 @@ class ContainerCall:
 
 
 class Container:
-    def __init__(self, name: str, directory: Path, directory_id: tuple[int, int]) -> None:
+    def __init__(self, name: str, image: str, directory: Path, directory_id: tuple[int, int]) -> None:
         self.name = name
+        self.image = image
         self.directory = directory
         self._directory_id = directory_id
         """Device and inode of `directory` when it was mounted."""
@@ -92,6 +93,9 @@ class Container:
             and not self._spent
             and self._directory_id == directory_id(self.directory)
         )
+
+    def serves(self, image: str) -> bool:
+        return self.usable and self.image == image
 
     @property
     def idle_s(self) -> float:
@@ -119,6 +123,7 @@ class Container:
     async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
         request = {
             "script": command.script,
+            "environment": command.environment(),
             "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
             "deadline_s": command.timeout_s + _SUPERVISOR_GRACE_S,
         }

@@ -230,6 +230,7 @@ def _mount(source: Path, target: str, *, read_only: bool = False) -> JsonObject:
 @dataclass(frozen=True, slots=True)
 class ContainerRecipe:
     image: str
+    """The image of commands without a toolchain."""
     runtime: str | None
     cpus: float
     identity: SandboxIdentity
@@ -242,13 +243,13 @@ class ContainerRecipe:
     etc: Path
     """The directory with the files of `write_etc` on the engine's host."""
 
-    def config(self, source: Path, workspace: str) -> JsonObject:
+    def config(self, image: str, source: Path, workspace: str) -> JsonObject:
         """Return the body of the engine's `POST /containers/create`.
 
         `source` is the workspace's directory on the engine's host, `workspace` its name in the label.
         """
         return {
-            "Image": self.image,
+            "Image": image,
             "Entrypoint": ["python3", "-I", "-S", "-c", _SUPERVISOR, self._rules()],
             "Cmd": [],
             "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
@@ -312,7 +313,6 @@ class ContainerRecipe:
     def _rules(self) -> str:
         limits = self.limits
         rules = {
-            "environment": ENVIRONMENT,
             "limits": {
                 "DATA": limits.data_bytes,
                 "FSIZE": limits.file_size_bytes,

@@ -126,7 +126,7 @@ class DockerSandbox:
 
     async def _run(self, command: SandboxCommand, output: RunningOutput) -> SandboxOutcome:
         stop = output.stop
-        container = None if stop.reason is not None else await self._container(command.workspace, stop)
+        container = None if stop.reason is not None else await self._container(command, stop)
         if container is None:
             return SandboxOutcome(None, output.captured, stop.reason, 0)
         started = time.monotonic()
@@ -148,18 +148,30 @@ class DockerSandbox:
                     self._condemn(container)
             await self._remove_condemned(list(self._condemned))
 
-    async def _container(self, workspace: Path, stop: Stop) -> Container | None:
-        """Return the container of a workspace, or None if `stop` comes first.
+    async def _container(self, command: SandboxCommand, stop: Stop) -> Container | None:
+        """Return the container for a command, or None if `stop` comes first.
 
-        A container that is still starting then serves the next command.
+        A container that is still starting then serves the next command of the workspace.
         """
+        workspace, image = command.workspace, command.toolchain.image or self._recipe.image
         container = self._live.get(workspace)
         if container is not None:
-            if container.usable:
+            if container.serves(image):
                 return container
             self._condemn(container)
+        container = await self._started(workspace, image, stop)
+        if container is not None and container.image != image:
+            self._condemn(container)
+            container = await self._started(workspace, image, stop)
+        return container
+
+    async def _started(self, workspace: Path, image: str, stop: Stop) -> Container | None:
+        """Return the container that starts for a workspace.
+
+        It has another image if an earlier command, which was stopped, has started it.
+        """
         if workspace not in self._starting:
-            self._starting[workspace] = asyncio.create_task(self._start(workspace))
+            self._starting[workspace] = asyncio.create_task(self._start(workspace, image))
             self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -171,7 +183,7 @@ class DockerSandbox:
                 remedy="Check the load of the engine, or raise tool_runner.docker.start_timeout_s.",
             ) from None
 
-    async def _start(self, workspace: Path) -> Container:
+    async def _start(self, workspace: Path, image: str) -> Container:
         self._free_container_slot()
         await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
         if workspace in self._condemned.values():
@@ -181,7 +193,8 @@ class DockerSandbox:
         mounted = directory_id(workspace)
         if mounted is None:
             raise SandboxUnavailable(f"{workspace} does not exist")
-        container = Container(f"banksman-{self._recipe.installation}-{new_id('w')}", workspace, mounted)
+        name = f"banksman-{self._recipe.installation}-{new_id('w')}"
+        container = Container(name, image, workspace, mounted)
         try:
             container.connect(await self._opened(container))
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -205,7 +218,9 @@ class DockerSandbox:
         """Create, attach and start a container, in this order: its supervisor sends the first frame."""
         source = self._host_directory.of(container.directory)
         workspace = source.relative_to(self._host_directory.host_path)
-        self._engine.create(container.name, self._recipe.config(source, str(workspace)))
+        if container.image != self._recipe.image:
+            _checked_image(self._engine, container.image)
+        self._engine.create(container.name, self._recipe.config(container.image, source, str(workspace)))
         connection = self._engine.attach(container.name)
         try:
             self._engine.start(container.name)

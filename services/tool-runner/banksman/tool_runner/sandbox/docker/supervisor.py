@@ -10,9 +10,9 @@ Python 3.9. It communicates with the runner over standard input and output. If t
 ends, then this process, then the container.
 
 Both sides send frames: one byte for the kind, four bytes for the length (big-endian), then the payload. The
-runner sends `R` {"script", "cpu_s", "deadline_s"}, and `K` to end the command. The supervisor sends `H` when
-it is ready, `1` and `2` with output, and, when no process of the command is left, `X` {"exit_code",
-"killed_reason", "failure", "reusable"}.
+runner sends `R` {"script", "environment", "cpu_s", "deadline_s"}, and `K` to end the command. The supervisor
+sends `H` when it is ready, `1` and `2` with output, and, when no process of the command is left, `X`
+{"exit_code", "killed_reason", "failure", "reusable"}.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from typing import NoReturn
+from typing import NoReturn, cast
 
 WORKSPACE = "/workspace"
 HEADER = struct.Struct(">cI")
@@ -65,7 +65,6 @@ class _Rules:
 
     def __init__(self, text: str) -> None:
         rules = json.loads(text)
-        self.environment: dict[str, str] = rules["environment"]
         self.limits: dict[str, int] = rules["limits"]
         """Resource limits by the last part of their name: `NOFILE`."""
         self.memory_bytes: int = rules["memory_bytes"]
@@ -103,6 +102,7 @@ class _Command:
         self._rules = rules
         self._cpu_s = int(str(request["cpu_s"]))
         self._script = str(request["script"])
+        self._environment = cast("dict[str, str]", request["environment"])
         self._pid = 0
         self.exit_code: int | None = None
         """As bash reports it: 128 + n for signal n; None while the command runs."""
@@ -148,7 +148,7 @@ class _Command:
                 signal.signal(number, signal.SIG_DFL)
             _filter_calls(self._rules.seccomp)
             words = ["bash", "--noprofile", "--norc", "-c", self._script]
-            os.execvpe(words[0], words, self._rules.environment)  # noqa: S606 - running commands is its purpose
+            os.execvpe(words[0], words, self._environment)  # noqa: S606 - running commands is its purpose
         except BaseException as error:
             os.write(error_write, str(error).encode())
         finally:
