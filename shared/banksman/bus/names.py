@@ -41,6 +41,7 @@ POLICIES: Final = "policies"
 """The bucket of the tenants' approval policies, including whether decisions may be remembered."""
 MCP: Final = "mcp"
 TENANT_SECRETS: Final = "tenant-secrets"
+MODEL_SERVERS: Final = "model-servers"
 SCHEDULES: Final = "schedules"
 """The bucket of schedules, and the consumer of due schedules."""
 

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from banksman.contracts.model_servers import ModelApi, ProviderName
 from banksman.contracts.urls import HttpUrl
 from banksman.runtime.settings import Section
-
-ModelApi = Literal[
-    "chat",
-    "responses",
-    "anthropic",
-    "backboard",
-    "google",
-    "bedrock",
-    "mistral",
-    "cohere",
-    "huggingface",
-]
-"""
-chat       OpenAI's Chat Completions API, which most vendors and local servers offer
-responses  OpenAI's Responses API; `chat` changes to it for models that need it
-anthropic  Anthropic's Messages API
-backboard  Backboard's assistants and threads
-
-The others are the vendors' own APIs: Gemini, Bedrock's Converse, Mistral, Cohere and Hugging Face. Agents
-need the extra `library` for them.
-"""
-
-ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
 
@@ -93,3 +71,9 @@ class ModelServers(BaseModel):
             **own,
             **self.providers,
         }
+
+    @property
+    def configured(self) -> dict[str, ProviderEntry]:
+        """The providers for which the operator set something; tenants cannot replace them."""
+        unused = ModelServers().entries
+        return {name: entry for name, entry in self.entries.items() if entry != unused.get(name)}

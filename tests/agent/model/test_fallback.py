@@ -43,7 +43,7 @@ async def complete(
 ) -> Completion:
     try:
         return await complete_with_fallback(
-            providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s
+            providers, "t", models, REQUEST, deltas=shown or Shown(), deadline_s=within_s
         )
     finally:
         await providers.close()

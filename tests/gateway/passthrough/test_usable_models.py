@@ -24,7 +24,7 @@ async def test_models_have_provider_price_and_context() -> None:
         ("anthropic", "claude-sonnet-4-5"),
         ("elsewhere", "model"),
     ]
-    views = await ModelCatalog(ModelNames("openai:gpt-5", PROVIDERS), prices).describe(listed)
+    views = await ModelCatalog(ModelNames("openai:gpt-5", PROVIDERS), prices).describe(listed, "t")
     assert [one.id for one in views] == ["openai:gpt-5", "anthropic:claude-sonnet-4-5", "openai:own-model"]
     first, second, own = views
     assert (first.provider, first.name, first.default) == ("openai", "gpt-5", True)
@@ -46,5 +46,5 @@ async def test_the_models_of_the_upstreams_are_listed(
 
 
 async def test_a_demo_model_that_is_named_without_provider_is_listed_once() -> None:
-    views = await ModelCatalog(ModelNames("demo", PROVIDERS), {}).describe([("demo", "demo")])
+    views = await ModelCatalog(ModelNames("demo", PROVIDERS), {}).describe([("demo", "demo")], "t")
     assert [(one.id, one.name, one.default) for one in views] == [("demo:demo", "demo", True)]

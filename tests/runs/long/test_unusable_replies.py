@@ -57,7 +57,7 @@ class OneProvider(Providers):
         super().__init__(ProviderSettings())
         self.provider = provider
 
-    def choose(self, model: str) -> tuple[Provider, str]:
+    def choose(self, model: str, tenant: str | None = None) -> tuple[Provider, str]:
         return self.provider, model
 
 

@@ -175,7 +175,7 @@ class TenantExport:
             self._write(f"{kind}s.json", [item async for item in self._documents(kind)])
         self._write("usage.json", [await self._request("usage")])
         self._write("audit.json", [entry async for entry in self._pages("audit.list", "after")])
-        for name in (names.KEYS, names.WEBHOOKS, names.MCP, names.TENANT_SECRETS):
+        for name in (names.KEYS, names.WEBHOOKS, names.MCP, names.TENANT_SECRETS, names.MODEL_SERVERS):
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):
             await self._conversation(conversation["conversation_id"])

@@ -28,9 +28,10 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.control_plane.service_states import keep_connecting, reported_state
+from banksman.bus.model_servers import TenantModelServers
 from banksman.bus.publish import is_behind
 from banksman.bus.queues.work import work
-from banksman.bus.secrets import CallTickets
+from banksman.bus.secrets import CallTickets, SecretBox
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.administration import CheckName
 from banksman.deployment.streams import Durability
@@ -124,7 +125,8 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         await enter(RunnerPresence(bus, placements))
         schemas = await enter(SchemaChecker())
         cap = partial(capped, settings.tenants)
-        providers = Providers(settings.models)
+        servers = await enter(TenantModelServers(bus, SecretBox(key)))
+        providers = Providers(settings.models, servers.entries, process.health.background)
         cut_prompts = CutPrompts()
         process.health.warnings["models"] = cut_prompts.warning
         stack.push_async_callback(providers.close)

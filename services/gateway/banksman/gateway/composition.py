@@ -28,6 +28,7 @@ from banksman.gateway.interfaces.page.routes import FEATURE as PAGE
 from banksman.gateway.interfaces.passthrough.routes import FEATURE as PASSTHROUGH
 from banksman.gateway.live.feeds import FEATURE as LIVE
 from banksman.gateway.mcp_servers.operations import FEATURE as MCP_SERVERS
+from banksman.gateway.models.operations import FEATURE as MODEL_SERVERS
 from banksman.gateway.oidc.operations import FEATURE as OIDC
 from banksman.gateway.operation.declaration import BodyLimit, Operation
 from banksman.gateway.operation.dispatch import unique
@@ -45,6 +46,7 @@ CORE: Final = (
     QUOTAS,
     QUEUE,
     LIVE,
+    MODEL_SERVERS,
     ASSISTANTS,
     APPROVALS,
     RUNS,

@@ -17,7 +17,7 @@ from banksman.contracts.wire import Token
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.pricing import Price
 from banksman.runs.runners.placement import WorkspaceSettings
-from banksman.runtime.model_servers import ModelServers
+from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
@@ -37,6 +37,24 @@ responses  `/v1/responses`
 
 DEMO_MODEL = "demo:demo"
 DEFAULT_REQUESTS_PER_S = 100.0
+MODEL_HOSTS = (
+    "api.openai.com",
+    "*.openai.azure.com",
+    "api.anthropic.com",
+    "app.backboard.io",
+    "generativelanguage.googleapis.com",
+    "api.mistral.ai",
+    "api.groq.com",
+    "api.deepseek.com",
+    "api.x.ai",
+    "openrouter.ai",
+    "api.together.xyz",
+    "api.fireworks.ai",
+    "api.cerebras.ai",
+    "api.cohere.com",
+    "router.huggingface.co",
+)
+"""The hosts of vendors' APIs."""
 
 
 class ApiKey(Section):
@@ -158,18 +176,21 @@ class ModelSettings(ModelServers):
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
         """The upstreams for the configured keys and addresses, vendors before the demo model."""
-        unused = ModelServers().entries
-        used = {name: entry for name, entry in self.entries.items() if entry != unused.get(name)}
-        return tuple(
-            Upstream(
-                name=name,
-                base_url=entry.base_url.rstrip("/") + ("/v1" if entry.api == "anthropic" else ""),
-                api_key=entry.api_key,
-                dialects=dialects,
-            )
-            for name, entry in sorted(used.items(), key=lambda each: each[0] == "demo")
-            if (dialects := _DIALECTS.get(name) or _DIALECTS.get(entry.api))
+        return upstreams_of(self.configured)
+
+
+def upstreams_of(entries: Mapping[str, ProviderEntry]) -> tuple[Upstream, ...]:
+    """Return what passthrough can forward to: providers with the API of OpenAI or Anthropic."""
+    return tuple(
+        Upstream(
+            name=name,
+            base_url=entry.base_url.rstrip("/") + ("/v1" if entry.api == "anthropic" else ""),
+            api_key=entry.api_key,
+            dialects=dialects,
         )
+        for name, entry in sorted(entries.items(), key=lambda each: each[0] == "demo")
+        if (dialects := _DIALECTS.get(name) or _DIALECTS.get(entry.api))
+    )
 
 
 class OfferSettings(BaseModel):
@@ -225,6 +246,8 @@ class GatewaySettings(HealthSettings):
     """`provider:model` for runs that name no model; None uses the demo model if there is a model server."""
     upstreams: tuple[Upstream, ...] = ()
     """Where passthrough forwards to; empty uses the vendors and the model server of section `models`."""
+    tenant_model_hosts: tuple[str, ...] = MODEL_HOSTS
+    """Globs of the hosts that administrators of tenants may name as servers of models; operators name any."""
     outputs: NatsSettings | None = None
     """The connection to the runners' account, which stores complete outputs; None uses the gateway's own."""
     archive_days: float = Field(default=0, ge=0, le=36_500)

@@ -70,7 +70,7 @@ class Compactor:
         """Return the compaction to record before a request is sent; None if the request fits."""
         state, run = owned.state, owned.run
         size = size_of(request, state.history, state.measured)
-        limit = self._limit(run)
+        limit = self._limit(state.tenant, run)
         return None if size.total <= limit else await self._compaction(owned, request, size, limit)
 
     async def after_refusal(
@@ -97,12 +97,13 @@ class Compactor:
         build = await self._compaction(owned, request, size, limit, requires_summary=True)
         return partial(_ended, build, size)
 
-    def _window(self, model: str, own: int | None) -> int:
-        return context_tokens(model, self.settings.context_tokens, own, self.providers.context_tokens(model))
+    def _window(self, tenant: str, model: str, own: int | None) -> int:
+        told = self.providers.context_tokens(model, tenant)
+        return context_tokens(model, self.settings.context_tokens, own, told)
 
-    def _limit(self, run: Run) -> int:
+    def _limit(self, tenant: str, run: Run) -> int:
         settings = run.settings
-        window = self._window(settings.model, settings.limits.context_tokens)
+        window = self._window(tenant, settings.model, settings.limits.context_tokens)
         share = window * self.settings.compact_at
         return round(min(share, max(window / 4, window - (settings.options.max_tokens or 0))))
 
@@ -148,18 +149,25 @@ class Compactor:
         models = (self.settings.compaction_model or run.settings.model, *run.settings.fallback_models)
         older = owned.state.history[: wanted.kept_from]
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
-        request = ModelRequest("", INSTRUCTIONS, (self._request(models[0], older, wanted, size),))
+        request = ModelRequest(
+            "", INSTRUCTIONS, (self._request(owned.state.tenant, models[0], older, wanted, size),)
+        )
         completion = await complete_with_fallback(
-            self.providers, models, request, deltas=_NoDeltas(), deadline_s=min(SUMMARY_S, left_s / 2)
+            self.providers,
+            owned.state.tenant,
+            models,
+            request,
+            deltas=_NoDeltas(),
+            deadline_s=min(SUMMARY_S, left_s / 2),
         )
         text = shortened((completion.reply.text or "").strip(), _summary_chars(wanted, size))
         usage = self.settings.priced(completion.model, completion.reply.usage)
         return _Written(text, completion.model, usage)
 
     def _request(
-        self, model: str, older: tuple[Message, ...], wanted: CompactionCut, size: Size
+        self, tenant: str, model: str, older: tuple[Message, ...], wanted: CompactionCut, size: Size
     ) -> UserMessage:
-        window = self._window(model, None)
+        window = self._window(tenant, model, None)
         chars = round(window * self.settings.compact_at * BYTES_PER_TOKEN / size.ratio)
         words = _summary_chars(wanted, size) // 8
         text = transcript(older, min(MAX_TRANSCRIPT_CHARS, chars))

@@ -44,6 +44,7 @@ FALLBACK_WAIT_S = 10.0
 
 async def complete_with_fallback(
     providers: Providers,
+    tenant: str,
     models: tuple[str, ...],
     request: ModelRequest,
     *,
@@ -64,7 +65,7 @@ async def complete_with_fallback(
     began = time.monotonic()
     until, wait_until = began + deadline_s, began + providers.max_wait_s - waited_s
     for successors, model in zip(reversed(range(len(models))), models, strict=True):
-        provider, name = providers.choose(model)
+        provider, name = providers.choose(model, tenant)
         left_s = max(0.1, until - time.monotonic())
         wait_s = max(0.0, wait_until - time.monotonic())
         try:

@@ -206,6 +206,7 @@ class ModelStep:
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         sending = complete_with_fallback(
             self.providers,
+            owned.state.tenant,
             (run.settings.model, *run.settings.fallback_models),
             request,
             deltas=deltas,

@@ -35,7 +35,7 @@ from banksman.contracts.calls import ModelPause, WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
 from banksman.contracts.model_options import ModelOptions
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
-from banksman.runtime.redaction import redacted
+from banksman.runtime.redaction import Redaction, redacted
 
 DeltaKind = Literal["message", "reasoning"]
 """
@@ -301,6 +301,9 @@ class RetryingProvider(ABC, Generic[C]):
         try:
             return await attempt()
         except (TransientFault, ProviderFailed) as fault:
+            # A tenant's key is no secret of this process.
+            fault.message = self._redaction.of(fault.message)
+            fault.args = tuple(self._redaction.of(str(each)) for each in fault.args)
             profile = self.profile(model)
             if profile.is_overflow(fault.status, fault.message):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
@@ -312,6 +315,10 @@ class RetryingProvider(ABC, Generic[C]):
     def _gave_up(self, fault: TransientFault, number: int) -> ProviderFailed:
         text = fault.message if number == 1 else f"{fault.message} ({number} attempts)"
         return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
+
+    @cached_property
+    def _redaction(self) -> Redaction:
+        return Redaction((self.entry.key,) if self.entry.key else ())
 
     @cached_property
     def origin(self) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
 
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -11,26 +14,66 @@ from banksman.agent.providers.library import Library
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
+from banksman.runtime.background import Background, BackgroundTask
+from banksman.runtime.model_servers import ProviderEntry
 
 DEMO_MODEL = "demo"
 """The model of the model server. The name without a provider means `demo:demo`."""
 
 
+MAX_OF_TENANTS: Final = 256
+"""Providers of tenants that are kept; the one that was created first is then replaced."""
+RETIRED_S: Final = 3_600.0
+"""Seconds until a replaced provider is closed, for the requests that use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Created:
+    entry: ProviderEntry
+    provider: Provider
+
+
 class Providers:
-    """Creates each provider on first use and reuses it."""
+    """Creates each provider on first use and reuses it.
 
-    def __init__(self, settings: ProviderSettings) -> None:
+    The operator's settings come before the servers that a tenant's administrators set.
+    """
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        of_tenant: Callable[[str], Mapping[str, ProviderEntry]] = lambda _tenant: {},
+        background: Background | None = None,
+    ) -> None:
+        """Create the providers; `of_tenant` returns the servers of a tenant by name."""
         self._settings = settings
-        self._names = tuple(settings.entries)
+        self._of_tenant = of_tenant
+        self._background = background or Background()
+        self._configured = settings.configured
         self._created: dict[str, Provider] = {}
+        self._of_tenants: dict[tuple[str, str], _Created] = {}
+        self._retired: set[BackgroundTask] = set()
 
-    def choose(self, model: str) -> tuple[Provider, str]:
-        """Return a model's provider and the vendor's name of it; raise `BadInput` for an unknown provider."""
+    def choose(self, model: str, tenant: str | None = None) -> tuple[Provider, str]:
+        """Return a model's provider and the vendor's name of it.
+
+        Args:
+            tenant: Whose servers are used beside those of the settings; None for only the latter.
+
+        Raises:
+            BadInput: The provider is unknown.
+        """
         provider, _, name = (DEMO_MODEL, "", DEMO_MODEL) if model == DEMO_MODEL else model.partition(":")
-        if provider not in self._names or not name:
-            raise BadInput("model", model, f"provider:model with a provider of {', '.join(self._names)}")
+        own: Mapping[str, ProviderEntry] = {}
+        if tenant is not None and provider not in self._configured:
+            own = self._of_tenant(tenant)
+            if provider in own and name:
+                return self._own(tenant, provider, own[provider]), name
+        if provider not in self._settings.entries or not name:
+            known = ", ".join(dict.fromkeys((*self._settings.entries, *own)))
+            raise BadInput("model", model, f"provider:model with a provider of {known}")
         if provider not in self._created:
-            self._created[provider] = self._create(provider)
+            self._created[provider] = self._create(provider, self._settings.entries[provider])
         return self._created[provider], name
 
     @property
@@ -38,9 +81,9 @@ class Providers:
         """Seconds for which a request is repeated while no model accepts it."""
         return self._settings.max_wait_s
 
-    def context_tokens(self, model: str) -> int | None:
+    def context_tokens(self, model: str, tenant: str) -> int | None:
         """Return the context size that the server of `provider:model` told; None if it told none so far."""
-        provider, name = self.choose(model)
+        provider, name = self.choose(model, tenant)
         return provider.facts(name).context_tokens
 
     async def warm(self, model: str) -> None:
@@ -50,12 +93,34 @@ class Providers:
         await asyncio.to_thread(load_prices, model)
 
     async def close(self) -> None:
-        for provider in self._created.values():
+        for task in tuple(self._retired):
+            await task.stop()
+        for provider in (*self._created.values(), *(own.provider for own in self._of_tenants.values())):
             await provider.close()
         self._created.clear()
+        self._of_tenants.clear()
 
-    def _create(self, provider: str) -> Provider:
-        settings, entry = self._settings, self._settings.entries[provider]
+    def _own(self, tenant: str, name: str, entry: ProviderEntry) -> Provider:
+        """Return the provider of a tenant; a changed entry replaces it."""
+        found = self._of_tenants.get((tenant, name))
+        if found is not None and found.entry == entry:
+            return found.provider
+        if found is not None:
+            self._retire(tenant, name)
+        elif len(self._of_tenants) >= MAX_OF_TENANTS:
+            self._retire(*next(iter(self._of_tenants)))
+        created = self._create(name, entry)
+        self._of_tenants[tenant, name] = _Created(entry, created)
+        return created
+
+    def _retire(self, tenant: str, name: str) -> None:
+        retired = self._of_tenants.pop((tenant, name)).provider
+        task = self._background.run("retired-provider", partial(_close_later, retired))
+        self._retired.add(task)
+        task.when_ended(lambda: self._retired.discard(task))
+
+    def _create(self, provider: str, entry: ProviderEntry) -> Provider:
+        settings = self._settings
         match entry.api:
             case "chat" | "responses":
                 return OpenAI(provider, settings, entry)
@@ -69,3 +134,10 @@ class Providers:
                 return Library(provider, settings, entry)
             case _:
                 assert_never(entry.api)
+
+
+async def _close_later(provider: Provider) -> None:
+    try:
+        await asyncio.sleep(RETIRED_S)
+    finally:
+        await provider.close()

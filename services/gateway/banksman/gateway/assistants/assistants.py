@@ -177,7 +177,7 @@ class Assistants:
             await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):
             if name is not None:
-                self.models.checked(name)
+                self.models.of(caller.tenant).checked(name)
         if given.options.response_schema is not None:
             await self.schemas.check_schema(caller.tenant, given.options.response_schema, RESPONSE_SCHEMA)
 

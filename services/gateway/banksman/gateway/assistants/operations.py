@@ -12,7 +12,7 @@ from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.assistants.policies import operations as policy_operations
 from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.prompts import operations as prompt_operations
-from banksman.gateway.assistants.run_settings import ModelCatalog, model_names
+from banksman.gateway.assistants.run_settings import ModelCatalog, ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
@@ -62,7 +62,7 @@ async def build(base: Foundation) -> None:
     tools = Tools(
         base.bus, services[Placements], enabled=settings.agent.tools_enabled, search=settings.search
     )
-    requests, names = services[StoredRequests], model_names(settings)
+    requests, names = services[StoredRequests], services[ModelNames]
     index, views = services[Conversations], services[Views]
     enhancing = EnhancedPrompts(index, views, store, prompts, tools, settings.agent)
     services.add(

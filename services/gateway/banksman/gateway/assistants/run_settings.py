@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from banksman.contracts.assistants import (
     PROVIDERS,
@@ -36,6 +36,19 @@ class ModelNames:
     default: str | None
     """The model of runs that name none; None if none is configured."""
     providers: tuple[str, ...]
+    of_tenant: Callable[[str], Iterable[str]] = lambda _tenant: ()
+    """The providers that a tenant's administrators set."""
+
+    @classmethod
+    def of_settings(
+        cls, settings: GatewayServiceSettings, of_tenant: Callable[[str], Iterable[str]]
+    ) -> ModelNames:
+        names = tuple(dict.fromkeys((*PROVIDERS, *settings.models.providers)))
+        return cls(settings.default_model, names, of_tenant)
+
+    def of(self, tenant: str) -> ModelNames:
+        """Return the names that runs of a tenant may use."""
+        return replace(self, providers=tuple(dict.fromkeys((*self.providers, *self.of_tenant(tenant)))))
 
     def checked(self, name: str | None) -> str:
         """Return `provider:model`; `demo` is short for `demo:demo`. `BadInput` without a known provider."""
@@ -50,10 +63,6 @@ class ModelNames:
             expected = f"provider:model, the provider one of {', '.join(self.providers)}"
             raise BadInput("model", name, expected)
         return name
-
-
-def model_names(settings: GatewayServiceSettings) -> ModelNames:
-    return ModelNames(settings.default_model, tuple(dict.fromkeys((*PROVIDERS, *settings.models.providers))))
 
 
 def resolve_settings(
@@ -130,12 +139,13 @@ class ModelCatalog:
     prices: Mapping[str, Price]
     """The operator's prices by `provider:model`."""
 
-    async def describe(self, listed: Iterable[tuple[str, str]]) -> list[ModelView]:
+    async def describe(self, listed: Iterable[tuple[str, str]], tenant: str) -> list[ModelView]:
         """Return the models of (provider, name) pairs, the default one first; at most 500."""
+        providers = self.names.of(tenant).providers
         names = {
             f"{provider}:{name}"
             for provider, name in listed
-            if provider in self.names.providers and not _NOT_FOR_CHAT.search(name)
+            if provider in providers and not _NOT_FOR_CHAT.search(name)
         }
         names |= {self._default} if self._default else set()
         chosen = sorted(names, key=lambda name: (name != self._default, name))[:MAX_MODELS]

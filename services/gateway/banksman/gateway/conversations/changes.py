@@ -84,7 +84,7 @@ class ConversationChanges:
         if settings.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, settings.system_prompt_id)
         if settings.model is not None:
-            self.models.checked(settings.model)
+            self.models.of(caller.tenant).checked(settings.model)
         ids = await ids_once(requests, caller, request, {"conversation_id": requests.new("c")})
         record = new_record(
             ids["conversation_id"],

@@ -69,7 +69,9 @@ class Imports:
         ids = await self.requests.once_created(caller, "import", request_id, body, fresh)
         conversation_id = ids["conversation_id"]
         assistant = await self.assistants.get(caller.tenant, "default")
-        settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.models)
+        settings = resolve_settings(
+            assistant, ConversationSettings(), RunOverrides(), {}, self.models.of(caller.tenant)
+        )
         signal = ImportConversation(
             tenant=caller.tenant,
             conversation_id=conversation_id,

@@ -13,7 +13,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import Ack, ConversationCreate, Detail
 from banksman.contracts.messages import Content
-from banksman.gateway.assistants.run_settings import model_names
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
 from banksman.gateway.conversations import bodies
 from banksman.gateway.conversations.changes import ConversationChanges, Titles
@@ -186,7 +186,7 @@ async def build(base: Foundation) -> None:
         services[Views],
     )
     assistants, prompts, requests = services[AssistantStore], services[PromptStore], services[StoredRequests]
-    created, names = services[CreatedConversations], model_names(settings)
+    created, names = services[CreatedConversations], services[ModelNames]
     changes = ConversationChanges(index, created, assistants, prompts, queue, backlog, clock, names)
     imports = Imports(index, assistants, requests, queue, backlog, clock, names)
     titles = Titles(

@@ -46,7 +46,9 @@ class OneRequest:
         await self.backlog.check(caller.tenant)
         assistant = await self.assistants.get(caller.tenant, "default")
         wanted = RunOverrides(model=model)
-        settings = resolve_settings(assistant, ConversationSettings(), wanted, {}, self.models)
+        settings = resolve_settings(
+            assistant, ConversationSettings(), wanted, {}, self.models.of(caller.tenant)
+        )
         reply = await self._run(caller, text, _without_tools(settings, prompt), title)
         if reply is None:
             raise Unavailable(f"the model did not reply within {REPLY_S:g} s")

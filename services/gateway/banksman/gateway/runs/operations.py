@@ -12,7 +12,7 @@ from banksman.bus.storage.live import LiveHub
 from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
 from banksman.contracts.registry import CallPage
 from banksman.gateway.assistants.policies import GovernedAssistants
-from banksman.gateway.assistants.run_settings import model_names
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
@@ -244,7 +244,7 @@ async def build_queue(base: Foundation) -> None:
 
 
 async def build(base: Foundation) -> None:
-    services, names = base.services, model_names(base.settings)
+    services, names = base.services, base.services[ModelNames]
     index, queue, backlog, views = (
         services[Conversations],
         services[RunQueue],

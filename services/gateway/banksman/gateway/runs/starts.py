@@ -68,7 +68,7 @@ class RunStarts:
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
         assistant = await self.assistants.in_use(caller.tenant, record.assistant)
         settings = resolve_settings(
-            assistant, record.settings, request.overrides, request.variables, self.models
+            assistant, record.settings, request.overrides, request.variables, self.models.of(caller.tenant)
         )
         if (schema := settings.options.response_schema) is not None:
             await self.schemas.check_schema(caller.tenant, schema, RESPONSE_SCHEMA)

@@ -14,7 +14,7 @@ from banksman.contracts.messages import PERSON, Provenance
 from banksman.contracts.registry import ParsedWorkflow
 from banksman.contracts.wire import JsonObject, Token
 from banksman.gateway.assistants.policies import GovernedAssistants
-from banksman.gateway.assistants.run_settings import model_names
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import CHAT
@@ -119,7 +119,7 @@ async def build(base: Foundation) -> None:
         queue=services[RunQueue],
         backlog=services[Backlog],
         clock=base.clock,
-        models=model_names(base.settings),
+        models=base.services[ModelNames],
     )
     services.add(workflows, starts, WorkflowTexts(workflows=workflows, model=services[OneRequest]))
 

@@ -80,7 +80,7 @@ class WorkflowStarts:
             name, settings = record.assistant, record.settings
         assistant = await self.assistants.in_use(caller.tenant, name)
         try:
-            agent = resolve_settings(assistant, settings, RunOverrides(), {}, self.models)
+            agent = resolve_settings(assistant, settings, RunOverrides(), {}, self.models.of(caller.tenant))
         except BadInput:
             # No model is configured, which only a workflow with agent runs needs.
             agent = None

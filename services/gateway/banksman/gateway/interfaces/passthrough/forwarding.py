@@ -26,6 +26,7 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
     Upstreams,
     UpstreamUnavailable,
 )
+from banksman.gateway.models.upstreams import own_upstreams
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
 from banksman.gateway.operation.intake import JsonIntake
@@ -64,7 +65,7 @@ async def forward(
         prompt = await services.connected(Prompts).read_prompt(str(given[PROMPT_ID]), caller)
         body = with_prompt(_parsed(body), prompt.content, dialect)
     try:
-        candidates = upstreams.candidates(model, dialect)
+        candidates = upstreams.candidates(model, dialect, own_upstreams(services, caller.tenant))
         if usage is not None:
             candidates = await _priced(usage, caller.tenant, candidates, model)
     except ModelRefused as error:

@@ -10,12 +10,14 @@ from fastapi.security import APIKeyHeader
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from banksman.bus.model_servers import TenantModelServers
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.assistants.run_settings import ModelCatalog, ModelView
 from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.passthrough.forwarding import forward, refusal
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams, unknown_model
+from banksman.gateway.models.upstreams import own_models, own_models_for_openai
 from banksman.gateway.operation.caller import Caller, key_of
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, errors_as
@@ -128,9 +130,9 @@ async def count_tokens(request: Request, upstreams: UpstreamsDep, caller: Passth
 
 
 @routes.get("/v1/models", response_model=ModelList | AnthropicModelList)
-async def list_models(request: Request, upstreams: UpstreamsDep) -> Response:
+async def list_models(request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller) -> Response:
     """List the models of all upstreams, in the format of the caller's API."""
-    models = await upstreams.lists.models()
+    models = await _models(request, upstreams, caller)
     if not _is_anthropic(request):
         return JSONResponse({"object": "list", "data": models})
     data = [_anthropic_model(model) for model in models]
@@ -143,13 +145,23 @@ async def list_models(request: Request, upstreams: UpstreamsDep) -> Response:
     response_model=Model | AnthropicModel,
     responses={404: {"model": OpenAIErrorBody | AnthropicErrorBody, "description": "No such model"}},
 )
-async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> Response:
+async def read_model(
+    model: str, request: Request, upstreams: UpstreamsDep, caller: PassthroughCaller
+) -> Response:
     """Read a model, in the format of the caller's API."""
-    found = next((entry for entry in await upstreams.lists.models() if entry["id"] == model), None)
+    models = await _models(request, upstreams, caller)
+    found = next((entry for entry in models if entry["id"] == model), None)
     anthropic = _is_anthropic(request)
     if found is not None:
         return JSONResponse(_anthropic_model(found) if anthropic else found)
     return refusal("/v1/messages" if anthropic else request.url.path, unknown_model(model))
+
+
+async def _models(request: Request, upstreams: Upstreams, caller: Caller) -> list[JsonObject]:
+    """Return each model of the configured upstreams and of the caller's tenant once."""
+    own = own_models_for_openai(request.app.state.services, caller.tenant)
+    models = {str(model["id"]): model for model in own}
+    return list((models | {str(each["id"]): each for each in await upstreams.lists.models()}).values())
 
 
 def _anthropic_model(model: JsonObject) -> JsonObject:
@@ -176,10 +188,14 @@ operations = Operations("assistants")
 
 @operations.add("model.list", "GET /context/models")
 async def list_usable_models(
-    catalog: Annotated[ModelCatalog, provided(ModelCatalog)], upstreams: UpstreamsDep, caller: CallerDep
+    catalog: Annotated[ModelCatalog, provided(ModelCatalog)],
+    upstreams: UpstreamsDep,
+    own: Annotated[TenantModelServers, provided(TenantModelServers)],
+    caller: CallerDep,
 ) -> ModelViews:
     """List the models that runs can use, with their provider, price per million tokens and context."""
-    return ModelViews(items=tuple(await catalog.describe(await upstreams.lists.names())))
+    listed = [*await upstreams.lists.names(), *own_models(own, caller.tenant)]
+    return ModelViews(items=tuple(await catalog.describe(listed, caller.tenant)))
 
 
 FEATURE = Feature(operations, routes=tuple(routes.routes), forwards=True)

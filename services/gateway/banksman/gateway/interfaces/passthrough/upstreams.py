@@ -136,16 +136,21 @@ class Upstreams:
         await self.lists.stop()
         await self._session.close()
 
-    def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
-        """Return the upstreams that may serve a model: first those that list it, each in configured order."""
-        serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
+    def candidates(
+        self, model: str, dialect: Dialect, own: tuple[Upstream, ...] = ()
+    ) -> tuple[Upstream, ...]:
+        """Return the upstreams that may serve a model: first those that list it, each in configured order.
+
+        `own` are those of the caller's tenant, in their order after the configured ones.
+        """
+        serving = [upstream for upstream in (*self._upstreams, *own) if upstream.serves(model)]
         found = [upstream for upstream in serving if dialect in upstream.dialects]
         if not serving:
             raise unknown_model(model)
         if not found:
             message = f"no upstream for model {model[:200]!r} supports the {dialect} API"
             raise ModelRefused(400, "unsupported_endpoint_for_model", message)
-        return tuple(sorted(found, key=lambda upstream: not self.lists.has(upstream, model)))
+        return tuple(sorted(found, key=lambda one: not (self.lists.has(one, model) or model in one.models)))
 
     def open(
         self, candidates: tuple[Upstream, ...], request: ForwardedRequest

@@ -1,0 +1,1 @@
+"""The servers of models that tenants set beside those of the operator's settings."""
