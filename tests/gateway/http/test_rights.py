@@ -111,6 +111,10 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/secrets": ADMIN,
     "PUT /context/secrets/{name}": ADMIN,
     "DELETE /context/secrets/{name}": ADMIN,
+    "GET /context/model-servers": ADMIN,
+    "PUT /context/model-servers/{name}": ADMIN,
+    "DELETE /context/model-servers/{name}": ADMIN,
+    "POST /context/model-servers/{name}/test": ADMIN,
     "GET /context/mcp-servers": ADMIN,
     "POST /context/mcp-servers": ADMIN,
     "GET /context/mcp-servers/{server_id}": ADMIN,
@@ -162,6 +166,8 @@ NOT_OF_A_TENANT = {
     "/operator/dead-letters/{letter_id}",
     "/operator/runs/{tenant}/{run_id}/cancel",
     "/context/secrets/{name}",
+    "/context/model-servers/{name}",
+    "/context/model-servers/{name}/test",
 }
 """Paths whose parameter names something of all tenants, or creates it."""
 
