@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
 from tests.support.replies import bash
+from tests.support.scripted_models import ScriptedReply
 
 AUTO = [{"action": "auto"}]
 
