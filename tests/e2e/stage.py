@@ -46,6 +46,8 @@ class Stage:
     """The bodies that the page uploaded, by path."""
     token: str | None = None
     """The token that a client must send."""
+    frozen: bool = False
+    """Whether it replies to no frame."""
     notices: tuple[str, ...] = ()
     rights: tuple[str, ...] = ("admin", "approve", "chat", "operator")
     _sockets: set[WebSocket] = field(default_factory=set[WebSocket])
@@ -87,7 +89,7 @@ class Stage:
                     return
                 self._sockets.add(socket)
                 self.received += [] if frame["type"] == "ping" else [frame]
-                for reply in self._replies(frame):
+                for reply in () if self.frozen else self._replies(frame):
                     await socket.send_json(reply)
         self._sockets.discard(socket)
 

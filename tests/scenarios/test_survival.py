@@ -106,6 +106,47 @@ async def test_the_page_never_shows_spliced_text_when_its_gateway_is_killed(
     assert [text for text in shown if not written.startswith(text)] == []
 
 
+async def test_a_late_client_gets_the_text_so_far_also_after_its_gateway_was_killed(
+    own_system: System, model: ScriptedModel, play: Play
+) -> None:
+    """R36: with the reasoning, from the agent's memory; nothing is stored for it."""
+    written = " ".join(f"word{number}" for number in range(24))
+    gate = Gate(name="text-so-far", after_events=12)
+    name = play(ScriptedReply(text=written, reasoning="First I think.", chunk_delay_s=0.05, gate=gate))
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as first:
+        conversation = await first.create(name)
+        run_id = await first.chat(conversation, "write slowly")
+        await eventually(lambda: "word3" in streamed(first, "message"))
+        async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as second:
+            await second.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+            await eventually(lambda: "word3" in streamed(second, "message"))
+            assert streamed(second, "reasoning") == "First I think."
+    kill(own_system.service_pids("gateway")[-1])
+    async with opened(own_system.url) as page:
+        await page.goto(f"{own_system.url}/#/c/{conversation}")
+        reply = page.locator(".turn.assistant .markdown")
+        await expect(reply).to_contain_text("word0 word1 word2 word3", timeout=WAIT_TIMEOUT_MS)
+        await page.reload()
+        await expect(reply).to_contain_text("word0 word1 word2 word3", timeout=WAIT_TIMEOUT_MS)
+        model.open_gate(gate.name)
+        await expect(reply).to_have_text(written, timeout=WAIT_TIMEOUT_MS)
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as last:
+        await last.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        await last.finished(run_id)
+        kinds = [event["type"] for event in last.events(conversation)]
+    assert kinds == ["run.started", "iteration.started", "message.completed", "run.finished"]
+
+
+def streamed(client: Client, kind: str) -> str:
+    """Return the text of the deltas of a client, which has all of them from the first one."""
+    text = ""
+    for frame in client.frames:
+        if frame["type"] == f"{kind}.delta":
+            assert frame["data"]["offset"] == len(text)
+            text += frame["data"]["text"]
+    return text
+
+
 async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: System, play: Play) -> None:
     """R12, R110: after kill -9 of all processes and a restart, the approval request is open, and its decision
     finishes the run."""

@@ -381,6 +381,8 @@ class Delta(Stored):
     offset: int
     """Number of characters of the message before this piece."""
     text: str
+    repeated: bool = Field(default=False, exclude_if=lambda repeated: not repeated)
+    """Whether it was published before, and again for a client that subscribed later."""
 
 
 WaitReason = Literal["overloaded", "rate_limited", "unreachable", "failed"]

@@ -63,6 +63,8 @@ live: Two = Subject("live.{tenant}.{conversation_id}")
 """The server republishes each stored commit here."""
 delta: Two = Subject("delta.{tenant}.{conversation_id}")
 """Token deltas; core, lossy by design."""
+delta_wanted: Two = Subject("delta_wanted.{tenant}.{conversation_id}")
+"""A gateway requests the text of the unfinished message from its beginning; core."""
 run_work: Two = Subject("run.work.{tenant}.{conversation_id}")
 """Messages that start and resume runs (stream RUNS, durable `agents`)."""
 run_signal: Two = Subject("run.signal.{tenant}.{conversation_id}")

@@ -9,7 +9,7 @@ from tests.support.fixtures import connect
 from tests.support.nats import Broker
 from tests.support.polling import eventually
 
-from banksman.agent.model.request import Deltas
+from banksman.agent.model.request import REPEATED_CHARS, Deltas, UnfinishedTexts
 from banksman.agent.protocols import protocol_for
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
@@ -63,3 +63,39 @@ async def test_the_text_is_not_published_while_no_client_receives_it(
     before = sender.nc.stats["out_msgs"]
     await write_all(sender, bus, tenant, conversation)
     assert sender.nc.stats["out_msgs"] - before < len(PIECES) / 10
+
+
+async def test_a_late_client_gets_the_text_again_in_bounded_messages_and_order(
+    bus: Bus, sender: Bus, tenant: str, conversation: str
+) -> None:
+    """R36: what follows continues at its end; two requests at once share one repetition."""
+    seen: list[Delta] = []
+    texts = UnfinishedTexts()
+    empty = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="")
+    long = "x" * (REPEATED_CHARS + 10)
+
+    async def received(message: Message) -> None:
+        seen.append(Delta.model_validate_json(message.data))
+
+    def text_of(kind: str) -> str:
+        return "".join(delta.text for delta in seen if delta.kind == kind)
+
+    async with texts.served(sender):
+        with (
+            Deltas(sender, tenant, empty, protocol_for("native"), confirm) as deltas,
+            texts.writing(tenant, conversation, deltas),
+        ):
+            await deltas.write("reasoning", "think ")
+            await deltas.write("message", long)
+            await deltas.end(is_final=True)
+            await bus.subscribe(subjects.delta(tenant, conversation), received)
+            await bus.ready()
+            for _ in range(2):
+                await bus.publish(subjects.delta_wanted(tenant, conversation), b"")
+            await eventually(lambda: text_of("message") == long)
+            await deltas.write("message", " end")
+            await deltas.end(is_final=True)
+            await eventually(lambda: text_of("message") == f"{long} end")
+    assert text_of("reasoning") == "think "
+    assert [len(delta.text) for delta in seen] == [6, REPEATED_CHARS, 10, 4]
+    assert [delta.repeated for delta in seen] == [True, True, True, False]

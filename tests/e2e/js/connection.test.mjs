@@ -66,7 +66,7 @@ class Peer {
   }
 }
 
-function scene({ random = () => 1 } = {}) {
+function scene({ random = () => 1, busy = () => false } = {}) {
   const clock = new Clock();
   const peers = [];
   const states = [];
@@ -80,6 +80,7 @@ function scene({ random = () => 1 } = {}) {
     onState: (state) => states.push(state),
     clock,
     random,
+    busy,
   });
   const online = () => {
     peers.at(-1).accept();
@@ -219,8 +220,35 @@ test('a draining server sets the delay', () => {
 test('a close code selects retry, login, reload or stop', () => {
   assert.equal(reactionTo(4401), 'unauthorized');
   assert.equal(reactionTo(4426), 'outdated');
-  assert.deepEqual([1000, 1001, 1009, 4400, 4403, 4409].map(reactionTo), Array(6).fill('stopped'));
-  assert.deepEqual([1006, 1011, 1012, 4408, 4429, 4508].map(reactionTo), Array(6).fill('retry'));
+  assert.deepEqual([1000, 1009, 4400, 4403, 4409].map(reactionTo), Array(5).fill('stopped'));
+  const again = [1001, 1005, 1006, 1011, 1012, 1013, 1014, 4408, 4429, 4508];
+  assert.deepEqual(again.map(reactionTo), Array(10).fill('retry'));
+});
+
+test('a gateway that answers nothing is lost within five seconds while a reply is expected', () => {
+  for (const [expects, begin] of [
+    [false, (connection) => void connection.request({ type: 'chat.send' })],
+    [true, (connection, peer) => peer.receive({ type: 'run.started' })],
+    [false, (connection) => connection.probe()],
+  ]) {
+    const { connection, peers, clock, online, states } = scene({ busy: () => expects });
+    connection.connect();
+    online();
+    begin(connection, peers[0]);
+    clock.advance(4.6);
+    assert.ok(states.some(({ phase }) => phase === 'offline'));
+  }
+});
+
+test('an idle connection is not probed before its heartbeat', () => {
+  const { connection, peers, clock, online } = scene();
+  connection.connect();
+  online();
+  clock.advance(19);
+  assert.deepEqual(
+    peers[0].sent.filter((frame) => frame.type === 'ping'),
+    [],
+  );
 });
 
 test('a rate-limited client waits at least five seconds', () => {

@@ -3,6 +3,7 @@ import { test } from 'node:test';
 
 import { signal } from '@preact/signals';
 
+import { Drafts } from '../../../services/gateway/banksman/gateway/interfaces/page/static/stores/drafts.mjs';
 import { Outbox } from '../../../services/gateway/banksman/gateway/interfaces/page/static/stores/outbox.mjs';
 
 globalThis.document ??= { getElementById: () => null };
@@ -42,7 +43,8 @@ function outboxOf({ current = null } = {}) {
     api: {},
     socket: { request },
     opened,
-    open: () => {},
+    drafts: new Drafts({ preferences: {}, currentId: opened.currentId }),
+    open: (id) => (opened.currentId.value = id),
     onSent: () => {},
     cancel: async () => {},
   });
@@ -72,8 +74,8 @@ test('a chosen assistant applies to one new conversation, a chosen model to the 
   outbox.model.value = 'large';
   await outbox.send('one');
   await outbox.send('two');
-  const [created, first, again, second] = sent;
-  assert.deepEqual([created.assistant, again.assistant], ['cranes', undefined]);
+  const [created, first, second] = sent;
+  assert.deepEqual([created.assistant, outbox.assistant.value], ['cranes', null]);
   assert.deepEqual([first.overrides, second.overrides], [{ model: 'large' }, { model: 'large' }]);
 });
 

@@ -11,6 +11,7 @@ from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.cut_prompts import CutPrompts
+from banksman.agent.model.request import UnfinishedTexts
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.relay import Relay
@@ -130,6 +131,8 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         cut_prompts = CutPrompts()
         process.health.warnings["models"] = cut_prompts.warning
         stack.push_async_callback(providers.close)
+        texts = UnfinishedTexts()
+        await enter(texts.served(bus))
         worker = RunWorker(
             ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-", capped=cap),
             log=log,
@@ -145,6 +148,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,
                 cut_prompts,
+                texts,
             ),
             archiver=Archiver(bus, log),
         )

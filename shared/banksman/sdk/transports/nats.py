@@ -198,7 +198,10 @@ class LiveCommits:
     async def received_delta(self, message: Message) -> None:
         """Add a piece of an unfinished message, which is dropped if the reader is slow."""
         with contextlib.suppress(ValidationError, asyncio.QueueFull):
-            self._commits.put_nowait((live_frame(live_output(message.data)),))
+            live = live_output(message.data)
+            # A gateway requested the text again for a client of its own.
+            if not (isinstance(live, Delta) and live.repeated):
+                self._commits.put_nowait((live_frame(live),))
 
     def request_replay(self) -> None:
         self._replay_requested = True

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
@@ -124,6 +124,10 @@ BATCH_S: Final = 0.01
 """Seconds that a piece waits for further pieces, which are published with it as one message."""
 CHECK_S: Final = 0.5
 """Seconds between two checks whether a client receives the text. Nothing is published while none does."""
+REPEAT_S: Final = 0.25
+"""Least seconds between two repetitions of the text: clients that subscribe meanwhile share one."""
+REPEATED_CHARS: Final = 64 * 1024
+"""Maximum characters of one message of a repetition."""
 
 
 class Deltas:
@@ -145,12 +149,14 @@ class Deltas:
         self._empty = empty
         self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
         self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
-        self._streamed: list[str] = []
+        self._streamed: dict[DeltaKind, list[str]] = {"message": [], "reasoning": []}
         self._kind: DeltaKind = "message"
         """The kind of the text that waits to be published."""
         self._waiting = ""
         self._batch: asyncio.Task[None] | None = None
         """Publishes the waiting text."""
+        self._repeat: asyncio.Task[None] | None = None
+        self._wanted = False
         self._inbox = ""
         self._check_at = float("-inf")
         self._has_readers = True
@@ -163,14 +169,15 @@ class Deltas:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._batch is not None:
-            self._batch.cancel()
+        for task in (self._batch, self._repeat):
+            if task is not None:
+                task.cancel()
         self._stack.close()
 
     @property
     def streamed(self) -> str:
         """The published text of the message, without reasoning."""
-        return "".join(self._streamed)
+        return "".join(self._streamed["message"])
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece, together with pieces that follow within `BATCH_S`."""
@@ -186,7 +193,7 @@ class Deltas:
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}
         self._unsafe = {"message": "", "reasoning": ""}
-        self._streamed = []
+        self._streamed = {"message": [], "reasoning": []}
         self._waiting = ""
 
     async def waiting(self, pause: ModelPause) -> None:
@@ -214,8 +221,7 @@ class Deltas:
     async def _add(self, kind: DeltaKind, text: str) -> None:
         if not text:
             return
-        if kind == "message":
-            self._streamed.append(text)
+        self._streamed[kind].append(text)
         if kind != self._kind:
             await self._publish_waiting()
         self._kind, self._waiting = kind, self._waiting + text
@@ -241,12 +247,62 @@ class Deltas:
         if checks:
             # Without a subscriber, the server replies `no responders` to a message with a reply subject.
             self._check_at, self._has_readers = now + CHECK_S, True
+        await self._publish(delta, self._inbox if checks else "")
+
+    async def _publish(self, delta: Delta, reply_to: str = "") -> None:
         # A client that misses a piece receives the whole message from the log.
         with contextlib.suppress(Unavailable):
-            await self._bus.replies.send(
-                self._subject, delta.model_dump_json().encode(), self._inbox if checks else ""
-            )
+            await self._bus.replies.send(self._subject, delta.model_dump_json().encode(), reply_to)
+
+    def repeat(self) -> None:
+        """Publish the text so far from its beginning, for a client that has just subscribed."""
+        self._wanted = self._has_readers = True
+        if self._repeat is None or self._repeat.done():
+            self._repeat = asyncio.create_task(self._repeat_wanted())
+
+    async def _repeat_wanted(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            await self._publish_again("reasoning")
+            await self._publish_again("message")
+            await asyncio.sleep(REPEAT_S)
+
+    async def _publish_again(self, kind: DeltaKind) -> None:
+        # Later pieces continue at this offset, whether they arrive before or after.
+        text = "".join(self._streamed[kind])[: self._offsets[kind]]
+        for offset in range(0, len(text), REPEATED_CHARS):
+            piece = text[offset : offset + REPEATED_CHARS]
+            changes = {"kind": kind, "offset": offset, "text": piece, "repeated": True}
+            await self._publish(self._empty.model_copy(update=changes))
 
     def _answered(self, message: Message) -> None:
         if message.status == STATUS_NO_RESPONDERS:
             self._has_readers = False
+
+
+class UnfinishedTexts:
+    """The replies that models are writing for this process, by the subject that requests them again."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Deltas] = {}
+
+    @asynccontextmanager
+    async def served(self, bus: Bus) -> AsyncGenerator[None]:
+        subscription = await bus.listen(subjects.delta_wanted(subjects.ANY, subjects.ANY), self._received)
+        yield
+        await subscription.unsubscribe()
+
+    @contextmanager
+    def writing(self, tenant: str, conversation_id: str, deltas: Deltas) -> Generator[None]:
+        subject = subjects.delta_wanted(tenant, conversation_id)
+        self._open[subject] = deltas
+        try:
+            yield
+        finally:
+            # Another model request of this process may have begun after a takeover.
+            if self._open.get(subject) is deltas:
+                del self._open[subject]
+
+    def _received(self, message: Message) -> None:
+        if (deltas := self._open.get(message.subject)) is not None:
+            deltas.repeat()

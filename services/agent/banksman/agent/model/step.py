@@ -17,7 +17,13 @@ from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model.cut_prompts import CutPrompts
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
-from banksman.agent.model.request import Completion, Deltas, complete_with_fallback, unless_cancelled
+from banksman.agent.model.request import (
+    Completion,
+    Deltas,
+    UnfinishedTexts,
+    complete_with_fallback,
+    unless_cancelled,
+)
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
@@ -92,6 +98,7 @@ class ModelStep:
     tenants: TenantBudgets
     schemas: SchemaChecker
     cut_prompts: CutPrompts = field(default_factory=CutPrompts)
+    texts: UnfinishedTexts = field(default_factory=UnfinishedTexts)
 
     async def complete(self, owned: Ownership) -> Build:
         """Request the next reply of a run; return the `Build` of its commit.
@@ -131,7 +138,10 @@ class ModelStep:
             offset=0,
             text="",
         )
-        with Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas:
+        with (
+            Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas,
+            self.texts.writing(state.tenant, state.conversation_id, deltas),
+        ):
             try:
                 reply = await self._reply(owned, prepared, deltas)
             except ProviderFailed as refusal:

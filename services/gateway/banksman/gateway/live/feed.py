@@ -28,7 +28,13 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta, ModelWaiting, live_output
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown
-from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
+from banksman.contracts.events import (
+    Event,
+    IterationStarted,
+    MessageCompleted,
+    RunFinished,
+    ToolCallCompleted,
+)
 from banksman.contracts.frames import Detail, ReplayDone, ResyncRequired
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.live.event_frames import encoded_event, subscribed
@@ -40,6 +46,8 @@ READ_AGAIN_S = 0.5
 _FOREIGN = Counter(
     "banksman_foreign_live_output", "Live output dropped because its sender does not hold the call."
 )
+REPEATED_WITHIN_S = 2.0
+"""Seconds that a feed waits for the text from its beginning before it sends pieces from its middle."""
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
 
@@ -102,6 +110,12 @@ class ConversationFeed:
         """Messages and calls that the replayed events complete: their early output is dropped."""
 
         self._ended_calls = deque[str](maxlen=ENDED_CALLS)
+        active = self.head.active_run or {}
+        self._writing = active.get("status") == "running"
+        """Whether a model may be writing a message, as far as the stored events show it."""
+        self._repeated_by = float("-inf")
+        self._shown: dict[str, tuple[str, int]] = {}
+        """The message of the last delta of each kind, and how many of its first characters were sent."""
 
     async def listen(self) -> None:
         """Begin to buffer live output, so that `follow` misses no output after this call."""
@@ -133,7 +147,11 @@ class ConversationFeed:
         self._following = await self._hub.follow(
             self.tenant, self.conversation_id, after_stream_seq=self._position, on_commit=self._take
         )
+        if self._writing:
+            self._repeated_by = asyncio.get_running_loop().time() + REPEATED_WITHIN_S
         self._show_early()
+        if self._writing:
+            await self._hub.log.bus.publish(subjects.delta_wanted(self.tenant, self.conversation_id), b"")
         if not quiet:
             done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
             self._sink.put(done.model_dump_json())
@@ -199,6 +217,16 @@ class ConversationFeed:
         kind = f"{delta.kind}.delta"
         if delta.message_id == self._completed_message or not is_shown(kind, self._detail):
             return
+        message_id, sent = self._shown.get(delta.kind, ("", 0))
+        sent = sent if message_id == delta.message_id else 0
+        end = delta.offset + len(delta.text)
+        if delta.repeated and end <= sent:
+            return
+        # The repetition contains it, and clients would see a gap before.
+        if delta.offset > sent and asyncio.get_running_loop().time() < self._repeated_by:
+            return
+        if delta.offset <= sent:
+            self._shown[delta.kind] = (delta.message_id, end)
         data: dict[str, Any] = {"message_id": delta.message_id, "offset": delta.offset, "text": delta.text}
         frame = self._live_frame(kind, delta.run_id, data)
         self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
@@ -243,8 +271,15 @@ class ConversationFeed:
     def _note_completion(self, event: Event) -> None:
         """Record the message or call that an event completes: its live output is not sent afterwards."""
         match event.data:
-            case MessageCompleted(message_id=completed):
+            case IterationStarted():
+                self._writing = True
+                return
+            case RunFinished():
+                self._writing = False
+                return
+            case MessageCompleted(message_id=completed, role=role):
                 self._completed_message = completed
+                self._writing = self._writing and role == "user"
             case ToolCallCompleted(result=result):
                 completed = result.tool_call_id
                 self._ended_calls.append(completed)

@@ -31,7 +31,6 @@ const signedIn = await signIn?.complete(api, {
 });
 if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
 store.signInError = signedIn?.error ?? null;
-store.outbox.draft.value = signedIn?.draft ?? '';
 
 await languageLoaded;
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));

@@ -25,11 +25,11 @@ const here = (location) => location.origin + location.pathname;
  * again: its session may still belong to the previous user.
  *
  * @param {{authorization_endpoint: string, client_id: string, scope: string}} provider
- * @param {{session: Storage, preferences: Storage, location: Location, draft: string}} page
+ * @param {{session: Storage, preferences: Storage, location: Location}} page
  */
-export async function begin(provider, { session, preferences, location, draft }) {
+export async function begin(provider, { session, preferences, location }) {
   const [state, verifier] = [random(), random()];
-  session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash, draft }));
+  session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash }));
   const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
   const url = new URL(provider.authorization_endpoint);
   const parameters = {
@@ -49,8 +49,8 @@ export async function begin(provider, { session, preferences, location, draft })
 /**
  * Complete a sign-in if the provider has sent the user back to this page.
  *
- * @returns {Promise<{token?: string, error?: string, draft: string} | null>} null if the user did not return from
- *   the provider; `draft` is the message that the user was writing
+ * @returns {Promise<{token?: string, error?: string} | null>} null if the user did not return from
+ *   the provider
  */
 export async function complete(api, { session, preferences, location, history }) {
   const returned = new URLSearchParams(location.search);
@@ -59,11 +59,10 @@ export async function complete(api, { session, preferences, location, history })
   session.removeItem(PENDING);
   // The code must not stay in the address, and a reload must not send it again.
   history.replaceState(null, '', here(location) + pending.hash);
-  const { draft } = pending;
-  if (returned.get('state') !== pending.state) return { draft, error: t('login.notOurs') };
+  if (returned.get('state') !== pending.state) return { error: t('login.notOurs') };
   const code = returned.get('code');
   if (!code)
-    return { draft, error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
+    return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
     const { token } = await api.signIn({
       code,
@@ -71,10 +70,10 @@ export async function complete(api, { session, preferences, location, history })
       redirect_uri: here(location),
     });
     preferences.removeItem(SIGNED_OUT);
-    return { draft, token };
+    return { token };
   } catch (failure) {
     // Otherwise the provider would sign in the same account at the next attempt.
     preferences.setItem(SIGNED_OUT, 'yes');
-    return { draft, error: explain(failure) };
+    return { error: explain(failure) };
   }
 }

@@ -5,8 +5,10 @@ import { batch, signal } from '@preact/signals';
 import { stored } from './attachments.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
 import { Subscriptions, conversationOf } from './client/following.mjs';
+import { emptyConversation, openRun } from './events.mjs';
 import { VIEWS, addressOf, routeOf } from './router.mjs';
 import { Inbox } from './stores/inbox.mjs';
+import { Drafts } from './stores/drafts.mjs';
 import { ConversationList } from './stores/list.mjs';
 import { OpenConversations } from './stores/opened.mjs';
 import { Outbox } from './stores/outbox.mjs';
@@ -40,6 +42,7 @@ export class Store {
       onWelcome: (frame) => this.#welcomed(frame),
       onFrame: (frame) => this.#received(frame),
       onState: (state) => (this.connection.value = { ...state, since: Date.now() }),
+      busy: () => openRun(this.opened.current.peek() ?? emptyConversation(''))?.status === 'running',
     });
     this.subscriptions = new Subscriptions(this.socket);
     this.list = new ConversationList({ api });
@@ -58,8 +61,10 @@ export class Store {
       listed: (id) => this.list.find(id),
       onEvent: (id, frame) => this.#react(id, frame),
     });
+    this.drafts = new Drafts({ preferences, currentId: this.currentId });
     this.outbox = new Outbox({
       api,
+      drafts: this.drafts,
       socket: this.socket,
       opened: this.opened,
       open: (id) => this.open(id),
@@ -72,16 +77,22 @@ export class Store {
   start() {
     addEventListener('hashchange', () => this.#openFromUrl());
     addEventListener('online', () => this.reconnect());
-    document.addEventListener('visibilitychange', () => {
-      if (!document.hidden && this.connection.value.phase === 'offline') this.reconnect();
-      if (!document.hidden) this.list.refresh();
-    });
+    document.addEventListener('visibilitychange', () => this.#shown());
+    addEventListener('pageshow', () => this.#shown());
     setInterval(
       () => !document.hidden && this.connection.value.phase === 'online' && this.list.refresh(),
       LIST_POLL_MS,
     );
     this.socket.connect();
     this.#openFromUrl();
+  }
+
+  /** The system may have cut the connection of a hidden tab without a word. */
+  #shown() {
+    if (document.hidden) return;
+    if (this.connection.value.phase === 'offline') this.reconnect();
+    this.socket.probe();
+    this.list.refresh();
   }
 
   reconnect() {
@@ -105,6 +116,7 @@ export class Store {
 
   async logout() {
     await this.inbox.endPush().catch(() => {});
+    await this.drafts.clear();
     this.session.removeItem('banksman.token');
     // Read by `signin.mjs`, also in other tabs.
     this.preferences.setItem('banksman.signedOut', 'yes');
@@ -261,6 +273,7 @@ export class Store {
 
   #welcomed(frame) {
     this.welcome.value = frame;
+    this.drafts.show(`${frame.tenant}/${frame.user}`);
     this.inbox.start();
     this.list.read();
     this.opened.subscribeAgain();

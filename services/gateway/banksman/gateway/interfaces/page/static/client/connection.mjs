@@ -14,6 +14,9 @@ const RATE_LIMIT_BACKOFF_S = 5;
 const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
 const OPEN_TIMEOUT_S = 15;
+/** While a reply is expected, a gateway that sends nothing for so long is probed, and lost without an answer. */
+const SILENT_S = 2;
+const PROBE_S = 2.5;
 const LONE_SURROGATE = /\p{Surrogate}/gu;
 
 /** A request failed: by an `error` frame, a timeout or a lost connection. */
@@ -36,7 +39,6 @@ export function reactionTo(code) {
     case 4426:
       return 'outdated';
     case 1000:
-    case 1001:
     case 1009:
     case 4400:
     case 4403:
@@ -81,9 +83,19 @@ export class Connection {
    * @param {(state: {phase: string, retryInS?: number, reason?: string, code?: number}) => void} options.onState
    * @param {{after: Function, cancel: Function}} [options.clock]
    * @param {() => number} [options.random]
+   * @param {() => boolean} [options.busy] whether frames are expected soon, such as the text of a model
    */
-  constructor({ open, hello, onWelcome, onFrame, onState, clock = systemClock, random = Math.random }) {
-    Object.assign(this, { open, hello, onWelcome, onFrame, onState, clock, random });
+  constructor({
+    open,
+    hello,
+    onWelcome,
+    onFrame,
+    onState,
+    clock = systemClock,
+    random = Math.random,
+    busy = () => false,
+  }) {
+    Object.assign(this, { open, hello, onWelcome, onFrame, onState, clock, random, busy });
     this.socket = null;
     this.ready = false;
     this.attempt = 0;
@@ -136,8 +148,10 @@ export class Connection {
         );
       });
       this.waiting.set(id, { frame: full, resolve, reject, timer, resend });
-      if (this.ready) this.#send(full);
-      else if (!resend) this.#settle(id, 'reject', offline());
+      if (this.ready) {
+        this.#send(full);
+        this.#restartHeartbeat();
+      } else if (!resend) this.#settle(id, 'reject', offline());
     });
   }
 
@@ -183,10 +197,19 @@ export class Connection {
 
   #restartHeartbeat() {
     if (!this.ready) return;
-    this.#watch(this.heartbeatS, () => {
-      this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
-      this.#watch(this.heartbeatS, () => this.#lost());
-    });
+    const expects = this.waiting.size > 0 || this.busy();
+    if (expects) this.#watch(Math.min(SILENT_S, this.heartbeatS), () => this.probe());
+    else this.#watch(this.heartbeatS, () => this.#ping(this.heartbeatS));
+  }
+
+  /** Find out soon whether the gateway still answers, for example after the page was hidden. */
+  probe() {
+    if (this.ready) this.#ping(PROBE_S);
+  }
+
+  #ping(withinS) {
+    this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
+    this.#watch(withinS, () => this.#lost());
   }
 
   #watch(seconds, action) {

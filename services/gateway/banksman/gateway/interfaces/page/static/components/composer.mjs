@@ -20,8 +20,9 @@ export function Composer() {
   const store = useStore();
   const area = useRef(null);
   const [mode, setMode] = useState('queue');
-  const [files, setFiles] = useState([]);
-  const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
+  const files = store.outbox.files.value;
+  const setFiles = (next) => (store.outbox.files.value = next);
+  const add = (more) => setFiles([...store.outbox.files.value, ...more].slice(0, MAX_FILES));
   const text = store.outbox.draft.value;
   const dropping = useDroppedFiles(add);
   const keys = useRef(null);

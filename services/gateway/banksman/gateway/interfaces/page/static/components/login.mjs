@@ -22,8 +22,7 @@ export function Login() {
   };
   const signIn = async () => {
     const { begin } = await import('../signin.mjs');
-    const draft = store.outbox.draft.value;
-    await begin(provider, { session: sessionStorage, preferences: localStorage, location, draft });
+    await begin(provider, { session: sessionStorage, preferences: localStorage, location });
   };
   return html`<main class="login">
     <form onSubmit=${submit}>

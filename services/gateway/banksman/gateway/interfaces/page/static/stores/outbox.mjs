@@ -30,21 +30,23 @@ export class Outbox {
    * @param {import('../client/api.mjs').Api} options.api
    * @param {import('../client/connection.mjs').Connection} options.socket
    * @param {import('./opened.mjs').OpenConversations} options.opened
+   * @param {import('./drafts.mjs').Drafts} options.drafts
    * @param {(id: string) => void} options.open shows a conversation
    * @param {() => void} options.onSent
    * @param {(runId: string) => Promise<void>} options.cancel
    */
-  constructor({ api, socket, opened, open, onSent, cancel }) {
-    Object.assign(this, { api, socket, opened, open, onSent, cancel });
+  constructor({ api, socket, opened, drafts, open, onSent, cancel }) {
+    Object.assign(this, { api, socket, opened, drafts, open, onSent, cancel });
     /** @type {import('@preact/signals').Signal<Entry[]>} */
     this.entries = signal([]);
-    this.draft = signal('');
+    this.draft = drafts.text;
+    this.files = drafts.files;
     /** The message that the next message follows, if the user chose an earlier one. */
     this.continuing = signal(null);
     /** The assistant of the next new conversation; null for the default one. */
     this.assistant = signal(null);
-    /** The model of the next messages; null for the model of the assistant. */
-    this.model = signal(null);
+    /** The model of the next messages of the conversation; null for the model of the assistant. */
+    this.model = drafts.model;
   }
 
   /**
@@ -179,6 +181,7 @@ export class Outbox {
     const id = ack.conversation_id;
     this.#change(entry.key, { conversationId: id });
     this.opened.follow(id);
+    this.drafts.created(id);
     if (title) this.opened.setTitle(id, title);
     if (this.opened.currentId.value === null) this.open(id);
     return id;

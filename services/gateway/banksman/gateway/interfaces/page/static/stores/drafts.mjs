@@ -1,0 +1,123 @@
+/**
+ * What the user has written, attached and chosen in each conversation, kept in this browser until it is sent.
+ *
+ * Texts are in the local storage, which is written at once; files are in a database, which is loaded on demand.
+ */
+
+import { effect, signal } from '@preact/signals';
+
+const PREFIX = 'banksman.draft.';
+const MOST = 50;
+const EMPTY = { text: '', files: [], model: null };
+
+export class Drafts {
+  /**
+   * @param {object} options
+   * @param {Storage} options.preferences
+   * @param {import('@preact/signals').Signal<string | null>} options.currentId the open conversation; null for a new one
+   */
+  constructor({ preferences, currentId }) {
+    Object.assign(this, { preferences, currentId });
+    /** Drafts of this visit by conversation, with '' for a new one. */
+    this.changed = signal({});
+    /** Whose drafts are shown; null before the first welcome. */
+    this.user = signal(null);
+    this.text = this.#field('text');
+    this.files = this.#field('files');
+    this.model = this.#field('model');
+    effect(() => this.#loadFiles(this.currentId.value ?? '', this.user.value));
+  }
+
+  /** Show the drafts of a user; one that was begun before the sign-in becomes theirs. */
+  show(user) {
+    if (this.user.value !== null && this.user.value !== user) this.changed.value = {};
+    this.user.value = user;
+    for (const id of Object.keys(this.changed.value)) this.#keep(id);
+  }
+
+  /** A draft for a new conversation goes on in the conversation that was created. */
+  created(id) {
+    this.#change(id, { ...this.#of('') });
+    this.#change('', EMPTY);
+  }
+
+  /** Forget all drafts of this browser, at a sign-out. */
+  async clear() {
+    this.changed.value = {};
+    for (const key of this.#keys()) this.preferences.removeItem(key);
+    await import('../draft_files.mjs').then(({ clear }) => clear()).catch(() => {});
+  }
+
+  #field(name) {
+    const drafts = this;
+    return {
+      get value() {
+        return drafts.#of(drafts.currentId.value ?? '')[name];
+      },
+      set value(value) {
+        drafts.#change(drafts.currentId.value ?? '', { [name]: value });
+      },
+    };
+  }
+
+  #of(id) {
+    return this.changed.value[id] ?? { ...EMPTY, ...this.#stored(id) };
+  }
+
+  #change(id, change) {
+    const draft = { ...this.#of(id), ...change };
+    this.changed.value = { ...this.changed.value, [id]: draft };
+    this.#keep(id);
+    if (change.files && this.user.value !== null) this.#keepFiles(id, draft.files);
+  }
+
+  #stored(id) {
+    if (this.user.value === null) return null;
+    const { text, model } = JSON.parse(this.preferences.getItem(this.#key(id)) ?? '{}');
+    return { ...(text && { text }), ...(model && { model }) };
+  }
+
+  #keep(id) {
+    if (this.user.value === null) return;
+    const { text, files, model } = this.changed.value[id];
+    if (!text && !files.length && !model) return this.preferences.removeItem(this.#key(id));
+    const draft = JSON.stringify({ text, model, files: files.length, at: Date.now() });
+    try {
+      this.preferences.setItem(this.#key(id), draft);
+    } catch {
+      // The storage is full: the draft stays in this tab.
+    }
+    this.#dropOldest();
+  }
+
+  #dropOldest() {
+    const keys = this.#keys();
+    if (keys.length <= MOST) return;
+    const age = (key) => JSON.parse(this.preferences.getItem(key)).at;
+    for (const key of keys.toSorted((one, other) => age(one) - age(other)).slice(0, -MOST))
+      this.preferences.removeItem(key);
+  }
+
+  async #keepFiles(id, files) {
+    const { put } = await import('../draft_files.mjs');
+    await put(this.#key(id), files).catch(() => {});
+  }
+
+  async #loadFiles(id, user) {
+    if (user === null || this.changed.peek()[id]) return;
+    const key = this.#key(id);
+    if (!JSON.parse(this.preferences.getItem(key) ?? '{}').files) return;
+    const { get } = await import('../draft_files.mjs');
+    const files = await get(key).catch(() => []);
+    const draft = this.#of(id);
+    if (!draft.files.length) this.changed.value = { ...this.changed.peek(), [id]: { ...draft, files } };
+  }
+
+  #keys() {
+    return Object.keys(this.preferences).filter((key) => key.startsWith(PREFIX));
+  }
+
+  #key(id) {
+    return `${PREFIX}${this.user.peek()}/${id}`;
+  }
+}
