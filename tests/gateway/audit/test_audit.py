@@ -28,6 +28,7 @@ IN_LOGS = {
     "PUT /context/conversations/{conversation_id}/files/{path}",
     "DELETE /context/conversations/{conversation_id}/files/{path}",
     "POST /context/runs/{run_id}/cancel",
+    "POST /context/conversations/{conversation_id}/compact",
     "POST /context/approvals/{approval_id}",
     "POST /context/approvals/{approval_id}/aside",
     "DELETE /context/remembered/{approval_id}",
@@ -46,6 +47,7 @@ CHANGES_NOTHING = {
     "POST /context/assistants/preview",
     "POST /context/webhooks/{webhook_id}/test",
     "POST /context/mcp-servers/{server_id}/look",
+    "POST /context/model-servers/{name}/test",
     # The return from the sign-in is recorded instead.
     "POST /context/mcp-servers/{server_id}/sign-in",
     "POST /workflows/parse",

@@ -69,6 +69,39 @@ async def test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gat
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401
 
 
+async def test_an_invitation_opens_nothing_and_is_exchanged_once_for_the_key(
+    start_gateway: GatewayFactory, tenant: str
+) -> None:
+    """Its text may travel in a link, because a claimed invitation is worth nothing to others."""
+    until = (datetime.now(UTC) + timedelta(days=7)).isoformat()
+    wanted = {"user": "ann", "rights": ["chat"], "claim_by": until}
+    async with start_gateway(**administered(tenant)) as served, served.http as http:
+        http.headers.update(bearer(TOKENS["alice"]))
+        invited = (await http.post(KEYS_PATH, json=wanted)).json()
+        listed = (await http.get(KEYS_PATH)).json()["items"]
+        as_key = await http.get("/context/conversations", headers=bearer(invited["key"]))
+        async with asyncio.TaskGroup() as group:
+            claims = [
+                group.create_task(http.post("/v1/invitations", json={"text": invited["key"]}))
+                for _ in range(2)
+            ]
+        both = [claim.result() for claim in claims]
+        [claimed] = [one.json() for one in both if one.status_code == 200]
+        opened_now = await http.get("/context/conversations", headers=bearer(claimed["key"]))
+        after = (await http.get(KEYS_PATH)).json()["items"]
+        expired = await http.post(KEYS_PATH, json={**wanted, "claim_by": "2026-01-01T00:00:00Z"})
+        late = await http.post("/v1/invitations", json={"text": expired.json()["key"]})
+        revoked = (await http.post(KEYS_PATH, json=wanted)).json()
+        await http.delete(f"{KEYS_PATH}/{revoked['id']}")
+        gone = await http.post("/v1/invitations", json={"text": revoked["key"]})
+
+    assert invited["key"].startswith("bi-") and [one["id"] for one in listed] == [invited["id"]]
+    assert "claim_by" in listed[0] and "claim_by" not in after[0]
+    assert (as_key.status_code, sorted(one.status_code for one in both)) == (401, [200, 404])
+    assert (claimed["user"], claimed["rights"], opened_now.status_code) == ("ann", ["chat"], 200)
+    assert (late.status_code, gone.status_code) == (404, 404)
+
+
 async def test_keys_are_administered_over_nats_for_the_tenant_of_the_subject_alone(
     start_gateway: GatewayFactory, bus: Bus, tenant: str
 ) -> None:

@@ -19,7 +19,7 @@ from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFou
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.operation.caller import ADMIN, ALL_MODES, Caller
+from banksman.gateway.operation.caller import ADMIN, ALL_MODES, PUBLIC, Caller
 from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.gateway.settings import ApiKey, Mode, Right
@@ -44,6 +44,9 @@ class NewKey(RequestBody):
     """The endpoints that the key opens."""
     expires_at: Timestamp | None = None
     """Null for a key that never expires."""
+    claim_by: Timestamp | None = None
+    """If set, an invitation is created instead: its text opens nothing, and is exchanged once for the key by
+    the person who opens `/#/invitation/{text}` on the page until then."""
 
 
 class KeyDescription(Stored):
@@ -59,13 +62,21 @@ class KeyDescription(Stored):
     created_by: str
     expires_at: Timestamp | None
     """Null for a key that never expires."""
+    claim_by: Timestamp | None = Field(default=None, exclude_if=lambda claim_by: claim_by is None)
+    """Until then an invitation can be exchanged for the key; missing once the key exists."""
 
 
 class CreatedKey(KeyDescription):
-    """A new key."""
+    """A new key, or an invitation."""
 
     key: str
-    """The key itself. It is stored nowhere and shown only here."""
+    """The text of the key or of the invitation. It is stored nowhere and shown only here."""
+
+
+class Invitation(RequestBody):
+    """An invitation to exchange for its key."""
+
+    text: str = Field(min_length=8, max_length=200, repr=False)
 
 
 class StoredKey(KeyDescription):
@@ -99,6 +110,8 @@ class ApiKeys:
         """Called with the SHA-256 of a key that was revoked."""
         self._by_digest: dict[str, ApiKey] = {}
         keys.created = self._by_digest
+        self._invitations: dict[str, str] = {}
+        """Keys of the bucket's entries by the digest of an invitation's text."""
         self._digests: dict[str, str] = {}
         """Digests by key of the bucket's entry."""
 
@@ -135,6 +148,8 @@ class ApiKeys:
         if "operator" in body.rights and "operator" not in caller.rights:
             raise Forbidden("only an operator grants the right operator")
         keyless = self._keys.keyless
+        if keyless and body.claim_by is not None:
+            raise Conflict("this gateway needs no key yet: create a key with the right admin first")
         if keyless:
             # The first key closes the gateway to requests without a key, which concerns all tenants.
             caller.need("operator")
@@ -144,7 +159,7 @@ class ApiKeys:
             )
         if len(await self._bucket.keys(owner)) >= MAX_KEYS:
             raise Conflict(f"the tenant has {MAX_KEYS} keys; revoke some first")
-        text = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
+        text = _new_text("bk" if body.claim_by is None else "bi")
         key = StoredKey(
             id=new_id("key-"),
             sha256=digest(text.encode()),
@@ -177,6 +192,31 @@ class ApiKeys:
         await self._bucket.delete(entry.key)
         await self._wait_until(lambda view: view.get(entry.key) is None)
 
+    @key_operations.add(
+        "invitation.claim",
+        "POST /v1/invitations",
+        right=PUBLIC,
+        confidential=True,
+        not_over_nats="browsers of people without a key",
+        include_in_schema=False,
+        errors=(MISSING,),
+    )
+    async def claim_invitation(self: Service, body: StrictBody[Invitation]) -> CreatedKey:
+        """Exchange an invitation for its key, once and until its `claim_by`."""
+        invited = self._invitations.get(digest(body.text.encode()))
+        entry = await self._bucket.get(invited) if invited else None
+        claim_by = entry.value.claim_by if entry else None
+        if entry is None or claim_by is None or claim_by <= self._clock.now():
+            raise NotFound("invitation", "of this text: it was used, revoked, or has expired")
+        text = _new_text("bk")
+        key = entry.value.model_copy(update={"sha256": digest(text.encode()), "claim_by": None})
+        if await self._bucket.update(entry.key, key, entry.revision) is None:
+            raise NotFound("invitation", "of this text: it was used, revoked, or has expired")
+        await self._wait_until(
+            lambda view: (found := view.get(entry.key)) is not None and found.value.claim_by is None
+        )
+        return CreatedKey(**dict(key), key=text)
+
     async def _wait_until(self, holds: Callable[[BucketView[StoredKey]], bool]) -> None:
         """Wait until this gateway has received a change, so that the client's next request shows it."""
         with contextlib.suppress(TimeoutError):
@@ -196,13 +236,21 @@ class ApiKeys:
     def _changed(self, entry_key: str, entry: Entry[StoredKey] | None) -> None:
         old = self._digests.pop(entry_key, None)
         if old is not None:
-            del self._by_digest[old]
+            self._by_digest.pop(old, None)
+            self._invitations.pop(old, None)
         if entry is not None and not entry.value.in_file:
             key = entry.value
             self._digests[entry_key] = key.sha256
-            self._by_digest[key.sha256] = _configured(key)
+            if key.claim_by is not None:
+                self._invitations[key.sha256] = entry_key
+            else:
+                self._by_digest[key.sha256] = _configured(key)
         elif old is not None and self.on_revoked is not None:
             self.on_revoked(old)
+
+
+def _new_text(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_urlsafe(KEY_BYTES)}"
 
 
 Service = Annotated[ApiKeys, provided(ApiKeys)]
