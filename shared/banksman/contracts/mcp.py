@@ -287,6 +287,8 @@ class McpTarget(Stored):
     digest: str
     """The digest of the approved tool; a tool with another digest is not called."""
     hidden: Hidden = ()
+    account: str = Field(default="", exclude_if=lambda account: not account)
+    """The user whose access is used; empty for that of the tenant. Users share no session."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -37,13 +37,7 @@ def send(message: object) -> None:
 
 def noise() -> None:
     """Write what is no message: a banner, a log line, a progress bar, half a message, an empty line."""
-    for line in (
-        "Server running on stdio",
-        "[INFO] ready " + os.environ["TOKEN"],
-        "\r 50% ▓▓▓",
-        "",
-        '{"json',
-    ):
+    for line in ("Server running on stdio", "[INFO] ready " + os.environ["TOKEN"], "\r 50% ▓", "", '{"json'):
         write(line)
     for number in range(100):
         write(f"debug {number}")
@@ -76,13 +70,9 @@ def listed(params: dict) -> dict:
 
 def called() -> object:
     if "blocks" in FAULTS:
-        blocks = [
-            {"type": "text", "text": "one"},
-            {"type": "video", "text": "two"},
-            {"type": "text"},
-            "three",
-        ]
-        return {"content": blocks, "isError": None, "structuredContent": [1, 2], "_meta": None}
+        known, unknown = {"type": "text", "text": "one"}, {"type": "video", "text": "two"}
+        content = [known, unknown, {"type": "text"}, "three"]
+        return {"content": content, "isError": None, "structuredContent": [1, 2], "_meta": None}
     if "no-content" in FAULTS:
         return {"structuredContent": [1, 2]}
     if "text-result" in FAULTS:

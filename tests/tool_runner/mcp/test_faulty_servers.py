@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import pytest
 from tests.support.paths import ROOT
-from tests.tool_runner.conftest import TLS, Runner, only
+from tests.tool_runner.conftest import Runner, only
+from tests.tool_runner.mcp.clients import mcp_client
 
 from banksman.contracts.mcp import McpTarget, StdioServer
-from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.mcp.servers import McpClient
 from banksman.tool_runner.mcp.session import ServedTools
 from banksman.tool_runner.sandbox.base import Stop
@@ -21,9 +23,10 @@ pytestmark = only("bwrap", "containers of the backend docker have no channel")
 
 
 @pytest.fixture
-def servers(runner: Runner, limits: RunnerLimits) -> McpClient:
+async def servers(runner: Runner, limits: RunnerLimits) -> AsyncGenerator[McpClient]:
     (runner.workspace.directory / "server.py").write_bytes(SERVER.read_bytes())
-    return McpClient(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
+    async with mcp_client(limits, runner.sandbox) as client:
+        yield client
 
 
 def program(faults: str) -> StdioServer:

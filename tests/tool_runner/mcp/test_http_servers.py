@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import CallToolResult, ImageContent, ListToolsResult, TextContent, Tool, ToolAnnotations
 from tests.support.timeouts import WAIT_TIMEOUT_S
-from tests.tool_runner.conftest import TLS, replying, serving
+from tests.tool_runner.conftest import replying, serving
+from tests.tool_runner.mcp.clients import mcp_client
 
 from banksman.contracts.mcp import HttpServer, McpTarget, ServedTool
 from banksman.runtime.health import listening
-from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
@@ -115,13 +115,14 @@ def workspace(root: Path) -> Workspace:
     return WorkspaceStore(root, sandbox_identity(), RunnerLimits().workspace).get("acme", "c1")
 
 
-def servers_reaching(*private: str) -> McpClient:
-    limits = RunnerLimits(fetch=FetchLimits(timeout_s=5))
-    egress = Egress(limits.fetch, hosts=HostRules(), private=private, ssl_context=TLS)
-    return McpClient(None, egress, limits)
+LIMITS = RunnerLimits(fetch=FetchLimits(timeout_s=5))
 
 
-def reaching(url: str) -> McpClient:
+def servers_reaching(*private: str) -> AbstractAsyncContextManager[McpClient]:
+    return mcp_client(LIMITS, private=private)
+
+
+def reaching(url: str) -> AbstractAsyncContextManager[McpClient]:
     return servers_reaching(url.partition("//")[2].partition("/")[0])
 
 
@@ -138,11 +139,13 @@ async def call(
     **arguments: Any,
 ) -> ToolOutcome:
     target = McpTarget(transport=HttpServer(url=url, headers=HEADERS), tool=tool.name, digest=tool.digest)
-    return await reaching(url).call(target, arguments, ToolRun(workspace, timeout_s, stop or Stop()))
+    async with reaching(url) as servers:
+        return await servers.call(target, arguments, ToolRun(workspace, timeout_s, stop or Stop()))
 
 
 async def tools_of(served: Remote, workspace: Workspace) -> dict[str, ServedTool]:
-    found = await reaching(served.url).list_tools(HttpServer(url=served.url, headers=HEADERS), workspace)
+    async with reaching(served.url) as servers:
+        found = await servers.list_tools(HttpServer(url=served.url, headers=HEADERS), workspace)
     return {tool.name: tool for tool in found.usable}
 
 
@@ -206,10 +209,11 @@ async def test_private_addresses_are_refused_unless_the_operator_allows_them(
 ) -> None:
     tool = ServedTool(name="add", input_schema={}, digest="0")
     target = McpTarget(transport=HttpServer(url=url), tool=tool.name, digest=tool.digest)
-    outcome = await servers_reaching().call(target, {}, ToolRun(workspace, 5, Stop()))
+    async with servers_reaching() as servers:
+        outcome = await servers.call(target, {}, ToolRun(workspace, 5, Stop()))
+        with pytest.raises(ListingFailed, match=r"public address|local name"):
+            await servers.list_tools(HttpServer(url=url), workspace)
     assert outcome.error_kind == "denied"
-    with pytest.raises(ListingFailed, match=r"public address|local name"):
-        await servers_reaching().list_tools(HttpServer(url=url), workspace)
 
 
 EVENTS = b'data: {"jsonrpc": "2.0", "method": "notifications/x"}\r\n\r\n' * 10_001
@@ -233,7 +237,8 @@ async def test_hostile_responses_are_refused_within_bounds(
     async with serving(respond) as server:
         url = server.url("/mcp", host="127.0.0.1")
         with pytest.raises(ListingFailed) as caught:
-            await reaching(url).list_tools(HttpServer(url=url, headers=HEADERS), workspace)
+            async with reaching(url) as servers:
+                await servers.list_tools(HttpServer(url=url, headers=HEADERS), workspace)
     assert reason in str(caught.value)
     assert TOKEN not in str(caught.value)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from tests.tool_runner.conftest import TLS, Runner, only
+from tests.tool_runner.conftest import Runner, only
+from tests.tool_runner.mcp.clients import mcp_client
 
 from banksman.contracts.mcp import McpTarget, StdioServer
-from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.settings import RunnerLimits
@@ -27,8 +28,9 @@ pytestmark = only("bwrap", "containers of the backend docker have no channel")
 
 
 @pytest.fixture
-def servers(runner: Runner, limits: RunnerLimits) -> McpClient:
-    return McpClient(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
+async def servers(runner: Runner, limits: RunnerLimits) -> AsyncGenerator[McpClient]:
+    async with mcp_client(limits, runner.sandbox) as client:
+        yield client
 
 
 async def ran(servers: McpClient, runner: Runner, command: str, server: StdioServer = PROGRAM) -> ToolOutcome:

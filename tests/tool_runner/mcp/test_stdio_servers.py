@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from tests.support.polling import eventually
-from tests.tool_runner.conftest import TLS, Runner, only
+from tests.tool_runner.conftest import Runner, only
+from tests.tool_runner.mcp.clients import mcp_client
 
 from banksman.contracts.mcp import McpTarget, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.settings import RunnerLimits
+from banksman.tool_runner.settings import RunnerLimits, SandboxLimits
 from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun
 
 SERVER = Path(__file__).with_name("stdio_server.py")
@@ -26,9 +27,10 @@ pytestmark = only("bwrap", "containers of the backend docker have no channel")
 
 
 @pytest.fixture
-def servers(runner: Runner, limits: RunnerLimits) -> McpClient:
+async def servers(runner: Runner, limits: RunnerLimits) -> AsyncGenerator[McpClient]:
     (runner.workspace.directory / "server.py").write_bytes(SERVER.read_bytes())
-    return McpClient(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
+    async with mcp_client(limits, runner.sandbox) as client:
+        yield client
 
 
 def behave(runner: Runner, behaviour: str) -> None:
@@ -199,3 +201,76 @@ async def test_a_long_result_is_stored_and_continued_with_read_file(
     assert "read_file" in str(outcome.value["more"])
     assert outcome.output is not None
     assert len(outcome.output) > 50_000
+
+
+async def test_a_program_keeps_its_state_between_the_calls_of_a_conversation(
+    servers: McpClient, runner: Runner
+) -> None:
+    """Another conversation has a program of its own, and a program that ended is started again."""
+    count, leave = await found(servers, runner, "count"), await found(servers, runner, "exit")
+    counted = [(await call(servers, runner, count)).value["result"] for _ in range(3)]
+    await call(servers, runner, leave)
+    again = await call(servers, runner, count)
+    assert counted == ["1", "2", "3"]
+    assert again.value["result"] == "1"
+
+
+async def test_a_program_that_heeds_a_cancel_goes_on_and_one_that_does_not_is_killed(
+    servers: McpClient, runner: Runner
+) -> None:
+    count, wait, sleep = [await found(servers, runner, name) for name in ("count", "wait", "sleep")]
+    before = await call(servers, runner, count)
+    waited = await call(servers, runner, wait, timeout_s=1)
+    after = await call(servers, runner, count)
+    slept = await call(servers, runner, sleep, timeout_s=1)
+    new = await call(servers, runner, count)
+    assert (waited.error_kind, slept.error_kind) == ("unknown_outcome", "unknown_outcome")
+    assert [one.value["result"] for one in (before, after, new)] == ["1", "2", "1"]
+    assert (runner.workspace.directory / "cancelled").read_text() == "wait"
+
+
+async def test_progress_of_a_program_is_shown_as_output_without_secrets(
+    servers: McpClient, runner: Runner
+) -> None:
+    shown: list[tuple[str, str]] = []
+    tool = await found(servers, runner, "progress")
+    target = McpTarget(transport=PROGRAM, tool=tool.name, digest=tool.digest)
+    run = ToolRun(runner.workspace, 20, Stop(), lambda stream, text: shown.append((stream, text)))
+    outcome = await servers.call(target, {"text": "x"}, run)
+    assert outcome.value["success"] is True
+    assert shown == [("stderr", "1/3 step 1 «hidden»\n"), ("stderr", "2/3 step 2 «hidden»\n")]
+
+
+class TestBounds:
+    @pytest.fixture
+    def limits(self) -> RunnerLimits:
+        return RunnerLimits(sandbox=SandboxLimits(max_sessions=4, session_idle_s=60))
+
+    async def test_sessions_are_bounded_and_the_longest_idle_one_of_a_tenant_ends(
+        self, servers: McpClient, runner: Runner
+    ) -> None:
+        """Of four sessions, a tenant has three."""
+        count = await found(servers, runner, "count")
+
+        async def counted(name: str) -> str:
+            server = StdioServer(command=PROGRAM.command, env={**PROGRAM.env, "NAME": name})
+            target = McpTarget(transport=server, tool=count.name, digest=count.digest)
+            outcome = await servers.call(target, {"text": "x"}, ToolRun(runner.workspace, 20, Stop()))
+            return str(outcome.value["result"])
+
+        assert [await counted(name) for name in "abca"] == ["1", "1", "1", "2"]
+        assert [await counted(name) for name in "db"] == ["1", "1"]
+        assert await counted("a") == "3"
+
+
+class TestIdle:
+    @pytest.fixture
+    def limits(self) -> RunnerLimits:
+        return RunnerLimits(sandbox=SandboxLimits(session_idle_s=0.1))
+
+    async def test_an_idle_program_ends(self, servers: McpClient, runner: Runner) -> None:
+        count = await found(servers, runner, "count")
+        first = await call(servers, runner, count)
+        await eventually(lambda: len(servers.sessions) == 0)
+        again = await call(servers, runner, count)
+        assert (first.value["result"], again.value["result"]) == ("1", "1")

@@ -29,6 +29,7 @@ from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.execution import Admission, CallExecutor, CallWorker
 from banksman.tool_runner.identity import RunnerIdentity
 from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
+from banksman.tool_runner.mcp.open_sessions import OpenSessions
 from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.router import runner_router
@@ -121,7 +122,11 @@ async def _serve(
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = finder = None
     if local.box is not None and local.egress is not None:
-        mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits)
+        sandbox = own.limits.sandbox
+        sessions = OpenSessions(Shares(sandbox.max_sessions), sandbox.session_idle_s)
+        stack.push_async_callback(sessions.close)
+        scheduler.registry.before_removal = sessions.end
+        mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits, sessions)
         finder = McpFinder(mcp, local.workspaces, turns)
         outputs = Outputs(
             objects_of(bus, names.OUTPUTS, local.identity.runner),

@@ -85,6 +85,10 @@ class CallsMcpTools(Protocol):
         """Call a tool once; every failure is an outcome."""
         ...
 
+    async def close(self) -> None:
+        """End the sessions of all conversations, and their programs."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CallExecutor:
@@ -163,7 +167,7 @@ class CallExecutor:
             # Tools end at `timeout_s` by themselves and then return partial output; this is the safety net.
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 if request.mcp is not None:
-                    run = ToolRun(workspace, timeout_s, stop, run_id=request.run_id)
+                    run = ToolRun(workspace, timeout_s, stop, on_output, run_id=request.run_id)
                     return await self.mcp.call(request.mcp, call.arguments, run)
                 return await self.box.run(
                     call.name,
@@ -260,6 +264,9 @@ class CallWorker:
         await self._wait_for_calls(grace_s)
         self._kill("cancelled")
         await self._wait_for_calls(KILL_S)
+        if self.executor is not None:
+            # Their programs change no file after the last snapshots.
+            await self.executor.mcp.close()
 
     async def fence(self) -> None:
         """Start no further call and kill all calls: owners may already have declared their outcomes.
@@ -269,6 +276,8 @@ class CallWorker:
         """
         self.admission.draining = True
         self._kill("fenced")
+        if self.executor is not None:
+            await self.executor.mcp.close()
         await self._wait_for_calls(FENCE_S)
 
     def _forget(self, task: asyncio.Task[None]) -> None:

@@ -176,6 +176,11 @@ class SandboxLimits(_Limits):
     """Bytes of a long output that are stored; further bytes are only counted."""
     max_concurrent_calls: int = Field(default_factory=lambda: max(2, 2 * (os.cpu_count() or 1)), ge=1)
     """Concurrent commands; further commands wait. Above twice the number of cores, only the latency grows."""
+    max_sessions: int = Field(default=8, ge=1)
+    """Sessions with MCP servers that stay open between calls, which tenants share. A session above it ends
+    with its call."""
+    session_idle_s: float = Field(default=600.0, gt=0)
+    """Seconds without a call after which a session with an MCP server is closed, and its program ended."""
     watchdog_interval_s: float = Field(default=0.25, gt=0)
     """Seconds between two measurements of a running call."""
     kill_wait_s: float = Field(default=2.0, gt=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -26,7 +26,7 @@ class ReceiptMeter:
     received: int = 0
     messages: int = 0
     limit: int = MAX_RECEIVED_BYTES
-    """Maximum bytes of the call."""
+    """Maximum bytes of a call, and of the time before the next one."""
 
     def add(self, size: int) -> None:
         self.received += size
@@ -47,3 +47,13 @@ class ConnectionState:
     """Whether the rules of this runner forbid the server."""
     needs_sign_in: bool = False
     """Whether the server responded with 401."""
+    status: int = 0
+    """Status of the last response of a server over HTTP."""
+    headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Headers of the next requests to a server over HTTP."""
+    meter: ReceiptMeter = field(default_factory=ReceiptMeter)
+
+    def begin_call(self) -> None:
+        """Forget what the calls before received."""
+        self.meter.received = self.meter.messages = 0
+        self.problem, self.needs_sign_in = None, False

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import time
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from banksman.contracts import mcp
 from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.ids import digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress, rules_of
 from banksman.tool_runner.mcp.connection import MAX_REASON_CHARS, ConnectionState, ServerFailed
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop, run_until
+from banksman.tool_runner.mcp.open_sessions import MAX_AGE_S, OpenSession, OpenSessions
+from banksman.tool_runner.sandbox.base import KilledReason, Sandbox, SandboxUnavailable, Stop, run_until
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.toolbox import (
     FENCED,
@@ -26,13 +31,16 @@ from banksman.tool_runner.tools.toolbox import (
     WorkspaceLocked,
     failure,
     growth_problem,
+    watching_growth,
     within_quota,
 )
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 if TYPE_CHECKING:
-    from banksman.tool_runner.mcp.session import ServedTools, Streams
+    from mcp.shared.dispatcher import ProgressFnT
+
+    from banksman.tool_runner.mcp.session import ServedTools, Session, Streams
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +49,10 @@ LIST_S = 25.0
 UNAUTHORIZED = (
     "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
 )
+RESPOND_S = 1.0
+"""Seconds for a server to respond after a cancelled call; a program that does not is killed."""
+_NO_STREAMABLE_HTTP = frozenset({400, 404, 405})
+"""Statuses of a server of revision 2024-11-05, whose clients get events with `GET`."""
 _importing = asyncio.Lock()
 
 
@@ -62,25 +74,35 @@ class _Call:
     arguments: JsonObject
     run: ToolRun
     secrets: Redaction
-    state: ConnectionState
+    session: OpenSession | None = None
     sent: bool = False
+
+    @property
+    def state(self) -> ConnectionState:
+        return ConnectionState() if self.session is None else self.session.state
+
+    @property
+    def stop_reason(self) -> KilledReason | None:
+        """Why the call was ended, or the program that executed it."""
+        return self.run.stop.reason or (self.session and self.session.stop.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class McpClient:
-    """Connects to servers. No connection or process of a server outlives its call."""
+    """Connects to servers. Their sessions stay open between the calls of a conversation."""
 
     sandbox: Sandbox | None
     """Runs servers that are programs; None if this runner's sandbox does not support them."""
     egress: Egress
     limits: RunnerLimits
+    sessions: OpenSessions
 
     async def call(self, target: mcp.McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once, if its description is still the one that an administrator approved."""
-        call = _Call(target, arguments, run, Redaction(target.secrets), ConnectionState())
+        call = _Call(target, arguments, run, Redaction(target.secrets))
         started_at = time.monotonic()
         try:
-            # Only a program, which runs in the workspace, can make it grow.
+            # Only a program, which runs in the workspace, can change it.
             program = not isinstance(target.transport, mcp.HttpServer)
             watched = within_quota(run, self.limits.sandbox) if program else nullcontext()
             async with asyncio.timeout(run.timeout_s), watched:
@@ -88,9 +110,15 @@ class McpClient:
         except TimeoutError:
             outcome = _timed_out(call)
         except Exception as error:
+            await _end_if_broken(call.session, first_error(error))
             outcome = await asyncio.to_thread(_failed, call, first_error(error))
         outcome = outcome or _stopped(call)
-        return run.finished(outcome, started_at)
+        outcome = run.finished(outcome, started_at)
+        await _settle(call, outcome)
+        return outcome
+
+    async def close(self) -> None:
+        await self.sessions.close()
 
     async def list_tools(
         self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
@@ -100,12 +128,11 @@ class McpClient:
         run = ToolRun(workspace, LIST_S, Stop())
         try:
             await import_sdk()
-            from banksman.tool_runner.mcp.session import served_tools, session
+            from banksman.tool_runner.mcp.session import served_tools
 
             async with (
                 asyncio.timeout(LIST_S),
-                self._connected(transport, run, secrets, state) as streams,
-                session(streams, transport) as opened,
+                self._connected(transport, run, secrets, state) as opened,
             ):
                 return await served_tools(opened, secrets)
         except TimeoutError as error:
@@ -118,35 +145,142 @@ class McpClient:
         await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
 
-        target, run = call.target, call.run
-        async with (
-            self._connected(target.transport, run, call.secrets, call.state) as streams,
-            protocol.session(streams, target.transport) as opened,
-        ):
-            served = await protocol.served_tool(opened, target.tool, call.secrets)
-            if served is None:
-                raise Denied("the server no longer has this tool")
-            if served.digest != target.digest:
-                raise Denied(
-                    "the server has changed the description or the schema of this tool since an "
-                    "administrator approved it; an administrator must approve the change first"
-                )
-            call.sent = True
-            result = await protocol.call(opened, target.tool, call.arguments)
-        max_chars = self.limits.max_output_chars
+        while True:
+            call.session = await self._session(call)
+            again = call.session.calls > 0
+            async with call.session.used() as opened:
+                try:
+                    served = await protocol.served_tool(opened, call.target.tool, call.secrets)
+                except ServerFailed:
+                    call.session.closing.set()
+                    if again:
+                        # The server ended the session, or the program ended, after an earlier call.
+                        continue
+                    raise
+                _check(served, call.target)
+                call.sent = True
+                result = await protocol.call(opened, call.target.tool, call.arguments, _shows(call))
+                break
+        run, max_chars = call.run, self.limits.max_output_chars
         await run.workspace.meter.before_write()
         return await asyncio.to_thread(protocol.outcome_of, result, call.secrets, run.workspace, max_chars)
 
-    def _connected(
+    async def _session(self, call: _Call) -> OpenSession:
+        """Return the session of a call, which another one may have opened."""
+        target, workspace = call.target, call.run.workspace
+        transport = target.transport
+        headers = transport.headers if isinstance(transport, mcp.HttpServer) else {}
+        # A renewed token continues the session of its account.
+        others = {name: value for name, value in transport.values.items() if name.lower() != "authorization"}
+        server = transport.with_values(others if headers else transport.values)
+        rules = call.run.network and call.run.network.model_dump_json()
+        digested = digest(json.dumps([server.model_dump_json(), target.account, rules]).encode())
+
+        def connect(session: OpenSession) -> AbstractAsyncContextManager[Session]:
+            kept = ToolRun(workspace, MAX_AGE_S + call.run.timeout_s, session.stop, network=call.run.network)
+            return self._connected(transport, kept, call.secrets, session.state)
+
+        session = await self.sessions.get((workspace.tenant, workspace.conversation, digested), connect)
+        session.state.headers.update(headers)
+        return session
+
+    @contextlib.asynccontextmanager
+    async def _connected(
         self, transport: mcp.McpTransport, run: ToolRun, secrets: Redaction, state: ConnectionState
-    ) -> AbstractAsyncContextManager[Streams]:
+    ) -> AsyncGenerator[Session]:
+        from banksman.tool_runner.mcp.session import session
+
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                streams = await stack.enter_async_context(self._streams(transport, run, secrets, state))
+                opened = await stack.enter_async_context(session(streams, transport))
+            except ServerFailed:
+                if state.problem is not None or state.status not in _NO_STREAMABLE_HTTP:
+                    raise
+                await stack.aclose()
+                older = self._streams(transport, run, secrets, state, events=True)
+                opened = await stack.enter_async_context(
+                    session(await stack.enter_async_context(older), transport)
+                )
+            yield opened
+
+    @contextlib.asynccontextmanager
+    async def _streams(
+        self,
+        transport: mcp.McpTransport,
+        run: ToolRun,
+        secrets: Redaction,
+        state: ConnectionState,
+        *,
+        events: bool = False,
+    ) -> AsyncGenerator[Streams]:
         from banksman.tool_runner.mcp.transports import opened, started
 
         if isinstance(transport, mcp.HttpServer):
-            return opened(transport, self.egress, rules_of(run.network), state)
+            async with opened(transport, self.egress, rules_of(run.network), state, events=events) as streams:
+                yield streams
+            return
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
-        return started(transport, self.sandbox, run, secrets, state)
+        async with (
+            watching_growth(run, self.limits.sandbox),
+            started(transport, self.sandbox, run, secrets, state) as streams,
+        ):
+            yield streams
+
+
+def _check(served: mcp.ServedTool | None, target: mcp.McpTarget) -> None:
+    if served is None:
+        raise Denied("the server no longer has this tool")
+    if served.digest != target.digest:
+        raise Denied(
+            "the server has changed the description or the schema of this tool since an administrator "
+            "approved it; an administrator must approve the change first"
+        )
+
+
+def _shows(call: _Call) -> ProgressFnT:
+    """Return what shows the progress of a call to users, as its output."""
+
+    async def show(progress: float, total: float | None, message: str | None) -> None:
+        share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
+        if call.run.on_progress is not None:
+            call.run.on_progress("stderr", call.secrets.of(f"{share} {message or ''}".strip()) + "\n")
+
+    return show
+
+
+async def _end_if_broken(session: OpenSession | None, error: BaseException) -> None:
+    """End the session of a connection that has closed: only then the reason of a program is known."""
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import CONNECTION_CLOSED
+
+    closed = isinstance(error, MCPError) and error.error.code == CONNECTION_CLOSED
+    if session is not None and closed and not session.users:
+        await session.end()
+
+
+async def _settle(call: _Call, outcome: ToolOutcome) -> None:
+    """Close the session of a call that failed: after a cancel, a program that still responds may go on."""
+    session = call.session
+    if session is None or session.users:
+        return
+    if outcome.error_kind not in ("cancelled", "timeout", "unknown_outcome"):
+        if session.state.problem is not None:
+            session.closing.set()
+        return
+    stopped = call.run.stop.reason in ("fenced", "workspace_limit") or session.state.problem is not None
+    if stopped or session.closing.is_set() or not await _responds(session):
+        await session.end()
+
+
+async def _responds(session: OpenSession) -> bool:
+    try:
+        async with asyncio.timeout(RESPOND_S):
+            await session.opened.result().client.send_ping()
+    except Exception:
+        return False
+    return True
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -156,7 +290,7 @@ def _timed_out(call: _Call) -> ToolOutcome:
 
 
 def _stopped(call: _Call) -> ToolOutcome:
-    match call.run.stop.reason:
+    match call.stop_reason:
         case "fenced" if call.sent:
             return failure("unknown_outcome", FENCED)
         case "workspace_limit":
@@ -170,6 +304,8 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
+    if call.stop_reason == "workspace_limit":
+        return _stopped(call)
     if isinstance(error, SandboxUnavailable):
         return failure("unavailable", f"the sandbox could not be started: {call.secrets.of(str(error))}")
     refused = isinstance(error, Denied | WorkspaceLocked) or call.state.refused

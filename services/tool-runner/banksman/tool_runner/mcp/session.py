@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, cast
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
@@ -107,11 +108,13 @@ async def served_tool(session: Session, name: str, secrets: Redaction) -> Served
     return None
 
 
-async def call(session: Session, name: str, arguments: JsonObject) -> types.CallToolResult:
+async def call(
+    session: Session, name: str, arguments: JsonObject, on_progress: ProgressFnT
+) -> types.CallToolResult:
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
-    return await session.client.send_request(request, types.CallToolResult)
+    return await session.client.send_request(request, types.CallToolResult, progress_callback=on_progress)
 
 
 async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:

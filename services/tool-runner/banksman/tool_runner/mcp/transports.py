@@ -21,6 +21,7 @@ from typing import cast
 import anyio
 import httpcore
 import httpx2
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
@@ -90,20 +91,30 @@ exec {{command}} <&3 >&3 3<&-
 
 @contextlib.asynccontextmanager
 async def opened(
-    server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
+    server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState, *, events: bool = False
 ) -> AsyncGenerator[Streams]:
-    transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
-    # `trust_env=False` ignores credentials of the environment; `Egress` uses its proxies. Compression is
-    # refused, because a small compressed body may inflate to a large one.
-    headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
+    """Connect over streamable HTTP, or with `events` over the HTTP with events of revision 2024-11-05."""
+    transport = CheckedTransport(egress, rules, state.meter, state)
+    # Compression is refused, because a small compressed body may inflate to a large one.
+    state.headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
     try:
         address = str(parse_url(server.url))
     except UrlRefused as refused:
         raise ServerFailed(str(refused)) from refused
-    async with (
-        httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
-        streamable_http_client(address, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
-    ):
+
+    def client(*_: object, **__: object) -> httpx2.AsyncClient:
+        # `trust_env=False` ignores credentials of the environment; `Egress` uses its proxies.
+        return httpx2.AsyncClient(transport=transport, trust_env=False, timeout=None)
+
+    async with contextlib.AsyncExitStack() as stack:
+        if events:
+            pair = await stack.enter_async_context(sse_client(address, httpx_client_factory=client))
+        else:
+            http = await stack.enter_async_context(client())
+            connected = streamable_http_client(
+                address, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
+            )
+            pair = await stack.enter_async_context(connected)
         yield cast(Streams, pair)
 
 
@@ -119,6 +130,8 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; if it fails, `state.problem` states why."""
+        # A token may have been renewed since the session was opened.
+        request.headers.update(self._state.headers)
         try:
             sent = httpcore.Request(
                 method=request.method,
@@ -135,6 +148,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         if header(response, b"content-encoding").lower() not in ("", "identity"):
             await response.aclose()
             raise self._failed("the server compressed its response, which was not accepted")
+        self._state.status = response.status
         self._state.needs_sign_in = self._state.needs_sign_in or response.status == _UNAUTHORIZED
         if response.status >= _SERVER_ERROR:
             # The server may have failed before, during or after the execution of a call.
@@ -200,18 +214,18 @@ async def started(
 ) -> AsyncGenerator[Streams]:
     """Run the program in the sandbox during the block; yield the streams for the SDK's session.
 
-    The sandbox must be of kind `bwrap`. After `run.timeout_s` seconds the program is killed. No error
-    contains a text of `secrets`.
+    The sandbox must be of kind `bwrap`. The program is killed after `run.timeout_s` seconds, and at a stop of
+    `run`. No error contains a text of `secrets`.
     """
     if "/" in server.command[0] and not posixpath.normpath(server.command[0]).startswith(_PROGRAMS):
         raise ServerFailed(f"the program {server.command[0][:100]!r} is not installed below /usr")
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     script = _SCRIPT.format(command=shlex.join(server.command))
     command = SandboxCommand(script, run.workspace.directory, run.timeout_s, listening.set_result, EMPTY)
-    stop, connected = Stop(), False
+    connected = False
     program = _Program(
-        asyncio.create_task(sandbox.run(command, stop=stop)),
-        stop,
+        asyncio.create_task(sandbox.run(command, stop=run.stop)),
+        run.stop,
         secrets,
         posixpath.basename(server.command[0]),
     )
@@ -299,7 +313,7 @@ def _pumped(
 ) -> tuple[Streams, tuple[asyncio.Task[None], ...]]:
     received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     outbox, sent = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
-    meter = ReceiptMeter()
+    meter = state.meter
 
     async def receive() -> None:
         async with received:

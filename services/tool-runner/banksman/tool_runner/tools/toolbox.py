@@ -180,6 +180,14 @@ async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[No
     without it, a watchdog measures and kills.
     """
     before = await run.workspace.index()
+    async with watching_growth(run, limits) as bounds:
+        yield
+    run.found.append(await run.workspace.changes_since(before, bounds, run.run_id))
+
+
+@asynccontextmanager
+async def watching_growth(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[WorkspaceLimits]:
+    """Stop what runs in the block if its workspace grows beyond the yielded limits; see `within_quota`."""
     usage = await run.workspace.meter.current()
     if usage.locked(run.workspace.limits):
         raise WorkspaceLocked(
@@ -188,8 +196,7 @@ async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[No
         )
     bounds = usage.bounds(run.workspace.limits)
     async with in_background(_watch_growth(run, bounds, limits.watchdog_interval_s)):
-        yield
-    run.found.append(await run.workspace.changes_since(before, bounds, run.run_id))
+        yield bounds
 
 
 def growth_problem(workspace: Workspace) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
@@ -84,6 +84,8 @@ class WorkspaceRegistry:
     reports: Reports
     turns: CallTurns
     runner_epoch: int
+    before_removal: Callable[[str, str], Awaitable[None]] | None = None
+    """Ends what still runs in the workspace of a tenant's conversation, before its files are removed."""
     _entries: dict[tuple[str, str], WorkspaceEntry] = field(
         default_factory=dict[tuple[str, str], WorkspaceEntry]
     )
@@ -216,7 +218,7 @@ class WorkspaceRegistry:
             # A request may have entered while this call waited for the lock.
             if entry.state.users:
                 return False
-            await self.workspaces.delete(*entry.key)
+            await self._delete_files(entry)
             await self._records.delete(entry)
             if self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
@@ -228,8 +230,13 @@ class WorkspaceRegistry:
         if state.users or state.changed or entry.snapshot is None or entry.lock.locked():
             return False
         async with entry.lock:
-            await self.workspaces.delete(*entry.key)
+            await self._delete_files(entry)
         return True
+
+    async def _delete_files(self, entry: WorkspaceEntry) -> None:
+        if self.before_removal is not None:
+            await self.before_removal(*entry.key)
+        await self.workspaces.delete(*entry.key)
 
     async def _install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
         """Replace the directory by the files of the term of `place`. The caller holds the lock of the entry.
@@ -243,7 +250,7 @@ class WorkspaceRegistry:
         """
         first_files = await self._report_arrival(entry, place, repeats=repeats)
         await self._records.mark_incomplete(entry)
-        await self.workspaces.delete(*entry.key)
+        await self._delete_files(entry)
         lost = None
         if place.snapshot is not None:
             lost = await self._restore(entry, place.snapshot)

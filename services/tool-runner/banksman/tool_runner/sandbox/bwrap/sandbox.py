@@ -65,7 +65,7 @@ class BwrapSandbox:
         self._limits = limits
         self._max_output_chars = max_output_chars
         # Twice as many may run at a time: see `Shares`.
-        calls = 2 * limits.max_concurrent_calls
+        calls = 2 * limits.max_concurrent_calls + limits.max_sessions
         spawner = Spawner(identity, find_bwrap(bwrap), command_filter(), calls)
         self._starters = Starters(spawner, limits, cgroups)
         become_subreaper()
