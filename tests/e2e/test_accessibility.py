@@ -11,6 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.e2e import mcp_scenes, scenes
 from tests.e2e.assistant_scenes import assistants
+from tests.e2e.navigating import open_view
 from tests.e2e.run_scenes import OTHER_RUN, runs
 from tests.e2e.stage import RUN, Stage, open_conversation
 from tests.e2e.test_rules import POLICY, REMEMBERED
@@ -135,7 +136,7 @@ async def inbox(page: Page, stage: Stage) -> None:
 
 async def people(page: Page, stage: Stage) -> None:
     stage.resources["context/identity-providers"] = {"items": [scenes.PROVIDER]}
-    await page.get_by_role("link", name="People").click()
+    await open_view(page, "People")
     await expect(page.get_by_role("cell", name="grace laptop")).to_be_visible()
 
 
@@ -169,7 +170,7 @@ async def invited(page: Page, stage: Stage) -> None:
 
 async def schedules(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Done").click()
-    await page.get_by_role("link", name="Schedules").click()
+    await open_view(page, "Schedules")
     await expect(page.get_by_text("Monday to Friday at 09:00")).to_be_visible()
 
 
@@ -180,7 +181,7 @@ async def new_schedule(page: Page, stage: Stage) -> None:
 
 async def operations(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Close").click()
-    await page.get_by_role("link", name="Operations").click()
+    await open_view(page, "Operations")
     await expect(page.get_by_text("Runs for agents")).to_be_visible()
 
 
@@ -229,7 +230,7 @@ async def audit(page: Page, stage: Stage) -> None:
 
 
 async def settings(page: Page, stage: Stage) -> None:
-    await page.get_by_role("link", name="Settings").click()
+    await open_view(page, "Settings")
     await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 
 

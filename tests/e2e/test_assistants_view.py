@@ -9,6 +9,7 @@ from typing import Any
 from playwright.async_api import expect
 
 from tests.e2e.assistant_scenes import ASSISTANT, assistants
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.support.browser import opened, send_message
 from tests.support.polling import eventually
@@ -34,7 +35,7 @@ async def test_a_model_is_chosen_by_provider_price_and_context(stage: Stage) -> 
 async def test_an_assistant_is_edited_with_a_preview_and_the_changes_of_a_save(stage: Stage) -> None:
     assistants(stage)
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Assistants").click()
+        await open_view(page, "Assistants")
         await page.get_by_role("link", name="Cranes").click()
         await expect(page.get_by_role("button", name="Save")).to_be_disabled()
         await page.get_by_role("textbox", name="Prompt").fill("You know tower cranes.")

@@ -23,7 +23,7 @@ async def test_an_exported_conversation_is_imported_and_shown(stage: Stage) -> N
         "buffer": json.dumps(export).encode(),
     }
     async with opened(stage.url) as page:
-        picker = page.locator(".sidebar input[type=file]")
+        picker = page.locator("#import-file")
         await picker.set_input_files([{**file, "buffer": b"# Cranes"}])
         await expect(page.get_by_text("This file is not JSON.")).to_be_visible()
         await picker.set_input_files([file])

@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.e2e import scenes
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
@@ -86,7 +87,7 @@ async def test_messages_that_could_not_be_handled_are_shown_page_by_page(stage: 
     stage.resources["operator/dead-letters?limit=50&after=8"] = {"items": further, "next": None}
     async with opened(stage.url) as page:
         await page.clock.install()
-        await page.get_by_role("link", name="Operations").click()
+        await open_view(page, "Operations")
         rows = page.get_by_role("region", name="Messages that could not be handled").locator("tbody tr")
         await page.get_by_role("button", name="Show more messages").click()
         await expect(rows).to_have_count(4)
@@ -103,7 +104,7 @@ async def test_an_operator_reads_a_message_that_could_not_be_handled_and_discard
     """R34: its content is shown on several lines and never interpreted; it is deleted once confirmed."""
     stage.resources |= scenes.RESOURCES
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Operations").click()
+        await open_view(page, "Operations")
         await page.get_by_role("button", name="Show message 8").click()
         dialog = page.get_by_role("dialog", name="Message 8")
         content = dialog.get_by_role("group", name="Content")
@@ -139,7 +140,7 @@ async def test_each_cell_is_within_a_narrow_window_with_the_name_of_its_column(s
 
 
 async def open_runs(page: Page) -> Locator:
-    await page.get_by_role("link", name="Operations").click()
+    await open_view(page, "Operations")
     rows = page.get_by_role("region", name="Open runs").locator("tbody tr")
     await expect(rows).to_have_count(3)
     return rows

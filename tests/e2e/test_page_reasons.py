@@ -14,6 +14,7 @@ from banksman.contracts.tools import ErrorKind
 from banksman.gateway.operation.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
 from tests.e2e import mcp_scenes, scenes
 from tests.e2e.catalogues import catalogues
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
@@ -41,7 +42,7 @@ def test_every_code_of_a_service_has_a_german_text() -> None:
 
 
 async def in_german(page: Page) -> None:
-    await page.get_by_role("link", name="Settings").click()
+    await open_view(page, "Settings")
     await page.get_by_label("Language").select_option("de")
     await expect(page.get_by_role("heading", name="Einstellungen")).to_be_visible()
 

@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.e2e import scenes
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
@@ -48,7 +49,7 @@ async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(sta
     """R38: even if the system has another theme."""
     async with opened(stage.url) as page:
         light = await page.evaluate(GROUND)
-        await page.get_by_role("link", name="Settings").click()
+        await open_view(page, "Settings")
         await page.get_by_label("Theme").select_option("dark")
         dark = await page.evaluate(GROUND)
         await page.get_by_label("Language").select_option("de")
@@ -61,29 +62,11 @@ async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(sta
     assert dark != light
 
 
-async def test_the_palette_opens_what_a_few_letters_name(stage: Stage) -> None:
-    """R38: by keyboard alone, from the message box."""
-    stage.resources |= scenes.RESOURCES
-    async with opened(stage.url) as page:
-        await expect(page.get_by_text("Older").first).to_be_visible()
-        await page.get_by_role("textbox", name="Message").press("Control+k")
-        await page.keyboard.type("old")
-        await expect(page.get_by_role("option")).to_have_count(1)
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", name="Older")).to_be_visible()
-        await page.get_by_role("textbox", name="Message").press("Control+k")
-        await page.keyboard.press("ArrowDown")
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
-        await page.keyboard.press("?")
-        await expect(page.get_by_text("Approve the focused request")).to_be_visible()
-
-
 async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: Stage) -> None:
     """R34: with its reason; a user without the right has no link to it."""
     stage.resources |= scenes.RESOURCES
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Operations").click()
+        await open_view(page, "Operations")
         await expect(page.get_by_text("the settings cannot be read").first).to_be_visible()
         await expect(page.get_by_text("no sandbox")).to_be_visible()
         stage.resources["operator/dead-letters"] = {"items": [], "next": None}
@@ -92,7 +75,9 @@ async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: St
         stage.rights = ("chat",)
         await page.reload()
         await expect(page.get_by_role("link", name="Approvals")).to_be_visible()
-        await expect(page.get_by_role("link", name="Operations")).to_have_count(0)
+        await page.get_by_role("button", name="Account: ada").click()
+        await expect(page.get_by_role("menuitem", name="Settings")).to_be_visible()
+        await expect(page.get_by_role("menuitem", name="Manage")).to_have_count(0)
     assert "operator/dead-letters/7/replay" in stage.uploads
 
 
@@ -100,7 +85,7 @@ async def test_an_operator_sees_which_processes_are_ready_and_why_others_are_not
     """R34: processes, NATS servers, and the capacity of runners."""
     stage.resources |= scenes.RESOURCES
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Operations").click()
+        await open_view(page, "Operations")
         services = page.get_by_role("region", name="Services").locator("tbody tr")
         await expect(services).to_have_count(4)
         await expect(services.nth(0)).to_contain_text("3 of 32")
@@ -120,7 +105,7 @@ async def test_an_operator_sees_what_each_tenant_consumes_of_its_limits(stage: S
     stage.resources |= scenes.RESOURCES
     stage.resources["operator/tenants"] = {**scenes.RESOURCES["operator/tenants"], "next": "local"}
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Operations").click()
+        await open_view(page, "Operations")
         rows = page.get_by_role("region", name="Tenants").locator("tbody tr")
         await expect(rows).to_have_count(2)
         for text in ("acme", "4,500 of 5,000", "$0.75 of $5.00", "47 KiB", "running_runs 3"):
@@ -140,7 +125,7 @@ async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) 
     stage.resources |= scenes.RESOURCES
     stage.resources["POST context/keys"] = {**scenes.KEY, "user": "ada", "key": "bk-own"}
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="People").click()
+        await open_view(page, "People")
         await page.get_by_role("button", name="Invite a person").click()
         await page.get_by_label("Your name or e-mail address").fill("ada")
         await page.get_by_role("button", name="Create my key").click()
@@ -155,7 +140,8 @@ async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) 
         assert "bk-secret" not in page.url
         await page.get_by_role("button", name="Done").click()
         await expect(page.get_by_text("bk-secret")).to_have_count(0)
-        await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        await page.get_by_role("button", name="Account: ada").click()
+        await expect(page.get_by_role("menuitem", name="Sign out")).to_be_visible()
     assert (own["user"], set(own["rights"])) == ("ada", {"chat", "approve", "admin", "operator"})
     body = json.loads(stage.uploads["context/keys"])
     assert (body["user"], body["rights"], "expires_at" in body) == ("linus", ["chat"], True)
@@ -169,7 +155,7 @@ async def test_a_colleague_is_invited_with_an_account_of_the_identity_provider(s
     async with opened(stage.url) as page:
         await page.get_by_label("Key").fill("bk-ada")
         await page.get_by_role("button", name="Sign in").click()
-        await page.get_by_role("link", name="People").click()
+        await open_view(page, "People")
         await page.get_by_role("button", name="Invite a person").click()
         dialog = page.get_by_role("dialog")
         await dialog.get_by_label("signs in with").select_option("an account at id.example.org/acme")
@@ -201,10 +187,13 @@ async def test_a_user_signs_in_with_a_key_where_none_is_needed(stage: Stage) -> 
         return [frame.get("token") for frame in stage.received if frame["type"] == "hello"]
 
     async with opened(stage.url) as page:
-        await page.get_by_role("button", name="Sign in with a key").click()
+        await page.get_by_role("button", name="Account: ada").click()
+        await page.get_by_role("menuitem", name="Sign in with a key").click()
         await page.get_by_role("button", name="Continue without a key").click()
-        await page.get_by_role("button", name="Sign in with a key").click()
+        await page.get_by_role("button", name="Account: ada").click()
+        await page.get_by_role("menuitem", name="Sign in with a key").click()
         await page.get_by_label("Key").fill("bk-linus")
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        await page.get_by_role("button", name="Account: ada").click()
+        await expect(page.get_by_role("menuitem", name="Sign out")).to_be_visible()
     assert tokens() == [None, None, "bk-linus"]

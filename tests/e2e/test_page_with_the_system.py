@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, WebSocketRoute, expect
 
+from tests.e2e.navigating import open_view
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.polling import eventually
 from tests.support.system import System
@@ -98,14 +99,14 @@ async def test_an_operator_cancels_a_parked_run_and_the_trail_and_its_users_see_
     await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible()
     conversation = page.url.rpartition("/")[2]
     async with opened(demo.url) as operator:
-        await operator.get_by_role("link", name="Operations").click()
+        await open_view(operator, "Operations")
         rows = operator.get_by_role("region", name="Open runs").get_by_role("row", name=conversation)
         await rows.filter(has_text="Waits for approval").get_by_role("button", name="Cancel").click()
         await operator.get_by_label("Reason").fill("It blocks the release.")
         await operator.get_by_role("button", name="Cancel the run").click()
         await expect(rows).to_have_count(0)
 
-        await operator.get_by_role("link", name="Audit trail").click()
+        await open_view(operator, "Audit trail")
         entry = operator.get_by_role("row", name=conversation)
         await expect(entry).to_contain_text("cancelled a run")
         await expect(entry).to_contain_text("reason: It blocks the release.")
@@ -234,7 +235,7 @@ async def test_an_edited_message_gets_a_reply_of_its_own_and_both_versions_stay(
 
 async def test_a_message_is_scheduled_run_now_paused_and_deleted(page: Page, demo: System) -> None:
     """R38: its run is linked, and everything is still there after a reload."""
-    await page.get_by_role("link", name="Schedules").click()
+    await open_view(page, "Schedules")
     await page.get_by_role("button", name="New schedule").click()
     await page.get_by_label("Name").fill("Morning report")
     await page.get_by_label("Repeats").select_option("weekly")
@@ -267,7 +268,7 @@ async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_af
     page: Page, demo: System
 ) -> None:
     """R15, R22, R41, R112: from a prompt, a tool, a request for a value and an approval, without code."""
-    await page.get_by_role("link", name="Workflows").click()
+    await open_view(page, "Workflows")
     await page.get_by_role("link", name="New workflow").click()
     await page.get_by_label("Name").fill("Plan a version")
     await page.get_by_role("button", name="Add a field").click()
@@ -290,7 +291,7 @@ async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_af
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="Plan a version")).to_be_visible()
 
-    await page.get_by_role("main").get_by_role("link", name="Workflows").click()
+    await open_view(page, "Workflows")
     await page.get_by_role("button", name="Start Plan a version").click()
     await page.get_by_role("textbox", name="Version").fill("2.1")
     await page.get_by_role("button", name="Start", exact=True).click()
@@ -302,7 +303,7 @@ async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_af
     await expect(page.get_by_text("The plan is with Grace")).to_be_visible()
     conversation = page.url
 
-    await page.get_by_role("link", name="Schedules").click()
+    await open_view(page, "Schedules")
     await page.get_by_role("button", name="New schedule").click()
     await page.get_by_label("What runs").select_option("Plan a version")
     await page.get_by_label("When, in words").fill("every Monday at 8:30")
@@ -316,7 +317,7 @@ async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_af
     await page.goto(f"{demo.url}/#/schedules")
     await page.reload()
     await expect(page.get_by_role("region", name="Plan a version")).to_contain_text("Every Monday at 08:30")
-    await page.get_by_role("link", name="Workflows").click()
+    await open_view(page, "Workflows")
     await page.get_by_role("main").get_by_role("link", name="Plan a version").click()
     await expect(page.get_by_role("listitem", name=re.compile("^Step "))).to_have_count(4)
     await page.goto(conversation)

@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Locator, expect
 
 from tests.e2e import scenes
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 from tests.support.polling import eventually
@@ -42,7 +43,7 @@ async def test_an_administrator_adds_a_rule_and_withdraws_a_remembered_decision(
         "context/remembered": {"items": [REMEMBERED]},
     }
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Rules").click()
+        await open_view(page, "Rules")
         form = page.get_by_role("form", name="Rules for all assistants")
         await form.get_by_role("button", name="Add a rule").click()
         added = form.get_by_role("listitem").nth(1)

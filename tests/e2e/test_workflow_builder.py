@@ -7,6 +7,7 @@ from typing import Any
 
 from playwright.async_api import expect
 
+from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.e2e.workflow_scenes import STORED
 from tests.support.browser import opened
@@ -28,7 +29,7 @@ async def test_a_workflow_is_built_from_steps_and_started_from_the_list(stage: S
         return next((frame for frame in stage.received if frame["type"] == "workflow.start"), None)
 
     async with opened(stage.url) as page:
-        await page.get_by_role("link", name="Workflows").click()
+        await open_view(page, "Workflows")
         await page.get_by_role("link", name="New workflow").click()
         await page.get_by_label("Name").fill("Announce a version")
         await page.get_by_role("button", name="Add a field").click()

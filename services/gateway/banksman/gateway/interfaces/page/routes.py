@@ -56,7 +56,7 @@ INLINE_SCRIPT = re.compile(r'<script(?: type="importmap")?>(.*?)</script>', re.D
 """The import map, and the script that loads the page again if it does not start."""
 _STYLE_LINK = re.compile(r' *<link rel="stylesheet" href="static/(styles/[\w.-]+)" />\n')
 _STATIC_IMPORT = re.compile(
-    r"""(?<![\w/.$])(?:im|ex)port\s*(?:[\w$*{},\s]+?\bfrom\s*|[{*][^'"()]*?from\s*)?["']([^"']+)["']"""
+    r"""(?<![^\n;}])(?:im|ex)port\s*(?:[\w$*{},\s]+?\bfrom\s*|[{*][^'"()]*?from\s*)?["']([^"']+)["']"""
 )
 
 

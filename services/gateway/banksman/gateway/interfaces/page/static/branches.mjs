@@ -61,6 +61,17 @@ export function isNewest({ runs }, path) {
   return path.at(-1)?.run === runs.at(-1);
 }
 
+/** The run with a message; undefined if there is none. @param {{runs: object[]}} conversation @param {string} messageId */
+export function runWith({ runs }, messageId) {
+  return runs.find((run) => messagesOf(run).includes(messageId));
+}
+
+/** The choices that show a run: each run before it, by the run before that one. */
+export function choicesFor({ runs }, runId) {
+  const parents = parentsOf(runs);
+  return Object.fromEntries([...lineOf(runId, parents)].map((id) => [parents.get(id), id]));
+}
+
 function parentsOf(runs) {
   const owners = new Map(runs.flatMap((run) => messagesOf(run).map((id) => [id, run.id])));
   return new Map(runs.map((run, at) => [run.id, parentOf(run, at ? runs[at - 1].id : START, owners)]));

@@ -32,6 +32,8 @@ export class Store {
     this.toasts = signal([]);
     this.panel = signal(null);
     this.sidebar = signal(false);
+    /** What a key opened over the page: the command palette or the keyboard map. */
+    this.shortcut = signal(null);
     /** Whether the workflows are shown; an object for the form of one workflow with its initial values. */
     this.workflowsOpen = signal(false);
     /** Counts the changes of workspaces, whose files are then read again. */
@@ -146,6 +148,12 @@ export class Store {
     this.details.value = on;
     this.preferences.setItem('banksman.details', on ? 'on' : 'off');
     this.opened.subscribeAgain();
+  }
+
+  /** Show the page in another language, from its start, because shown texts do not change. @param {string} language */
+  setLanguage(language) {
+    this.preferences.setItem('banksman.language', language);
+    location.reload();
   }
 
   /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */

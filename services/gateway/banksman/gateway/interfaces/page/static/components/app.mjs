@@ -7,12 +7,13 @@ import { t, withTexts } from '../strings.mjs';
 import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
-import { Shortcuts } from './palette.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
-import { html, lazy, useStore } from './ui.mjs';
+import { Dialog, html, lazy, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
 
+const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
+const Palette = lazy(() => import('./palette.mjs'), 'Palette');
 const Login = lazy(() => import('./login.mjs'), 'Login');
 const FilePanel = lazy(() => withTexts(import('./files.mjs'), 'files'), 'FilePanel');
 const WorkflowDialog = lazy(
@@ -50,6 +51,34 @@ function Chat() {
     <${Notices} />
     <${Timeline} />
     <${Composer} />`;
+}
+
+/** The keys that work in every view: they open the command palette, and the keyboard map. */
+function Shortcuts() {
+  const { shortcut } = useStore();
+  useEffect(() => {
+    const onKey = (event) => {
+      const wanted = wantedBy(event);
+      if (!wanted || document.querySelector('dialog[open]')) return;
+      event.preventDefault();
+      shortcut.value = wanted;
+    };
+    addEventListener('keydown', onKey);
+    return () => removeEventListener('keydown', onKey);
+  }, []);
+  const close = () => (shortcut.value = null);
+  if (shortcut.value === 'palette') return html`<${Palette} onClose=${close} />`;
+  if (shortcut.value === 'map')
+    return html`<${Dialog} title=${t('keys.title')} onClose=${close}
+      ><div class="dialog-body"><${KeyboardMap} /></div
+    ><//>`;
+  return null;
+}
+
+function wantedBy(event) {
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
+  const typing = event.target.matches?.('input, textarea, select');
+  return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
 }
 
 /** Move the focus only: the fragment of the address names the view. */

@@ -21,6 +21,7 @@ const PATHS = {
   stop: 'M7.5 7.5h9v9h-9z',
   details: 'M4 6h10M4 12h16M4 18h7',
   chevron: 'M9 6l6 6-6 6',
+  expand: 'M8 10l4-4 4 4M8 14l4 4 4-4',
   down: 'M12 5v14M6 13l6 6 6-6',
   terminal: 'M4 5h16v14H4zM7.5 9.5l3 2.5-3 2.5M12.5 15H16',
   globe: 'M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM3.5 12h17M12 3.5c5 5 5 12 0 17c-5-5-5-12 0-17',

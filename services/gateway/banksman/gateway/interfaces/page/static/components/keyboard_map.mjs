@@ -1,10 +1,7 @@
 /** The keys of the page and what they do. */
 
 import { t } from '../strings.mjs';
-import { html } from './ui.mjs';
-
-const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
-export const COMMAND = isMac ? '⌘' : 'Ctrl';
+import { COMMAND, html } from './ui.mjs';
 
 const KEYS = [
   [[COMMAND, 'K'], 'keys.palette'],

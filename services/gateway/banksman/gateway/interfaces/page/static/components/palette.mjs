@@ -1,132 +1,214 @@
-/** The keys that work in every view: the command palette, and the keyboard map. */
+/** The command palette: every command of the page, all conversations, and the messages that contain a text. */
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
-import { VIEWS, addressOf } from '../router.mjs';
-import { t } from '../strings.mjs';
+import { VIEWS, addressOf, viewsFor } from '../router.mjs';
+import { LANGUAGES, explain, locale, t } from '../strings.mjs';
 import { THEMES, setTheme } from '../theme.mjs';
-import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
+import { titleOf } from './header.mjs';
+import { DeleteDialog, RenameDialog, accountItems, chooseImport, menuOf } from './sidebar.mjs';
+import { Dialog, Icon, html, useStore } from './ui.mjs';
 
-const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
-const MAX_SHOWN = 12;
+const SEARCH_DELAY_MS = 150;
+const MIN_SEARCH_CHARACTERS = 2;
+const MAX_CONVERSATIONS = 20;
+const MAX_HITS = 20;
+const MAX_SEARCH_PAGES = 20;
 
-export function Shortcuts() {
-  const [open, setOpen] = useState(null);
-  useEffect(() => {
-    const onKey = (event) => {
-      const wanted = wantedBy(event);
-      if (!wanted || document.querySelector('dialog[open]')) return;
-      event.preventDefault();
-      setOpen(wanted);
-    };
-    addEventListener('keydown', onKey);
-    return () => removeEventListener('keydown', onKey);
-  }, []);
-  const close = () => setOpen(null);
-  if (open === 'palette') return html`<${Palette} onClose=${close} />`;
-  if (open === 'map')
-    return html`<${Dialog} title=${t('keys.title')} onClose=${close}
-      ><div class="dialog-body"><${KeyboardMap} /></div
-    ><//>`;
-  return null;
-}
+/**
+ * @typedef {object} Command
+ * @property {string} label
+ * @property {string} icon
+ * @property {() => void} action
+ * @property {string} [detail] a second line
+ */
 
-function wantedBy(event) {
-  if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
-  const typing = event.target.matches?.('input, textarea, select');
-  return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
-}
-
-/** A search over views, actions and listed conversations. */
-function Palette({ onClose }) {
+export function Palette({ onClose }) {
   const store = useStore();
   const [query, setQuery] = useState('');
+  const [dialog, setDialog] = useState(null);
   const [at, setAt] = useState(0);
   const list = useRef(null);
-  const commands = useMemo(() => commandsOf(store), [store.list.state.value, store.opened.current.value]);
-  const found = useMemo(() => matching(commands, query).slice(0, MAX_SHOWN), [commands, query]);
+  const { conversations, hits, error } = useSearch(store, query);
+  const commands = useMemo(() => commandsOf(store, setDialog), [store.opened.current.value]);
+  const groups = [
+    ['palette.commands', matching(commands, query)],
+    ['sidebar.label', conversations],
+    ['sidebar.hits', hits],
+  ].filter(([, members]) => members.length);
+  const found = groups.flatMap(([, members]) => members);
+  useEffect(() => list.current?.querySelector('[aria-selected=true]')?.scrollIntoView({ block: 'nearest' }));
+
+  const { id } = store.opened.current.value ?? {};
+  const title = titleOf(store, store.opened.current.value);
+  if (dialog === 'rename') return html`<${RenameDialog} id=${id} title=${title} onClose=${onClose} />`;
+  if (dialog === 'delete') return html`<${DeleteDialog} id=${id} title=${title} onClose=${onClose} />`;
+
   const run = (command) => {
-    onClose();
+    // A command that opens a dialog shows it in place of the palette.
+    if (!command?.opensDialog) onClose();
     command?.action();
-  };
-  const move = (step) => {
-    const next = (at + step + found.length) % (found.length || 1);
-    setAt(next);
-    list.current.children[next]?.scrollIntoView({ block: 'nearest' });
   };
   const onKeyDown = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step === undefined && event.key !== 'Enter') return;
+    if (event.isComposing || (step === undefined && event.key !== 'Enter')) return;
     event.preventDefault();
-    if (step) move(step);
+    if (step) setAt((at + step + found.length) % (found.length || 1));
     else run(found[at]);
   };
-  return html`<${Dialog} title=${t('palette.title')} onClose=${onClose}>
+  return html`<${Dialog} title=${t('palette.title')} onClose=${onClose} kind="fixed">
     <div class="palette">
       <input
-        type="search"
+        type="text"
         role="combobox"
         aria-expanded="true"
         aria-controls="palette-list"
         aria-activedescendant=${found.length ? `palette-${at}` : undefined}
         aria-label=${t('palette.title')}
         placeholder=${t('palette.placeholder')}
+        enterkeyhint="go"
         autofocus
         value=${query}
         onInput=${(event) => (setQuery(event.target.value), setAt(0))}
         onKeyDown=${onKeyDown}
       />
-      <ul id="palette-list" role="listbox" aria-label=${t('palette.title')} ref=${list}>
-        ${found.map(
-          (command, index) =>
-            html`<li
-              id=${`palette-${index}`}
-              role="option"
-              aria-selected=${index === at}
-              onClick=${() => run(command)}
-              onPointerMove=${() => setAt(index)}
-            >
-              <${Icon} name=${command.icon} size=${16} /><span>${command.title}</span>
-            </li>`,
+      <div id="palette-list" role="listbox" aria-label=${t('palette.title')} tabindex="-1" ref=${list}>
+        ${groups.map(
+          ([key, members]) =>
+            html`<div role="group" key=${key} aria-labelledby=${`palette-${key}`}>
+              <h3 class="sidebar-heading" id=${`palette-${key}`}>${t(key)}</h3>
+              ${members.map((command) => html`<${Option} command=${command} at=${found.indexOf(command)} selected=${at} onRun=${run} onSelect=${setAt} />`)}
+            </div>`,
         )}
-      </ul>
-      ${!found.length && html`<p class="empty">${t('app.noResults')}</p>`}
+        ${!found.length && html`<p class="empty" role="status">${error ?? t('app.noResults')}</p>`}
+      </div>
     </div>
   <//>`;
 }
 
-function matching(commands, query) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  return commands.filter(({ title }) => words.every((word) => title.toLowerCase().includes(word)));
+function Option({ command, at, selected, onRun, onSelect }) {
+  return html`<div
+    id=${`palette-${at}`}
+    class="option"
+    role="option"
+    aria-selected=${at === selected}
+    onClick=${() => onRun(command)}
+    onPointerMove=${() => onSelect(at)}
+  >
+    <${Icon} name=${command.icon} size=${16} /><span>${command.label}</span>
+    ${command.detail && html`<small>${command.detail}</small>`}
+  </div>`;
 }
 
-function commandsOf(store) {
-  const go = (address) => () => (location.hash = address);
-  const rights = store.welcome.value?.rights ?? [];
-  const views = Object.entries(VIEWS).filter(
-    ([, view]) => view.icon && (!view.right || rights.includes(view.right)),
-  );
-  return [
-    { title: t('sidebar.new'), icon: 'plus', action: () => store.open(null) },
-    ...views.map(([name, view]) => ({ title: t(view.title), icon: view.icon, action: go(addressOf(name)) })),
-    { title: t('welcome.workflow'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
-    ...(store.opened.current.value
-      ? [{ title: t('header.filesTitle'), icon: 'folder', action: () => (store.panel.value = 'files') }]
-      : []),
+/** The conversations and messages that contain a text; the newest conversations for a short text. */
+function useSearch(store, query) {
+  const [found, setFound] = useState({ conversations: [], hits: [], error: null });
+  useEffect(() => {
+    let current = true;
+    const show = (more) => current && setFound((before) => ({ ...before, error: null, ...more }));
+    const failed = (error) => show({ error: explain(error) });
+    const search = () => {
+      const limit = MAX_CONVERSATIONS;
+      store.api
+        .conversations({ query, limit })
+        .then(({ items }) => show({ conversations: items.map(conversationCommand) }), failed);
+      readHits(
+        store.api,
+        query,
+        (hits) => show({ hits: hits.map(hitCommand) }),
+        () => current,
+      ).catch(failed);
+    };
+    const timer = setTimeout(search, query ? SEARCH_DELAY_MS : 0);
+    return () => {
+      current = false;
+      clearTimeout(timer);
+    };
+  }, [query]);
+  return found;
+}
+
+/** Show the messages that contain a text. A page without hits has a cursor too: the server reads for a limited time. */
+async function readHits(api, query, show, isCurrent) {
+  const hits = [];
+  let cursor = query.length < MIN_SEARCH_CHARACTERS ? null : '';
+  show(hits);
+  for (let pages = 0; cursor !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES; pages += 1) {
+    const page = await api.search(query, { cursor: cursor || null });
+    if (!isCurrent()) return;
+    hits.push(...page.items);
+    show(hits);
+    cursor = page.next;
+  }
+}
+
+const go = (address) => () => (location.hash = address);
+
+/** @returns {Command} */
+const conversationCommand = ({ conversation_id: id, title }) => ({
+  label: title || t('conversation.untitled'),
+  icon: 'message',
+  action: go(`#/c/${id}`),
+});
+
+/** @returns {Command} */
+const hitCommand = ({ conversation_id: id, message_id: message, title, snippet }) => ({
+  label: title || t('conversation.untitled'),
+  detail: snippet,
+  icon: 'search',
+  action: go(`#/c/${id}/${message}`),
+});
+
+function matching(commands, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  return commands.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)));
+}
+
+/** @returns {Command[]} */
+function commandsOf(store, setDialog) {
+  const current = store.opened.current.value;
+  const views = viewsFor(store.welcome.value?.rights).filter((name) => name !== 'settings');
+  const listed = current && [...store.list.pinned.value, ...store.list.state.value.items];
+  const item = listed?.find((one) => one.conversation_id === current.id) ?? { conversation_id: current?.id };
+  const ofConversation = [
     {
-      title: t('header.detailsTitle'),
+      label: t('header.filesTitle'),
+      icon: 'folder',
+      action: () => (store.panel.value = 'files'),
+    },
+    ...menuOf(store, item, setDialog).map((command) => ({
+      ...command,
+      label: t('palette.conversation', { action: command.label }),
+      opensDialog: ['pencil', 'trash'].includes(command.icon),
+    })),
+  ];
+  return [
+    { label: t('sidebar.new'), icon: 'plus', action: () => store.open(null) },
+    ...views.map((name) => ({
+      label: t(VIEWS[name].title),
+      icon: VIEWS[name].icon,
+      action: go(addressOf(name)),
+    })),
+    { label: t('welcome.workflow'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
+    ...(current ? ofConversation : []),
+    {
+      label: t('header.detailsTitle'),
       icon: 'details',
       action: () => store.setDetails(!store.details.value),
     },
+    { label: t('import.title'), icon: 'upload', action: chooseImport },
+    ...accountItems(store).filter(({ icon }) => icon !== 'gauge'),
     ...THEMES.map((name) => ({
-      title: t('palette.theme', { theme: t(`settings.theme.${name}`) }),
-      icon: 'info',
+      label: t('palette.theme', { theme: t(`settings.theme.${name}`) }),
+      icon: 'settings',
       action: () => setTheme(name, store.preferences),
     })),
-    ...store.list.state.value.items.map((item) => ({
-      title: item.title || t('conversation.untitled'),
-      icon: 'chevron',
-      action: go(`#/c/${item.conversation_id}`),
-    })),
+    ...Object.entries(LANGUAGES)
+      .filter(([tag]) => tag !== locale())
+      .map(([tag, name]) => ({
+        label: t('palette.language', { language: name }),
+        icon: 'globe',
+        action: () => store.setLanguage(tag),
+      })),
   ];
 }

@@ -67,9 +67,11 @@ function drawNext() {
  *
  * @param {{current: Element}} scroller
  * @param {string | null} id the conversation, which is shown from its end; null for the start page, shown from its top
+ * @param {string | null} messageId the message to show instead, which also gets the focus, until the user scrolls
  * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} `away`: whether the user has left the end
  */
-export function useFollow(scroller, id) {
+export function useFollow(scroller, id, messageId = null) {
+  const found = useRef(null);
   const atEnd = useRef(true);
   const last = useRef({ top: 0, height: 0 });
   const [away, setAway] = useState(false);
@@ -93,10 +95,29 @@ export function useFollow(scroller, id) {
     scroller.current.scrollTop = 0;
   }, [id]);
   useLayoutEffect(() => {
+    if (!messageId) return undefined;
+    const box = scroller.current;
+    const message = box.querySelector(`[data-message="${messageId}"]`);
+    if (!message) return undefined;
+    found.current = message;
+    atEnd.current = false;
+    message.tabIndex = -1;
+    message.focus({ preventScroll: true });
+    message.scrollIntoView({ block: 'center' });
+    const release = () => (found.current = null);
+    const events = ['wheel', 'touchmove', 'keydown', 'pointerdown'];
+    for (const name of events) box.addEventListener(name, release, { passive: true });
+    return () => {
+      release();
+      for (const name of events) box.removeEventListener(name, release);
+    };
+  }, [messageId]);
+  useLayoutEffect(() => {
     // Never scroll back: the user may read or edit the lower part of a request that does not fit.
-    const grown = new ResizeObserver(
-      () => atEnd.current && scroller.current.scrollTop < endOf(scroller.current) && toEnd(),
-    );
+    const grown = new ResizeObserver(() => {
+      if (found.current) found.current.scrollIntoView({ block: 'center' });
+      else if (atEnd.current && scroller.current.scrollTop < endOf(scroller.current)) toEnd();
+    });
     grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);
     return () => grown.disconnect();

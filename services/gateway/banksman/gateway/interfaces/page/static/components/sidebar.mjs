@@ -1,26 +1,25 @@
-/** The list of conversations: search, open, and the actions for a conversation. */
+/** The navigation: views, the conversations in groups, and the account. */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { isBusy, pendingApprovals } from '../events.mjs';
-import { VIEWS, addressOf } from '../router.mjs';
-import { explain, parts, t } from '../strings.mjs';
+import { VIEWS, addressOf, tabsOf } from '../router.mjs';
+import { explain, locale, parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { saveBlob } from './tools.mjs';
-import { Dialog, Icon, IconButton, Mark, Menu, copyText, html, useStore } from './ui.mjs';
+import { COMMAND, Dialog, Icon, IconButton, Mark, Menu, copyText, html, useStore } from './ui.mjs';
 
-const SEARCH_DELAY_MS = 200;
+const DAY_MS = 86_400_000;
 
 export function Sidebar() {
   const store = useStore();
-  const { items, next, loading, error, query, archived, hits } = store.list.state.value;
-  const pinned = query || archived ? [] : store.list.pinned.value;
-  const above = new Set(pinned.map((item) => item.conversation_id));
-  const shown = items.filter((item) => !above.has(item.conversation_id));
+  const { next, loading, error, archived } = store.list.state.value;
+  const groups = groupsOf(store);
   const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
-      <a class="brand" href="#/"><${Mark} size=${28} /><span>Banksman</span></a>
+      <a class="brand" href="#/"><${Mark} size=${24} /><span>Banksman</span></a>
+      <${Menu} label=${t('sidebar.more')} items=${listItems(store)} />
       <${IconButton}
         name="close"
         label=${t('sidebar.close')}
@@ -32,30 +31,74 @@ export function Sidebar() {
       <${Icon} name="plus" size=${16} />${t('sidebar.new')}
     </button>
     <${Navigation} />
-    <${Search} />
     <ul class="conversations">
-      ${[
-        // One list with keys, so that a row that becomes pinned keeps its open menu.
-        pinned.length > 0 && heading('pinned'),
-        ...pinned.map(row),
-        (pinned.length > 0 || archived) && heading(archived ? 'archived' : 'others'),
-        ...shown.map(row),
-      ]}
-      ${query && hits.length > 0 && heading('hits')}
-      ${query && hits.map((hit) => html`<${Hit} key=${hit.message_id} hit=${hit} />`)}
+      ${groups.map(([title, items]) => [
+        html`<li key=${title} class="sidebar-heading">${title}</li>`,
+        // One list with keys, so that a row that moves to another group keeps its open menu.
+        ...items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`),
+      ])}
+      ${next && html`<li><button type="button" class="link more" onClick=${() => store.list.more()}>${t('app.showMore')}</button></li>`}
     </ul>
+    ${archived && html`<button type="button" class="link more" onClick=${() => store.list.showArchived(false)}>${t('sidebar.showOthers')}</button>`}
     ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button></p>`}
-    ${!error && !loading && !items.length && !(query && hits.length) && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
-    ${next && html`<button type="button" class="link more" onClick=${() => store.list.more()}>${t('app.showMore')}</button>`}
-    ${!query && html`<button type="button" class="link more" onClick=${() => store.list.showArchived(!archived)}>${t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived')}</button>`}
-    ${!query && !archived && html`<${Import} />`}
+    ${!error && !loading && !groups.length && html`<p class="sidebar-note">${t('sidebar.empty')}</p>`}
+    <${Import} />
     <${Account} />
   </nav>`;
 }
 
-const heading = (name) =>
-  html`<li key=${`heading-${name}`} class="sidebar-heading">${t(`sidebar.${name}`)}</li>`;
-const row = (item) => html`<${Item} key=${item.conversation_id} item=${item} />`;
+/**
+ * The conversations in groups: those that wait for the user, the pinned ones, and the others by the day of their
+ * last message; or the archived ones.
+ *
+ * @returns {[string, object[]][]} title of the group, and its conversations
+ */
+function groupsOf(store) {
+  const { items, archived } = store.list.state.value;
+  if (archived) return items.length ? [[t('sidebar.archived'), items]] : [];
+  const asked = store.inbox.waiting.value.map(({ conversationId, title }) => ({
+    conversation_id: conversationId,
+    title,
+  }));
+  const all = new Map(
+    [...asked, ...store.list.pinned.value, ...items].map((item) => [item.conversation_id, item]),
+  );
+  const groups = new Map([
+    [t('sidebar.waiting'), []],
+    [t('sidebar.pinned'), []],
+  ]);
+  const waits = new Set(asked.map((item) => item.conversation_id));
+  for (const item of all.values()) {
+    const isWaiting = waits.has(item.conversation_id) || stateOf(store, item) === 'waiting';
+    const title = isWaiting ? t('sidebar.waiting') : item.pinned ? t('sidebar.pinned') : ageOf(item);
+    groups.set(title, [...(groups.get(title) ?? []), item]);
+  }
+  return [...groups].filter(([, members]) => members.length);
+}
+
+/** The name of the day or the month of the last message. */
+function ageOf({ updated_at: at }) {
+  const moment = new Date(at ?? Date.now());
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const days = Math.ceil((midnight - moment.getTime()) / DAY_MS);
+  if (days <= 0) return t('sidebar.today');
+  if (days === 1) return t('sidebar.yesterday');
+  if (days <= 7) return t('sidebar.week');
+  return moment.toLocaleDateString(locale(), { month: 'long', year: 'numeric' });
+}
+
+/** The items of the menu of the list. */
+function listItems(store) {
+  const { archived } = store.list.state.value;
+  return [
+    {
+      label: t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived'),
+      icon: archived ? 'back' : 'archive',
+      action: () => store.list.showArchived(!archived),
+    },
+    { label: t('import.title'), icon: 'upload', action: chooseImport },
+  ];
+}
 
 /** Show the list on a narrow page. */
 export function openSidebar(store) {
@@ -69,77 +112,49 @@ function newConversation(store) {
   document.getElementById('composer')?.focus();
 }
 
-/** Links to the views that the user may open. */
+/** The approval requests, the library and the search. */
 function Navigation() {
   const store = useStore();
-  const rights = store.welcome.value?.rights;
-  const shown = Object.entries(VIEWS).filter(
-    ([, view]) => view.icon && (!view.right || !rights || rights.includes(view.right)),
-  );
-  return (
-    shown.length > 0 &&
-    html`<ul class="views">
-      ${shown.map(
-        ([name, view]) =>
-          html`<li key=${name}>
-            <a href=${addressOf(name)} aria-current=${store.route.value.view === name ? 'page' : undefined}
-              ><${Icon} name=${view.icon} size=${16} /><span>${t(view.title)}</span><${Count} view=${name}
-            /></a>
-          </li>`,
-      )}
-    </ul>`
-  );
-}
-
-/** How many approval requests wait, beside the link to them. */
-function Count({ view }) {
-  const store = useStore();
-  const count = view === 'approvals' ? store.inbox.waiting.value.length : 0;
-  return count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`;
+  const { view } = store.route.value;
+  const count = store.inbox.waiting.value.length;
+  const [library] = tabsOf('library', store.welcome.value?.rights);
+  const link = (name, title, isCurrent, icon, more) =>
+    html`<li>
+      <a href=${addressOf(name)} aria-current=${isCurrent ? 'page' : undefined}
+        ><${Icon} name=${icon} size=${16} /><span>${title}</span>${more}</a
+      >
+    </li>`;
+  return html`<ul class="views">
+    ${link('approvals', t('inbox.title'), view === 'approvals', 'shield', count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`)}
+    ${link(library, t('sidebar.library'), VIEWS[view]?.group === 'library', 'book')}
+    <li>
+      <button type="button" onClick=${() => (store.shortcut.value = 'palette')}>
+        <${Icon} name="search" size=${16} /><span>${t('sidebar.search')}</span><kbd>${COMMAND} K</kbd>
+      </button>
+    </li>
+  </ul>`;
 }
 
 /** Choose an exported conversation. */
 function Import() {
   const store = useStore();
-  const picker = useRef(null);
-  const choose = async (event) => {
-    const [file] = event.target.files;
+  const choose = async ({ target }) => {
+    const [file] = target.files;
     if (file) await store.importFile(file);
-    picker.current.value = '';
+    target.value = '';
   };
-  return html`<button type="button" class="link more" onClick=${() => picker.current.click()}>
-      ${t('import.title')}
-    </button>
-    <input ref=${picker} type="file" accept=".json,application/json" hidden onChange=${choose} />`;
+  return html`<input
+    id="import-file"
+    type="file"
+    accept=".json,application/json"
+    aria-label=${t('import.title')}
+    hidden
+    onChange=${choose}
+  />`;
 }
 
-function Search() {
-  const store = useStore();
-  const timer = useRef(null);
-  const onInput = (event) => {
-    clearTimeout(timer.current);
-    const query = event.target.value.trim();
-    timer.current = setTimeout(() => store.list.search(query), SEARCH_DELAY_MS);
-  };
-  return html`<div class="search">
-    <${Icon} name="search" size=${15} />
-    <input
-      type="search"
-      placeholder=${t('sidebar.search')}
-      aria-label=${t('sidebar.searchLabel')}
-      onInput=${onInput}
-    />
-  </div>`;
-}
-
-/** A message that contains the searched text. */
-function Hit({ hit }) {
-  return html`<li class="conversation">
-    <a href=${`#/c/${hit.conversation_id}`}>
-      <span class="conversation-title">${hit.title || t('conversation.untitled')}</span>
-      <span class="conversation-hit">${hit.snippet}</span>
-    </a>
-  </li>`;
+export function chooseImport() {
+  document.getElementById('import-file')?.click();
 }
 
 function Item({ item }) {
@@ -148,17 +163,17 @@ function Item({ item }) {
   const [dialog, setDialog] = useState(null);
   const current = store.currentId.value === id;
   const state = stateOf(store, item);
+  const title = item.title || t('conversation.untitled');
   return html`<li class=${`conversation ${current ? 'current' : ''}`}>
-    <a href=${`#/c/${id}`} aria-current=${current ? 'page' : undefined}>
-      <span class="conversation-title">${item.title || t('conversation.untitled')}</span>
-      <span class="conversation-meta"
-        >${state ? html`<span class=${`dot ${state}`} />${t(`sidebar.${state}`)}` : formatWhen(item.updated_at)}</span
-      >
+    <a
+      href=${`#/c/${id}`}
+      aria-current=${current ? 'page' : undefined}
+      title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
+    >
+      <span class="conversation-title">${title}</span>
+      ${state && html`<span class=${`dot ${state}`} role="img" aria-label=${t(`sidebar.${state}`)} title=${t(`sidebar.${state}`)} />`}
     </a>
-    <${Menu}
-      label=${t('sidebar.actions', { title: item.title || t('conversation.untitled') })}
-      items=${menuOf(store, item, setDialog)}
-    />
+    <${Menu} label=${t('sidebar.actions', { title })} items=${menuOf(store, item, setDialog)} />
     ${dialog === 'rename' && html`<${RenameDialog} id=${id} title=${item.title ?? ''} onClose=${() => setDialog(null)} />`}
     ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || t('conversation.this')} onClose=${() => setDialog(null)} />`}
   </li>`;
@@ -224,25 +239,28 @@ function Account() {
   const store = useStore();
   const welcome = store.welcome.value;
   if (!welcome) return null;
+  const name = welcome.user || t('sidebar.account');
   return html`<footer class="account">
-    <span>${[welcome.user, welcome.tenant].filter(Boolean).join(' · ')}</span>
-    <span class="version">${welcome.server_version ? `v${welcome.server_version}` : ''}</span>
-    ${
-      store.token
-        ? html`<${IconButton}
-            name="exit"
-            label=${t('sidebar.signOut')}
-            size=${16}
-            onClick=${() => store.logout()}
-          />`
-        : html`<${IconButton}
-            name="key"
-            label=${t('sidebar.signIn')}
-            size=${16}
-            onClick=${() => store.signIn()}
-          />`
-    }
+    <${Menu} label=${t('sidebar.accountOf', { name })} items=${accountItems(store)} up>
+      <span class="avatar" aria-hidden="true">${name[0].toUpperCase()}</span>
+      <span class="account-name">${[name, welcome.tenant].filter(Boolean).join(' · ')}</span>
+      <${Icon} name="expand" size=${14} />
+    <//>
   </footer>`;
+}
+
+/** The items of the menu of the account: settings, the page for administrators, and signing in or out. */
+export function accountItems(store) {
+  const go = (address) => () => (location.hash = address);
+  const [manage] = tabsOf('manage', store.welcome.value?.rights);
+  return [
+    { label: t('settings.title'), icon: 'settings', action: go(addressOf('settings')) },
+    manage && { label: t('sidebar.manage'), icon: 'gauge', action: go(addressOf(manage)) },
+    { label: t('keys.title'), icon: 'info', action: () => (store.shortcut.value = 'map') },
+    store.token
+      ? { label: t('sidebar.signOut'), icon: 'exit', action: () => store.logout() }
+      : { label: t('sidebar.signIn'), icon: 'key', action: () => store.signIn() },
+  ].filter(Boolean);
 }
 
 /**

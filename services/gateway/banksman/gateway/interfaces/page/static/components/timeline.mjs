@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
+import { runWith } from '../branches.mjs';
 import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
 import { known, t, withTexts } from '../strings.mjs';
@@ -32,7 +33,9 @@ export function Timeline() {
   const sent = store.outbox.entries.value.filter((entry) => entry.conversationId === store.currentId.value);
   const path = store.opened.path.value;
   const scroller = useRef(null);
-  const follow = useFollow(scroller, conversation?.id ?? null);
+  const found = useFound(store, conversation);
+  const isShown = found && path.some(({ run }) => run === found.run);
+  const follow = useFollow(scroller, conversation?.id ?? null, isShown ? found.message : null);
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
   const streaming = conversation?.runs.some((run) =>
     run.entries.some((entry) => entry.kind === 'message' && !entry.complete),
@@ -50,11 +53,19 @@ export function Timeline() {
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
+}
+
+/** The message that the address names, with its run, whose version is then shown. */
+function useFound(store, conversation) {
+  const [message] = store.route.value.view === 'chat' ? store.route.value.path : [];
+  const run = message && conversation?.replayed ? runWith(conversation, message) : undefined;
+  useEffect(() => void (run && store.opened.showRun(run.id)), [message, run?.id]);
+  return run ? { message, run } : null;
 }
 
 /** The events lost after a run, and the workflows started after it; null is the position before the first run. */
@@ -114,9 +125,17 @@ function Outgoing({ entry }) {
   </article>`;
 }
 
-/** A run. An ended run is an empty box until it comes near the view, except the last run. */
-export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
-  const always = isLast || !run.finished;
+/** A run. An ended run is an empty box until it comes near the view, except the last run and a found one. */
+export const Run = memo(function Run({
+  run,
+  parent = '',
+  at = 1,
+  versions = '',
+  details,
+  isLast = true,
+  isFound,
+}) {
+  const always = isLast || isFound || !run.finished;
   const [box, drawn] = useNearby(always);
   return html`<section
     class=${always ? 'run' : drawn ? 'run settled' : 'run far'}
@@ -133,7 +152,7 @@ function RunContent({ run, place, details, isLast }) {
   const [editing, setEditing] = useState(false);
   const shown = details || expanded;
   return html`${run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`}
-    ${run.prompt && !editing && html`<${UserMessage} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
+    ${run.prompt && !editing && html`<${UserMessage} id=${run.prompt.id} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
@@ -161,7 +180,7 @@ function Entry({ entry, run, onExpand }) {
   switch (entry.kind) {
     case 'message':
       return entry.role === 'user'
-        ? html`<${UserMessage} content=${entry.text} />`
+        ? html`<${UserMessage} id=${entry.id} content=${entry.text} />`
         : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
       return html`<details class="reasoning">
@@ -190,8 +209,8 @@ function Entry({ entry, run, onExpand }) {
   }
 }
 
-function UserMessage({ content, at, queued, children }) {
-  return html`<article class="turn user" aria-label=${t('timeline.you')}>
+function UserMessage({ id, content, at, queued, children }) {
+  return html`<article class="turn user" data-message=${id} aria-label=${t('timeline.you')}>
     <${MessageContent} content=${content} />
     <div class="turn-meta">
       ${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}
@@ -208,6 +227,7 @@ const AssistantMessage = memo(function AssistantMessage({ entry }) {
   return html`<article
     class="turn assistant"
     aria-label=${t('timeline.agent')}
+    data-message=${entry.id}
     data-complete=${entry.complete}
   >
     ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}

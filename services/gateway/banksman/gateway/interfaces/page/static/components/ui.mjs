@@ -10,6 +10,9 @@ import { icon } from './icons.mjs';
 
 export const html = htm.bind(h);
 const FAVICON = new URL('../favicon.svg', import.meta.url).href;
+const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
+/** The key of commands, as it is written on the keyboard. */
+export const COMMAND = isMac ? '⌘' : 'Ctrl';
 export const StoreContext = createContext(null);
 
 /** @returns {import('../store.mjs').Store} */
@@ -94,7 +97,7 @@ export function Exact({ text }) {
 }
 
 /** A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key press. */
-export function Dialog({ title, onClose, children, wide }) {
+export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : '' }) {
   const ref = useRef(null);
   useLayoutEffect(() => {
     const dialog = ref.current;
@@ -104,7 +107,7 @@ export function Dialog({ title, onClose, children, wide }) {
   const closeOnBackdrop = (event) => event.target === ref.current && onClose();
   return html`<dialog
     ref=${ref}
-    class=${`dialog ${wide ? 'wide' : ''}`}
+    class=${`dialog ${kind}`}
     aria-label=${title}
     onCancel=${(event) => {
       event.preventDefault();
@@ -123,7 +126,7 @@ export function Dialog({ title, onClose, children, wide }) {
 }
 
 /** A button with a menu: arrow keys move, Escape closes and returns the focus. */
-export function Menu({ label, items }) {
+export function Menu({ label, items, up, children }) {
   const [open, setOpen] = useState(false);
   const root = useRef(null);
   useLayoutEffect(() => {
@@ -151,16 +154,20 @@ export function Menu({ label, items }) {
     onKeyDown=${open ? onKeyDown : undefined}
     onFocusOut=${onFocusOut}
   >
-    <${IconButton}
-      name="more"
-      label=${label}
+    <button
+      type="button"
+      class=${children ? 'menu-button' : 'icon-button'}
+      aria-label=${label}
+      title=${label}
       aria-haspopup="menu"
       aria-expanded=${open}
       onClick=${() => setOpen(!open)}
-    />
+    >
+      ${children ?? html`<${Icon} name="more" />`}
+    </button>
     ${
       open &&
-      html`<div class="menu-list" role="menu">
+      html`<div class=${`menu-list ${up ? 'up' : ''}`} role="menu">
         ${items.map(
           (item) =>
             html`<button

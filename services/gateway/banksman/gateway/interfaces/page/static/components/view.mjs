@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { VIEWS } from '../router.mjs';
+import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { ConnectionBanner } from './notices.mjs';
 import { openSidebar } from './sidebar.mjs';
@@ -60,6 +60,21 @@ export function Frame({ title, actions, children }) {
       <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
       <div class="header-actions">${actions}</div>
     </header>
+    <${Tabs} />
     <${ConnectionBanner} />
     <div class="scroller" tabindex="-1"><div class="view">${children}</div></div>`;
+}
+
+/** The views that are tabs of one page with the open one. */
+function Tabs() {
+  const store = useStore();
+  const { view } = store.route.value;
+  const { group } = VIEWS[view];
+  const names = group ? tabsOf(group, store.welcome.value?.rights) : [];
+  return (
+    names.length > 1 &&
+    html`<nav class="tabs" aria-label=${t(`sidebar.${group}`)}>
+      ${names.map((name) => html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}>${t(VIEWS[name].title)}</a>`)}
+    </nav>`
+  );
 }

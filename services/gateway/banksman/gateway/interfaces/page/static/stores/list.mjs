@@ -1,4 +1,4 @@
-/** The list of conversations: its pages, the pinned conversations and search results. */
+/** The list of conversations: its pages, and the pinned conversations. */
 
 import { signal } from '@preact/signals';
 
@@ -6,9 +6,6 @@ import { explain } from '../strings.mjs';
 
 const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
-const MIN_SEARCH_CHARACTERS = 2;
-const MAX_HITS = 20;
-const MAX_SEARCH_PAGES = 20;
 
 export class ConversationList {
   /** @param {{api: import('../client/api.mjs').Api}} options */
@@ -19,9 +16,7 @@ export class ConversationList {
       next: null,
       loading: true,
       error: null,
-      query: '',
       archived: false,
-      hits: [],
     });
     this.pinned = signal([]);
   }
@@ -39,12 +34,6 @@ export class ConversationList {
 
   more() {
     return this.#read(this.state.value.next);
-  }
-
-  /** @param {string} query empty for all conversations */
-  search(query) {
-    this.state.value = { ...this.state.value, query };
-    this.refresh();
   }
 
   /** List the archived conversations, or the others. @param {boolean} archived */
@@ -73,11 +62,10 @@ export class ConversationList {
   }
 
   async #read(cursor) {
-    const { query, archived } = this.state.value;
-    if (!cursor) this.#readHits(query);
+    const { archived } = this.state.value;
     try {
-      const page = await this.api.conversations({ query, cursor, archived });
-      if (query !== this.state.value.query || archived !== this.state.value.archived) return;
+      const page = await this.api.conversations({ cursor, archived });
+      if (archived !== this.state.value.archived) return;
       const items = cursor ? [...this.state.value.items, ...page.items] : page.items;
       this.state.value = { ...this.state.value, items, next: page.next ?? null, loading: false, error: null };
     } catch (error) {
@@ -90,26 +78,5 @@ export class ConversationList {
       .conversations({ pinned: true, limit: MAX_PINNED })
       .catch(() => ({ items: this.pinned.value }));
     this.pinned.value = items.filter((item) => item.pinned);
-  }
-
-  /** Read the messages that contain the query, once for each query. */
-  async #readHits(query) {
-    if (query === this.searched) return;
-    this.searched = query;
-    const none = { items: [], next: null };
-    const hits = [];
-    let page = { ...none, next: query.length < MIN_SEARCH_CHARACTERS ? null : '' };
-    // A page without hits has a cursor too: the server reads for a limited time.
-    for (
-      let pages = 0;
-      page.next !== null && hits.length < MAX_HITS && pages < MAX_SEARCH_PAGES;
-      pages += 1
-    ) {
-      page = await this.api.search(query, { cursor: page.next || null }).catch(() => none);
-      hits.push(...page.items);
-      if (query !== this.state.value.query) return;
-      this.state.value = { ...this.state.value, hits: [...hits] };
-    }
-    if (!hits.length && query === this.state.value.query) this.state.value = { ...this.state.value, hits };
   }
 }

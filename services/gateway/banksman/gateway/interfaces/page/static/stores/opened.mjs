@@ -2,7 +2,7 @@
 
 import { batch, computed, signal } from '@preact/signals';
 
-import { pathOf } from '../branches.mjs';
+import { choicesFor, pathOf } from '../branches.mjs';
 import { LogRestored } from '../client/following.mjs';
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
 import { explain } from '../strings.mjs';
@@ -87,6 +87,13 @@ export class OpenConversations {
   /** Show the path to the newest run of a conversation. */
   showNewest(conversationId) {
     this.chosen.value = { ...this.chosen.value, [conversationId]: {} };
+  }
+
+  /** Show the path that contains a run of the shown conversation. @param {string} runId */
+  showRun(runId) {
+    const choices = choicesFor(this.current.value, runId);
+    const id = this.currentId.value;
+    this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], ...choices } };
   }
 
   /** Show one of the runs that follow another. */

@@ -64,13 +64,7 @@ function OneAssistant({ id }) {
   const [history, setHistory] = useState(false);
   const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));
   useEffect(() => void (id !== NEW && read()), [id]);
-  const actions = html`<a class="toggle" href=${addressOf('assistants')} aria-label=${t('assistant.list')}
-    ><${Icon} name="back" size=${16} /><span>${t('assistant.list')}</span></a
-  >`;
-  return html`<${Frame}
-    title=${stored?.name || t(id === NEW ? 'assistant.new' : 'assistant.title')}
-    actions=${actions}
-  >
+  return html`<${Frame} title=${stored?.name || t(id === NEW ? 'assistant.new' : 'assistant.title')}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${stored && html`<${AssistantEditor} key=${stored.revision ?? NEW} stored=${stored} onStored=${setStored} onReload=${read} />`}
     ${

@@ -9,10 +9,6 @@ import { THEMES, setTheme, theme } from '../theme.mjs';
 export default function SettingsView() {
   const store = useStore();
   const { inbox, preferences } = store;
-  const chooseLanguage = (event) => {
-    preferences.setItem('banksman.language', event.target.value);
-    location.reload();
-  };
   return html`<${Frame} title=${t('settings.title')}>
     <section class="settings">
       <label class="form-field">
@@ -23,7 +19,7 @@ export default function SettingsView() {
       </label>
       <label class="form-field">
         <span>${t('settings.language')}</span>
-        <select value=${locale()} onChange=${chooseLanguage}>
+        <select value=${locale()} onChange=${(event) => store.setLanguage(event.target.value)}>
           ${Object.entries(LANGUAGES).map(([tag, name]) => html`<option value=${tag} lang=${tag}>${name}</option>`)}
         </select>
       </label>

@@ -79,10 +79,7 @@ function OneWorkflow({ name }) {
   );
   const stored = (definition) =>
     name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);
-  const actions = html`<a class="toggle" href=${addressOf('workflows')} aria-label=${t('workflow.title')}
-    ><${Icon} name="back" size=${16} /><span>${t('workflow.title')}</span></a
-  >`;
-  return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')} actions=${actions}>
+  return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${(draft || name === NEW) && html`<${WorkflowBuilder} key=${draft?.revision ?? NEW} stored=${draft} onStored=${stored} />`}
   <//>`;
