@@ -123,7 +123,7 @@ async def menu_again(page: Page) -> None:
 async def refused(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Cancel").click()
     stage.refused["run.cancel"] = {"code": "conflict", "message": "The run has ended."}
-    await page.get_by_role("button", name="Stop").first.click()
+    await page.get_by_role("button", name="Stop", exact=True).first.click()
     await expect(page.locator(".toast")).to_be_visible()
 
 
@@ -236,7 +236,7 @@ async def settings(page: Page, stage: Stage) -> None:
 
 async def palette(page: Page, stage: Stage) -> None:
     await page.keyboard.press("Control+k")
-    await expect(page.get_by_role("combobox", name="Views and commands")).to_be_visible()
+    await expect(page.get_by_role("combobox", name="Search and commands")).to_be_visible()
 
 
 async def one_run(page: Page, stage: Stage) -> None:

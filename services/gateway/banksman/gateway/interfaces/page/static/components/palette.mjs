@@ -75,8 +75,8 @@ export function Palette({ onClose }) {
       <div id="palette-list" role="listbox" aria-label=${t('palette.title')} tabindex="-1" ref=${list}>
         ${groups.map(
           ([key, members]) =>
-            html`<div role="group" key=${key} aria-labelledby=${`palette-${key}`}>
-              <h3 class="sidebar-heading" id=${`palette-${key}`}>${t(key)}</h3>
+            html`<div role="group" key=${key} aria-label=${t(key)}>
+              <div class="sidebar-heading" aria-hidden="true">${t(key)}</div>
               ${members.map((command) => html`<${Option} command=${command} at=${found.indexOf(command)} selected=${at} onRun=${run} onSelect=${setAt} />`)}
             </div>`,
         )}

@@ -239,11 +239,11 @@ function Account() {
   const store = useStore();
   const welcome = store.welcome.value;
   if (!welcome) return null;
-  const name = welcome.user || t('sidebar.account');
+  const name = [welcome.user || t('sidebar.account'), welcome.tenant].filter(Boolean).join(' · ');
   return html`<footer class="account">
     <${Menu} label=${t('sidebar.accountOf', { name })} items=${accountItems(store)} up>
-      <span class="avatar" aria-hidden="true">${name[0].toUpperCase()}</span>
-      <span class="account-name">${[name, welcome.tenant].filter(Boolean).join(' · ')}</span>
+      <span class="avatar" data-letter=${name[0].toUpperCase()} />
+      <span class="account-name">${name}</span>
       <${Icon} name="expand" size=${14} />
     <//>
   </footer>`;

@@ -71,9 +71,13 @@ function Tabs() {
   const { view } = store.route.value;
   const { group } = VIEWS[view];
   const names = group ? tabsOf(group, store.welcome.value?.rights) : [];
+  const tabs = useRef(null);
+  useEffect(() => {
+    tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
+  }, [view]);
   return (
     names.length > 1 &&
-    html`<nav class="tabs" aria-label=${t(`sidebar.${group}`)}>
+    html`<nav class="tabs" ref=${tabs} aria-label=${t(`sidebar.${group}`)}>
       ${names.map((name) => html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}>${t(VIEWS[name].title)}</a>`)}
     </nav>`
   );
