@@ -232,8 +232,10 @@ MUTANTS = (
         "R100",
         "the history of a run begins with a call",
         "shared/banksman/runs/state.py",
-        "    tracked: tuple[TrackedCall, ...] = ()\n",
-        '    tracked: tuple[TrackedCall, ...] = (TrackedCall(tool="", params={}, result={}, iteration=0),)\n',
+        "    tracked: tuple[events.TrackedCall, ...] = ()\n",
+        "    tracked: tuple[events.TrackedCall, ...] = (\n"
+        '        events.TrackedCall(tool="", params={}, result={}, iteration=0),\n'
+        "    )\n",
         NATIVE + "test_without_calls_the_history_is_empty",
     ),
     Mutant(
@@ -256,8 +258,10 @@ MUTANTS = (
         "R103",
         "a run without calls lists one",
         "shared/banksman/runs/state.py",
-        "    tracked: tuple[TrackedCall, ...] = ()\n",
-        '    tracked: tuple[TrackedCall, ...] = (TrackedCall(tool="", params={}, result={}, iteration=1),)\n',
+        "    tracked: tuple[events.TrackedCall, ...] = ()\n",
+        "    tracked: tuple[events.TrackedCall, ...] = (\n"
+        '        events.TrackedCall(tool="", params={}, result={}, iteration=1),\n'
+        "    )\n",
         NATIVE + "test_without_calls_the_history_is_empty",
     ),
     Mutant(

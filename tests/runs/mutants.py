@@ -354,7 +354,7 @@ MUTANTS = (
     Mutant(
         "a call that kills runners is repeated without end",
         "coordinator.py",
-        "        if call.lost_runners >= MAX_LOST_RUNNERS:\n",
+        "        if call.lost_runners >= call_attempt.MAX_LOST_RUNNERS:\n",
         "        if False:\n",
         "A call that kills its runners kills all of them.",
     ),
@@ -368,8 +368,8 @@ MUTANTS = (
     Mutant(
         "unreadable slots are freed",
         "coordinator.py",
-        "        call.fresh = False\n        result = unknown_outcome(call.call_id, why)\n",
-        "        result = unknown_outcome(call.call_id, why)\n",
+        "        call.fresh = False\n        result = call_attempt.unknown_outcome(call.call_id, why)\n",
+        "        result = call_attempt.unknown_outcome(call.call_id, why)\n",
         "A call starts after its outcome was reported.",
     ),
     Mutant(

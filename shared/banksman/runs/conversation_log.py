@@ -16,15 +16,8 @@ from datetime import datetime
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken
 from banksman.bus.storage.log import AppendConflict, EventLog, StoredCommit
+from banksman.contracts import events
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.events import (
-    Commit,
-    Event,
-    MessageCompleted,
-    ProtocolRetry,
-    RunFinished,
-    ToolCallRequested,
-)
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import text_of
 from banksman.log_integrity.damage import DamagedLogs
@@ -79,7 +72,7 @@ class ConversationLog:
             raise await self._damaged.report(f"{tenant}.{conversation_id}", broken.problem) from broken
 
     async def append(
-        self, state: Conversation, commit: Commit, *, folded: Conversation | None = None
+        self, state: Conversation, commit: events.Commit, *, folded: Conversation | None = None
     ) -> Conversation | None:
         """Store a commit that follows `state`, then a snapshot if one is due; None if another came first.
 
@@ -146,7 +139,7 @@ class ConversationLog:
         )
 
     async def _append(
-        self, state: Conversation, commit: Commit, folded: Conversation | None = None
+        self, state: Conversation, commit: events.Commit, folded: Conversation | None = None
     ) -> Conversation | AppendConflict:
         stored = await self._commits.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
@@ -209,7 +202,7 @@ _EXPECTED = frozenset({"completed", "cancelled", "rejected"})
 """Outcomes that a user or the model chose; other outcomes are logged as warnings."""
 
 
-def log_commit(commit: Commit, state: Conversation) -> None:
+def log_commit(commit: events.Commit, state: Conversation) -> None:
     """Log the parts of a stored commit that an operator needs (R7, R31, R32, R89, R91).
 
     A run writes one line when an agent claims it, one for each reply with calls, and one at its end. There
@@ -218,7 +211,9 @@ def log_commit(commit: Commit, state: Conversation) -> None:
     if commit.claim and state.run is not None:
         extra = {"run_id": state.run.run_id, "iteration": state.run.iteration}
         logger.info("this agent drives the run", extra=extra)
-    calls = Counter((e.run_id, e.iteration) for e in commit.events if isinstance(e.data, ToolCallRequested))
+    calls = Counter(
+        (e.run_id, e.iteration) for e in commit.events if isinstance(e.data, events.ToolCallRequested)
+    )
     for (run_id, iteration), count in calls.items():
         extra = {"run_id": run_id, "iteration": iteration, "calls": count}
         logger.info("the model requested calls", extra=extra)
@@ -226,19 +221,19 @@ def log_commit(commit: Commit, state: Conversation) -> None:
         _log_event(event)
 
 
-def _log_event(event: Event) -> None:
+def _log_event(event: events.Event) -> None:
     run_id, data = event.run_id, event.data
     match data:
-        case RunFinished(status=status, error=error):
+        case events.RunFinished(status=status, error=error):
             level = logging.INFO if status in _EXPECTED else logging.WARNING
             code = error.code.value if error else None
             extra = {"run_id": run_id, "status": status, "code": code, "iterations": data.iterations}
             logger.log(level, "the run ended: %s", code or status, extra=extra)
-        case ProtocolRetry(attempt=attempt, error=error, reply=reply):
+        case events.ProtocolRetry(attempt=attempt, error=error, reply=reply):
             extra = {"run_id": run_id, "iteration": event.iteration, "attempt": attempt, "error": error}
             logger.warning("the model's call could not be read", extra=extra)
             _log_output(run_id, reply)
-        case MessageCompleted(role="assistant", content=content) if content is not None:
+        case events.MessageCompleted(role="assistant", content=content) if content is not None:
             _log_output(run_id, text_of(content))
         case _:
             return

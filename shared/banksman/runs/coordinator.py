@@ -10,22 +10,8 @@ from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.workspace_tools import BASH
-from banksman.runs.call_attempt import (
-    BUSY_S,
-    MAX_LOST_RUNNERS,
-    REPEAT_S,
-    CallAttempt,
-    Conclude,
-    Declare,
-    Dispatch,
-    GiveUp,
-    NextAttempt,
-    SendCancel,
-    Void,
-    Wait,
-    call_step,
-    unknown_outcome,
-)
+from banksman.runs import call_attempt
+from banksman.runs.call_attempt import CallAttempt
 from banksman.runs.outcome import Ending, batches, completions, losses, storable
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Placement
@@ -57,7 +43,7 @@ class ToolCallCoordinator:
         Returns after a commit, or when something was stored that may change the next step.
         """
         results: list[ToolResult] = []
-        wake = self.owned.ports.clock.now() + timedelta(seconds=REPEAT_S)
+        wake = self.owned.ports.clock.now() + timedelta(seconds=call_attempt.REPEAT_S)
         for open_call in step.calls:
             outcome = await self._advance(
                 self._attempt_of(open_call), step.ending, alone=len(step.calls) == 1
@@ -94,23 +80,23 @@ class ToolCallCoordinator:
             slots = await self._read_slots(call)
             alive = await self._runner_alive(call, slots)
             now = ports.clock.now()
-            match call_step(call, slots, runner_alive=alive, ending=ending, now=now):
-                case Conclude(result):
+            match call_attempt.call_step(call, slots, runner_alive=alive, ending=ending, now=now):
+                case call_attempt.Conclude(result):
                     return result
-                case Wait(until):
+                case call_attempt.Wait(until):
                     return until
-                case Dispatch():
+                case call_attempt.Dispatch():
                     await self._dispatch(call, alone=alone)
-                case Void(moved):
+                case call_attempt.Void(moved):
                     await self._void(call, moved)
-                case NextAttempt():
+                case call_attempt.NextAttempt():
                     call.begin_next()
-                case SendCancel(runner):
+                case call_attempt.SendCancel(runner):
                     await ports.runners.cancel(runner, self.owned.state.tenant, call.attempt)
                     call.cancel_sent_at = now
-                case Declare(result):
+                case call_attempt.Declare(result):
                     await self._declare(call, result)
-                case GiveUp(reason, kind):
+                case call_attempt.GiveUp(reason, kind):
                     call.given_up, call.given_up_kind = reason, kind
 
     async def _read_slots(self, call: CallAttempt) -> AttemptSlots:
@@ -133,7 +119,7 @@ class ToolCallCoordinator:
         """Return slots in place of unreadable ones: the call ran, with an unknown outcome."""
         # The slots must stay: a runner that has not begun would find them free, and execute the call.
         call.fresh = False
-        result = unknown_outcome(call.call_id, why)
+        result = call_attempt.unknown_outcome(call.call_id, why)
         return AttemptSlots(finished=self._finished(call, result))
 
     async def _runner_alive(self, call: CallAttempt, slots: AttemptSlots) -> bool:
@@ -154,7 +140,7 @@ class ToolCallCoordinator:
             workspace = self.owned.workspace or state.conversation_id
             placement = await ports.runners.place(state.tenant, workspace, tool_call.server)
         if placement is None:
-            call.repeat_at = now + timedelta(seconds=BUSY_S)
+            call.repeat_at = now + timedelta(seconds=call_attempt.BUSY_S)
             call.no_runner_since = call.no_runner_since or now
             return
         if call.placement is not None and call.placement != placement and not await self._may_move(call):
@@ -176,8 +162,10 @@ class ToolCallCoordinator:
         call.fresh = False
         # Only a runner that died with the call counts: one that never accepted it did not die of it.
         call.lost_runners += call.ever_accepted and not await self.owned.ports.runners.alive(call.placement)
-        if call.lost_runners >= MAX_LOST_RUNNERS:
-            call.given_up = f"{MAX_LOST_RUNNERS} runners in a row were lost while they had this call."
+        if call.lost_runners >= call_attempt.MAX_LOST_RUNNERS:
+            call.given_up = (
+                f"{call_attempt.MAX_LOST_RUNNERS} runners in a row were lost while they had this call."
+            )
             return False
         call.ever_accepted = False
         return True

@@ -11,38 +11,8 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, assert_never
 
-from banksman.contracts.approvals import (
-    ApprovalEscalated,
-    ApprovalForgotten,
-    ApprovalRequested,
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-)
+from banksman.contracts import approvals, events
 from banksman.contracts.assistants import Branch
-from banksman.contracts.events import (
-    CancelRequested,
-    Commit,
-    ConversationUpdated,
-    Event,
-    HistoryCompacted,
-    HistoryCut,
-    IterationStarted,
-    MessageCompleted,
-    ModelNotice,
-    ProtocolRetry,
-    RunFinished,
-    RunQueued,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-    UnknownEvent,
-    WorkflowLinked,
-    WorkflowOutput,
-    WorkflowProgress,
-    WorkspaceChanged,
-    WorkspaceRestored,
-)
 from banksman.contracts.messages import AssistantMessage, UserMessage
 from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
 from banksman.runs.history import Paths, compacted, restored_note, user_message_ids
@@ -59,7 +29,7 @@ from banksman.runs.state import (
 )
 
 
-def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conversation:
+def apply_commit(state: Conversation, stream_seq: int, commit: events.Commit) -> Conversation:
     """Return the state after one more commit. Apply commits in the order of the stream, each once."""
     if commit.snapshot is not None or commit.archive is not None:
         # The newest snapshot before an archive is archived too.
@@ -69,7 +39,7 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
 
 
 def complete_commit(
-    before: Conversation, folded: Conversation, stream_seq: int, commit: Commit
+    before: Conversation, folded: Conversation, stream_seq: int, commit: events.Commit
 ) -> Conversation:
     """Return the state after a commit; `folded` is `before` after the events of the commit."""
     return replace(
@@ -82,10 +52,10 @@ def complete_commit(
     )
 
 
-def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
+def apply_events(state: Conversation, batch: Iterable[events.Event]) -> Conversation:
     # Results that follow each other are added in one step: each step copies all calls of the reply, and a
     # model may request any number of them.
-    for results, group in groupby(events, lambda event: isinstance(event.data, ToolCallCompleted)):
+    for results, group in groupby(batch, lambda event: isinstance(event.data, events.ToolCallCompleted)):
         if results:
             state = complete_calls(state, group)
         else:
@@ -94,42 +64,42 @@ def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
     return state
 
 
-def _apply_event(state: Conversation, event: Event) -> Conversation:
+def _apply_event(state: Conversation, event: events.Event) -> Conversation:
     data = event.data
     match data:
-        case RunQueued():
+        case events.RunQueued():
             queued = QueuedRun(
                 event.run_id or "", data.message_id, data.message, data.settings, data.provenance
             )
             return replace(state, queue=(*state.queue, queued))
-        case RunStarted():
+        case events.RunStarted():
             return _start(state, event, data)
-        case RunFinished():
+        case events.RunFinished():
             return _finish(state, event)
-        case CancelRequested():
+        case events.CancelRequested():
             return _cancel(state, event, data)
-        case ApprovalForgotten(approval_id=approval_id):
+        case approvals.ApprovalForgotten(approval_id=approval_id):
             run = state.run and replace(state.run, remembered=_without(state.run.remembered, approval_id))
             return replace(state, run=run, remembered=_without(state.remembered, approval_id))
-        case ConversationUpdated():
+        case events.ConversationUpdated():
             return _update(state, event, data)
-        case WorkflowProgress():
+        case events.WorkflowProgress():
             run = state.run and replace(state.run, progress=data, progress_at=event.ts)
             return replace(state, run=run)
-        case WorkflowLinked():
+        case events.WorkflowLinked():
             return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
-        case HistoryCompacted():
+        case events.HistoryCompacted():
             return _compact(state, event, data)
-        case ToolCallCompleted():
+        case events.ToolCallCompleted():
             return complete_calls(state, (event,))
         # A value that a user provided is in the result of its step, which the same commit contains.
         case (
-            WorkspaceChanged()
-            | WorkflowOutput()
-            | InputResolved()
-            | HistoryCut()
-            | ModelNotice()
-            | UnknownEvent()
+            events.WorkspaceChanged()
+            | events.WorkflowOutput()
+            | approvals.InputResolved()
+            | events.HistoryCut()
+            | events.ModelNotice()
+            | events.UnknownEvent()
         ):
             return state
         case _:
@@ -137,21 +107,21 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
 
 
 RunEvent = (
-    IterationStarted
-    | MessageCompleted
-    | ProtocolRetry
-    | ToolCallRequested
-    | ApprovalRequested
-    | ApprovalResolved
-    | ApprovalEscalated
-    | InputRequested
-    | WorkspaceRestored
+    events.IterationStarted
+    | events.MessageCompleted
+    | events.ProtocolRetry
+    | events.ToolCallRequested
+    | approvals.ApprovalRequested
+    | approvals.ApprovalResolved
+    | approvals.ApprovalEscalated
+    | approvals.InputRequested
+    | events.WorkspaceRestored
 )
 
 
 def _apply_to_run(state: Conversation, run: Run, data: RunEvent, at: datetime) -> Conversation:
     match data:
-        case IterationStarted():
+        case events.IterationStarted():
             run = replace(
                 run,
                 iteration=data.n,
@@ -164,27 +134,27 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent, at: datetime) -
                 inputs=(),
             )
             return _flush_steering(replace(state, run=run))
-        case MessageCompleted():
+        case events.MessageCompleted():
             return _message(state, run, data)
-        case ProtocolRetry():
+        case events.ProtocolRetry():
             return _retry(state, run, data)
-        case ToolCallRequested():
+        case events.ToolCallRequested():
             return request_call(state, run, data)
-        case ApprovalRequested():
+        case approvals.ApprovalRequested():
             listed = {item.tool_call_id for item in data.items}
             calls = tuple(replace(c, gate="waiting") if c.call.id in listed else c for c in run.calls)
             return replace(state, run=replace(run, calls=calls, approval=OpenApproval(data)))
-        case ApprovalResolved():
+        case approvals.ApprovalResolved():
             return resolve_approval(state, run, data)
-        case ApprovalEscalated(approval_id=approval_id):
+        case approvals.ApprovalEscalated(approval_id=approval_id):
             approval = run.approval
             if approval is not None and approval.request.approval_id == approval_id:
                 approval = replace(approval, escalated=True)
             return replace(state, run=replace(run, approval=approval))
-        case InputRequested(tool_call_id=step):
+        case approvals.InputRequested(tool_call_id=step):
             calls = tuple(replace(c, gate="awaiting") if c.call.id == step else c for c in run.calls)
             return replace(state, run=replace(run, calls=calls, inputs=(*run.inputs, data)))
-        case WorkspaceRestored():
+        case events.WorkspaceRestored():
             return _restore(state, run, data)
         case _:
             assert_never(data)
@@ -194,10 +164,10 @@ def _without(remembered: tuple[OpenApproval, ...], approval_id: str) -> tuple[Op
     return tuple(one for one in remembered if one.request.approval_id != approval_id)
 
 
-def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
+def _start(state: Conversation, event: events.Event, data: events.RunStarted) -> Conversation:
     run_id = event.run_id or ""
     message = UserMessage(message_id=data.message_id, content=data.message, provenance=data.provenance)
-    cancel = CancelRequested(by="user") if run_id in state.cancelled_early else None
+    cancel = events.CancelRequested(by="user") if run_id in state.cancelled_early else None
     run = Run(run_id, data.settings, message, event.ts, cancel=cancel)
     state = state if data.settings.branch is None else _branch(state, data.settings.branch)
     return replace(
@@ -227,7 +197,7 @@ def _branch(state: Conversation, branch: Branch) -> Conversation:
     )
 
 
-def _finish(state: Conversation, event: Event) -> Conversation:
+def _finish(state: Conversation, event: events.Event) -> Conversation:
     run_id = event.run_id or ""
     state = replace(
         state,
@@ -240,7 +210,7 @@ def _finish(state: Conversation, event: Event) -> Conversation:
     return replace(_flush_steering(state), run=None, claims_in_row=0)
 
 
-def _cancel(state: Conversation, event: Event, data: CancelRequested) -> Conversation:
+def _cancel(state: Conversation, event: events.Event, data: events.CancelRequested) -> Conversation:
     run_id = event.run_id or ""
     if state.run is not None and state.run.run_id == run_id:
         return replace(state, run=replace(state.run, cancel=state.run.cancel or data))
@@ -249,14 +219,14 @@ def _cancel(state: Conversation, event: Event, data: CancelRequested) -> Convers
     return replace(state, cancelled_early=with_ids(state.cancelled_early, run_id, at=event.ts))
 
 
-def _update(state: Conversation, event: Event, data: ConversationUpdated) -> Conversation:
+def _update(state: Conversation, event: events.Event, data: events.ConversationUpdated) -> Conversation:
     title = state.title if data.title is None else data.title
     tombstone = event.seq if data.status == "deleted" else state.tombstone
     renamed = with_ids(state.renamed, data.request_id, at=event.ts) if data.request_id else state.renamed
     return replace(state, title=title, tombstone=tombstone, renamed=renamed)
 
 
-def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conversation:
+def _compact(state: Conversation, event: events.Event, data: events.HistoryCompacted) -> Conversation:
     run = state.run
     removed = user_message_ids(state.history[: data.kept_from])
     history = compacted(state.history, data, keep=None if run is None else run.message)
@@ -273,7 +243,7 @@ def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conve
     )
 
 
-def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversation:
+def _message(state: Conversation, run: Run, data: events.MessageCompleted) -> Conversation:
     if data.role == "user":
         steer = UserMessage(
             message_id=data.message_id, content=data.content or "", provenance=data.provenance
@@ -305,7 +275,7 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
     return replace(state, run=run, history=(*state.history, reply), measured=measured)
 
 
-def _retry(state: Conversation, run: Run, data: ProtocolRetry) -> Conversation:
+def _retry(state: Conversation, run: Run, data: events.ProtocolRetry) -> Conversation:
     reply = AssistantMessage(
         message_id=data.message_id,
         content=data.reply,
@@ -318,7 +288,7 @@ def _retry(state: Conversation, run: Run, data: ProtocolRetry) -> Conversation:
     return replace(state, run=run, history=(*state.history, reply, correction))
 
 
-def _restore(state: Conversation, run: Run, data: WorkspaceRestored) -> Conversation:
+def _restore(state: Conversation, run: Run, data: events.WorkspaceRestored) -> Conversation:
     note = restored_note(run.message.message_id, data)
     term = max(state.restored_term, data.term)
     return replace(state, restored_term=term, run=replace(run, steering=(*run.steering, note)))
@@ -331,7 +301,7 @@ def _flush_steering(state: Conversation) -> Conversation:
     return replace(state, run=run, history=(*state.history, *state.run.steering))
 
 
-def owner_changes(before: Conversation, folded: Conversation, commit: Commit) -> dict[str, Any]:
+def owner_changes(before: Conversation, folded: Conversation, commit: events.Commit) -> dict[str, Any]:
     """Return what a commit changes besides its events: the owner, claims in a row, and the run's clock."""
     return {
         "run": _clocked(before, folded.run, commit),
@@ -342,16 +312,16 @@ def owner_changes(before: Conversation, folded: Conversation, commit: Commit) ->
     }
 
 
-def _ends_open_run(before: Conversation, commit: Commit) -> bool:
-    ended = {event.run_id for event in commit.events if isinstance(event.data, RunFinished)}
+def _ends_open_run(before: Conversation, commit: events.Commit) -> bool:
+    ended = {event.run_id for event in commit.events if isinstance(event.data, events.RunFinished)}
     if not ended:
         return False
     # Not a queued run that is cancelled: the open run may still be in a crash loop.
-    started = {event.run_id for event in commit.events if isinstance(event.data, RunStarted)}
+    started = {event.run_id for event in commit.events if isinstance(event.data, events.RunStarted)}
     return not ended.isdisjoint(started if before.run is None else started | {before.run.run_id})
 
 
-def _claims_in_row(state: Conversation, commit: Commit) -> int:
+def _claims_in_row(state: Conversation, commit: events.Commit) -> int:
     # The count stays at the limit until the run has ended. Otherwise the first commit that ends the run would
     # reset the count, and the next owner would continue a half-ended run.
     if state.claims_in_row >= CRASH_LOOP_CLAIMS:
@@ -366,14 +336,14 @@ def _claims_in_row(state: Conversation, commit: Commit) -> int:
     return state.claims_in_row + (not commit.after_reconnect and not alive)
 
 
-def _claimants(state: Conversation, commit: Commit) -> frozenset[str]:
+def _claimants(state: Conversation, commit: events.Commit) -> frozenset[str]:
     if not commit.claim or commit.owner is None:
         return frozenset()
     agent = frozenset({commit.owner.agent})
     return agent if commit.events else state.claimants | agent
 
 
-def _clocked(before: Conversation, run: Run | None, commit: Commit) -> Run | None:
+def _clocked(before: Conversation, run: Run | None, commit: events.Commit) -> Run | None:
     """Return the open run; the clock of its time limit stops while the run is parked."""
     if run is None or before.run is None or run.run_id != before.run.run_id:
         return run

@@ -6,6 +6,7 @@ compare-and-set, does not change ownership, and repeats its last step until the 
 
 from __future__ import annotations
 
+from banksman.contracts import work
 from banksman.contracts.approvals import ApprovalEscalated, ApprovalForgotten
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
@@ -16,29 +17,7 @@ from banksman.contracts.events import (
     RunFinished,
     RunStarted,
 )
-from banksman.contracts.work import (
-    ApprovalReply,
-    CancelRun,
-    DeleteConversation,
-    ForgetDecision,
-    ImportConversation,
-    ImportedRun,
-    RenameConversation,
-    ResumeRun,
-    RunSignal,
-    StartRun,
-    SteerRun,
-)
-from banksman.runs.approval.requests import (
-    SYSTEM,
-    close_request,
-    open_approval_request,
-    open_request,
-    open_requests,
-    problem,
-    publish_requests,
-    resolution,
-)
+from banksman.runs.approval import requests
 from banksman.runs.arrivals import batch, queued
 from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
@@ -51,18 +30,18 @@ ENDED_AT_ONCE = 500
 """Queued runs that one commit of a deletion ends."""
 
 
-async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
+async def on_decision(ports: Ports, reply: work.ApprovalReply) -> None:
     """Commit a stored reply and resume the parked run. Idempotent by `approval_id`.
 
     An invalid reply is dead-lettered, and the approval request is published again.
     """
     state = await ports.log.read(reply.tenant, reply.conversation_id)
     while True:
-        request = open_request(state, reply.approval_id)
-        reason = problem(reply, request, ports.signing_key)
+        request = requests.open_request(state, reply.approval_id)
+        reason = requests.problem(reply, request, ports.signing_key)
         if reason is not None:
             await ports.approvals.discard_reply(reply, reason)
-            await publish_requests(ports, state)
+            await requests.publish_requests(ports, state)
             return
         run = state.run
         if run is None or request is None:
@@ -71,7 +50,7 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
             if reply.outcome not in CLOSED_BY_SIGNAL:
                 await _resume_if_parked(ports, state, reply.approval_id)
             return
-        resolved = await append(ports, state, run.run_id, resolution(reply, request))
+        resolved = await append(ports, state, run.run_id, requests.resolution(reply, request))
         # An owned run needs no resume, but only the stored state shows that: the next round reads it.
         state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
 
@@ -79,13 +58,13 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
 async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> None:
     """Close an approval request that has expired. Idempotent by `approval_id`."""
     state = await ports.log.read(tenant, conversation_id)
-    request = open_request(state, approval_id)
+    request = requests.open_request(state, approval_id)
     if request is not None:
-        await on_decision(ports, await close_request(ports, request, "expired"))
+        await on_decision(ports, await requests.close_request(ports, request, "expired"))
 
 
 async def on_escalation(
-    ports: Ports, tenant: str, conversation_id: str, approval_id: str, *, by: str = SYSTEM
+    ports: Ports, tenant: str, conversation_id: str, approval_id: str, *, by: str = requests.SYSTEM
 ) -> None:
     """Escalate an open approval request to further users, once. Idempotent by `approval_id`."""
     while True:
@@ -108,7 +87,7 @@ async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_i
     A run that is still parked with its decision is resumed again.
     """
     state = await ports.log.read(tenant, conversation_id)
-    if open_request(state, approval_id) is not None:
+    if requests.open_request(state, approval_id) is not None:
         return False
     if state.run is not None and approval_id in state.run.request_ids and state.owner is None:
         await _resume_if_parked(ports, state, approval_id)
@@ -116,18 +95,20 @@ async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_i
     return True
 
 
-async def earlier_first(ports: Ports, message: StartRun | RunSignal, stream_seq: int) -> tuple[StartRun, ...]:
+async def earlier_first(
+    ports: Ports, message: work.StartRun | work.RunSignal, stream_seq: int
+) -> tuple[work.StartRun, ...]:
     """Record what waits and was stored before a message, in its order, except the last starts.
 
     Deliveries come in any order, to any agent. Returns the starts that are to be recorded next, before the
     message and directly after it, with that of the message itself.
     """
-    after, starts = 0, list[StartRun]()
+    after, starts = 0, list[work.StartRun]()
     while found := await ports.work.next(message.tenant, message.conversation_id, after=after):
         after, body = found
-        if isinstance(body, StartRun):
+        if isinstance(body, work.StartRun):
             starts.append(body)
-        elif isinstance(body, SteerRun | ImportConversation | CancelRun):
+        elif isinstance(body, work.SteerRun | work.ImportConversation | work.CancelRun):
             if after >= stream_seq:
                 break
             await _enqueue(ports, starts)
@@ -136,7 +117,7 @@ async def earlier_first(ports: Ports, message: StartRun | RunSignal, stream_seq:
     return tuple(starts)
 
 
-async def _enqueue(ports: Ports, starts: list[StartRun]) -> None:
+async def _enqueue(ports: Ports, starts: list[work.StartRun]) -> None:
     while starts:
         state = await ports.log.read(starts[0].tenant, starts[0].conversation_id)
         new = batch(state, starts)
@@ -145,25 +126,25 @@ async def _enqueue(ports: Ports, starts: list[StartRun]) -> None:
         await append_parts(ports, state, [queued(ports, one) for one in new])
 
 
-async def _handle(ports: Ports, signal: SteerRun | ImportConversation | CancelRun) -> None:
+async def _handle(ports: Ports, signal: work.SteerRun | work.ImportConversation | work.CancelRun) -> None:
     match signal:
-        case SteerRun():
+        case work.SteerRun():
             await on_steer(ports, signal)
-        case ImportConversation():
+        case work.ImportConversation():
             await on_import(ports, signal)
-        case CancelRun():
+        case work.CancelRun():
             await on_cancel(ports, signal)
 
 
-async def on_ordered(ports: Ports, signal: SteerRun | CancelRun, stream_seq: int) -> None:
+async def on_ordered(ports: Ports, signal: work.SteerRun | work.CancelRun, stream_seq: int) -> None:
     """Handle a signal after the messages that were stored before it. Idempotent."""
     starts = await earlier_first(ports, signal, stream_seq)
-    if isinstance(signal, SteerRun):
+    if isinstance(signal, work.SteerRun):
         await _enqueue(ports, list(starts))
     await _handle(ports, signal)
 
 
-async def on_cancel(ports: Ports, signal: CancelRun) -> None:
+async def on_cancel(ports: Ports, signal: work.CancelRun) -> None:
     """End a run in any state. Idempotent by `run_id`."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
@@ -178,12 +159,15 @@ async def on_cancel(ports: Ports, signal: CancelRun) -> None:
             return
         bodies: tuple[EventBody, ...] = (CancelRequested(reason=signal.reason, by=signal.by),)
         if state.owner is None:
-            for request in open_requests(state):
-                bodies = (*bodies, *resolution(await close_request(ports, request, "cancelled"), request))
+            for request in requests.open_requests(state):
+                bodies = (
+                    *bodies,
+                    *requests.resolution(await requests.close_request(ports, request, "cancelled"), request),
+                )
         await append(ports, state, run.run_id, bodies)
 
 
-async def on_steer(ports: Ports, signal: SteerRun) -> None:
+async def on_steer(ports: Ports, signal: work.SteerRun) -> None:
     """Add a message to the open run, or queue a run for it if none can take it. Idempotent by `message_id`.
 
     The log decides once which of the two happens: a repeat finds the message, or its run, and adds nothing. A
@@ -205,8 +189,8 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
             await append_parts(ports, state, (queued(ports, signal.start),))
             continue
         bodies: tuple[EventBody, ...] = ()
-        if (request := open_approval_request(state)) is not None:
-            bodies = resolution(await close_request(ports, request, "superseded"), request)
+        if (request := requests.open_approval_request(state)) is not None:
+            bodies = requests.resolution(await requests.close_request(ports, request, "superseded"), request)
         if run.iteration < run.settings.tools.max_iterations:
             steer = MessageCompleted(
                 message_id=signal.message_id,
@@ -221,7 +205,7 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
             await append_parts(ports, state, (queued(ports, signal.start),))
 
 
-async def on_rename(ports: Ports, signal: RenameConversation) -> None:
+async def on_rename(ports: Ports, signal: work.RenameConversation) -> None:
     """Set a title. Idempotent by `request_id`: a repeat does not restore an older title."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
@@ -232,7 +216,7 @@ async def on_rename(ports: Ports, signal: RenameConversation) -> None:
             return
 
 
-async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
+async def on_forget(ports: Ports, signal: work.ForgetDecision) -> None:
     """Revoke a remembered decision for further calls. Idempotent by `approval_id`."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
@@ -244,7 +228,7 @@ async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
             return
 
 
-async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
+async def on_delete(ports: Ports, signal: work.DeleteConversation) -> int | None:
     """Append a tombstone, and end what is open; all queued runs end with the tombstone.
 
     Returns the stream sequence of a tombstone after which nothing is open: the log may be purged up to it,
@@ -261,7 +245,7 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
             continue
         if state.run is None:
             return state.stream_seq
-        cancel = CancelRun(
+        cancel = work.CancelRun(
             tenant=signal.tenant,
             conversation_id=signal.conversation_id,
             run_id=state.run.run_id,
@@ -272,7 +256,7 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
         return None
 
 
-async def on_import(ports: Ports, signal: ImportConversation) -> None:
+async def on_import(ports: Ports, signal: work.ImportConversation) -> None:
     """Append the runs of an imported conversation, each as one commit. Idempotent by `run_id`."""
     for run in signal.runs:
         bodies = _imported(signal.settings, run)
@@ -283,7 +267,7 @@ async def on_import(ports: Ports, signal: ImportConversation) -> None:
             await append(ports, state, run.run_id, bodies)
 
 
-def _imported(settings: RunSettings, run: ImportedRun) -> tuple[EventBody, ...]:
+def _imported(settings: RunSettings, run: work.ImportedRun) -> tuple[EventBody, ...]:
     own = settings.model_copy(update={"branch": run.branch, "model": run.model})
     replies = (
         MessageCompleted(
@@ -309,7 +293,7 @@ async def wake_queue(ports: Ports, state: Conversation) -> None:
         await ports.work.publish(_resume(state, state.queue[0].run_id, state.queue[0].run_id))
 
 
-async def _cancel_waiting(ports: Ports, state: Conversation, signal: CancelRun) -> bool:
+async def _cancel_waiting(ports: Ports, state: Conversation, signal: work.CancelRun) -> bool:
     """Cancel a run that is queued or not in the log yet; return True when nothing is left to do."""
     if signal.run_id in state.ended or signal.run_id in state.cancelled_early:
         return True
@@ -336,8 +320,8 @@ async def _resume_if_parked(ports: Ports, state: Conversation, cause: str) -> No
         await ports.work.publish(_resume(state, state.run.run_id, cause))
 
 
-def _resume(state: Conversation, run_id: str, cause: str) -> ResumeRun:
-    return ResumeRun(
+def _resume(state: Conversation, run_id: str, cause: str) -> work.ResumeRun:
+    return work.ResumeRun(
         tenant=state.tenant,
         conversation_id=state.conversation_id,
         run_id=run_id,

@@ -10,18 +10,9 @@ from datetime import datetime
 
 from pydantic_core import to_json
 
+from banksman.contracts import events
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import BadInput, ErrorCode
-from banksman.contracts.events import (
-    EventBody,
-    Outcome,
-    RunError,
-    RunFinished,
-    ToolCallCompleted,
-    TrackedCall,
-    WorkspaceChanged,
-    WorkspaceRestored,
-)
 from banksman.contracts.json_text import check_values, parsed
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
@@ -56,18 +47,18 @@ MORE_FIELD = "more"
 class Ending:
     """The reason and the outcome of a run that ends without a final reply of the model."""
 
-    status: Outcome
+    status: events.Outcome
     code: ErrorCode
     message: str
     call_kind: ErrorKind
     """The error kind of the results of its open calls."""
 
 
-def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> RunFinished:
+def finished(run: Run, status: events.Outcome, content: str, ending: Ending | None) -> events.RunFinished:
     """Return the terminal event of a run; long texts and old calls are shortened to fit one commit."""
     whole = counted_from_zero(run.tracked)
     calls = outcome_calls(whole)
-    return RunFinished(
+    return events.RunFinished(
         status=status,
         content=first_fitting(_shorter_texts(content), MAX_CONTENT_BYTES),
         structured_output=_structured(run, status, content),
@@ -78,11 +69,11 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
         tool_calls_ref=None if calls == whole else f"/context/runs/{run.run_id}/tool-calls",
         max_iterations_reached=status == "max_iterations",
         usage=run.usage,
-        error=None if ending is None else RunError(code=ending.code, message=ending.message),
+        error=None if ending is None else events.RunError(code=ending.code, message=ending.message),
     )
 
 
-def _structured(run: Run, status: Outcome, content: str) -> JsonObject | None:
+def _structured(run: Run, status: events.Outcome, content: str) -> JsonObject | None:
     """Return the final reply of a run with a response schema, against which it was checked, as an object."""
     wanted = run.settings.options.response_schema is not None and run.settings.workflow is None
     if status != "completed" or not wanted:
@@ -91,14 +82,14 @@ def _structured(run: Run, status: Outcome, content: str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
-    return RunFinished(
+def never_started(settings: RunSettings, ending: Ending) -> events.RunFinished:
+    return events.RunFinished(
         status=ending.status,
         content=ending.message,
         service=settings.service,
         model=settings.model,
         iterations=0,
-        error=RunError(code=ending.code, message=ending.message),
+        error=events.RunError(code=ending.code, message=ending.message),
     )
 
 
@@ -136,12 +127,12 @@ def answer_text(name: str, result: ToolResult) -> str:
     return result_json(result)
 
 
-def counted_from_zero(calls: Iterable[TrackedCall]) -> tuple[TrackedCall, ...]:
+def counted_from_zero(calls: Iterable[events.TrackedCall]) -> tuple[events.TrackedCall, ...]:
     """Return the calls as outcomes count their iterations, from 0 (R88); `IterationStarted` counts from 1."""
     return tuple(call.model_copy(update={"iteration": call.iteration - 1}) for call in calls)
 
 
-def outcome_calls(calls: tuple[TrackedCall, ...]) -> tuple[TrackedCall, ...]:
+def outcome_calls(calls: tuple[events.TrackedCall, ...]) -> tuple[events.TrackedCall, ...]:
     """Return the calls that an outcome lists: long texts are cut if needed, then the oldest left out."""
     return first_fitting(_shorter_calls(calls), MAX_TRACKED_BYTES)
 
@@ -155,7 +146,7 @@ def _shorter_texts(text: str) -> Iterator[str]:
         yield kept + _CUT
 
 
-def _shorter_calls(calls: tuple[TrackedCall, ...]) -> Iterator[tuple[TrackedCall, ...]]:
+def _shorter_calls(calls: tuple[events.TrackedCall, ...]) -> Iterator[tuple[events.TrackedCall, ...]]:
     kept = calls
     yield kept
     for chars in TEXT_CHARS:
@@ -170,7 +161,7 @@ def _shorter_calls(calls: tuple[TrackedCall, ...]) -> Iterator[tuple[TrackedCall
     yield kept[first:]
 
 
-def _shortened(call: TrackedCall, chars: int) -> TrackedCall:
+def _shortened(call: events.TrackedCall, chars: int) -> events.TrackedCall:
     return call.model_copy(
         update={"params": _object(call.params, chars), "result": _object(call.result, chars)}
     )
@@ -224,20 +215,20 @@ def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
         yield tuple(batch)
 
 
-def completions(state: Conversation, results: Iterable[ToolResult]) -> list[EventBody]:
+def completions(state: Conversation, results: Iterable[ToolResult]) -> list[events.EventBody]:
     run = state.run
     waiting = {call.call.id for call in run.open_calls} if run is not None else set[str]()
-    bodies: list[EventBody] = []
+    bodies: list[events.EventBody] = []
     for result in results:
         if result.tool_call_id not in waiting:
             continue
-        bodies.append(ToolCallCompleted(result=result))
+        bodies.append(events.ToolCallCompleted(result=result))
         if result.changed:
-            bodies.append(WorkspaceChanged(paths=result.changed, more=result.changed_more))
+            bodies.append(events.WorkspaceChanged(paths=result.changed, more=result.changed_more))
     return bodies
 
 
-def losses(state: Conversation, known: Iterable[WorkspaceLoss | None]) -> list[WorkspaceRestored]:
+def losses(state: Conversation, known: Iterable[WorkspaceLoss | None]) -> list[events.WorkspaceRestored]:
     """Return the newest loss of a moved workspace as an event; nothing if the log already has it."""
     newest = max((loss for loss in known if loss is not None), key=lambda loss: loss.term, default=None)
     if newest is None or newest.term <= state.restored_term:
@@ -245,7 +236,7 @@ def losses(state: Conversation, known: Iterable[WorkspaceLoss | None]) -> list[W
     since = newest.snapshot_ts if newest.reason is None else None
     lost = tuple(_changing_calls(state.history, since))[-MAX_NAMED_CALLS:]
     return [
-        WorkspaceRestored(
+        events.WorkspaceRestored(
             snapshot_ts=newest.snapshot_ts, lost_calls=lost, term=newest.term, reason=newest.reason
         )
     ]

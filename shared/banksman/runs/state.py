@@ -11,16 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+from banksman.contracts import events
 from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
 from banksman.contracts.assistants import RunSettings
-from banksman.contracts.events import (
-    CancelRequested,
-    HistoryCompacted,
-    Owner,
-    RunStatus,
-    TrackedCall,
-    WorkflowProgress,
-)
 from banksman.contracts.messages import UNKNOWN, Content, Message, Provenance, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.history import LeftPath
@@ -115,10 +108,10 @@ class Run:
     approval: OpenApproval | None = None
     inputs: tuple[InputRequested, ...] = ()
     """The values that the current iteration requested, with or without a reply."""
-    cancel: CancelRequested | None = None
+    cancel: events.CancelRequested | None = None
     steering: tuple[UserMessage, ...] = ()
     """User messages for the next model request."""
-    tracked: tuple[TrackedCall, ...] = ()
+    tracked: tuple[events.TrackedCall, ...] = ()
     """Calls with their results, for the terminal event."""
     usage: Usage = NO_USAGE
     parked_at: datetime | None = None
@@ -127,7 +120,7 @@ class Run:
     """Seconds it was parked; they do not count towards `run_timeout_s`."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decisions apply to the rest of the run."""
-    progress: WorkflowProgress | None = None
+    progress: events.WorkflowProgress | None = None
     """The last progress that a workflow reported."""
     progress_at: datetime | None = None
 
@@ -156,7 +149,7 @@ class Run:
         return self.undecided or bool(self.open_inputs)
 
     @property
-    def status(self) -> RunStatus:
+    def status(self) -> events.RunStatus:
         if self.cancel is not None:
             return "cancelling"
         if self.undecided:
@@ -184,7 +177,7 @@ class Conversation:
     """Stream sequence of the last commit; 0 for an empty log."""
     last_seq: int = 0
     """`seq` of the last event; 0 for an empty log."""
-    owner: Owner | None = None
+    owner: events.Owner | None = None
     owner_epoch: int = 0
     """The epoch of the last claim."""
     claims_in_row: int = 0
@@ -206,7 +199,7 @@ class Conversation:
     """Approvals whose decisions apply to the conversation."""
     linked: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Ids of recent workflow runs that were started here; each has its own log."""
-    compaction: HistoryCompacted | None = None
+    compaction: events.HistoryCompacted | None = None
     """The newest compaction; its summary is the first message of the history."""
     heard: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Ids of recent user messages that a compaction removed from the history."""

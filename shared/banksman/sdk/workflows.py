@@ -24,20 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from banksman.contracts import workflows
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
-from banksman.contracts.workflows import (
-    DAY_S,
-    AgentRunStep,
-    FileOutput,
-    InputStep,
-    Progress,
-    StepResult,
-    TableOutput,
-    TextOutput,
-    ToolStep,
-)
 from banksman.sdk.parameters import Docstring, Parameters
 
 if TYPE_CHECKING:
@@ -62,24 +52,29 @@ class WorkflowContext:
         self.user = taken.turn.user
         """The user who started the run."""
 
-    async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
+    async def tool(self, name: str, arguments: JsonObject, *, step: str) -> workflows.StepResult:
         """Call a tool under the assistant's approval policy; return its result, also a failed one.
 
         Like all steps, it raises `ValueError` if the step name was used before, or the log has another such
         step.
         """
         strict_json(json.dumps(arguments), what="arguments")
-        return await self._taken.result_of(ToolStep(step=step, tool=name, arguments=arguments))
+        return await self._taken.result_of(workflows.ToolStep(step=step, tool=name, arguments=arguments))
 
     async def input(
-        self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
+        self,
+        message: str,
+        schema: JsonObject | None = None,
+        *,
+        step: str,
+        expires_s: float = 7.0 * workflows.DAY_S,
     ) -> JsonValue:
         """Request a value from the user and return it. The process need not live until the reply arrives.
 
         `schema` is its JSON Schema, None for a text. Raises `WorkflowFailed` after `expires_s` seconds.
         """
         form: JsonObject = {"type": "string"} if schema is None else schema
-        requested = InputStep(step=step, message=message, schema=form, expires_s=expires_s)
+        requested = workflows.InputStep(step=step, message=message, schema=form, expires_s=expires_s)
         result = await self._taken.result_of(requested)
         if result.is_error:
             raise WorkflowFailed(f"{message}: {result.content.get('error')}")
@@ -95,7 +90,7 @@ class WorkflowContext:
         max_iterations: int | None = None,
         with_conversation: bool = False,
         options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
-    ) -> StepResult:
+    ) -> workflows.StepResult:
         """Start an agent run in the same workspace, and return its outcome; None keeps the assistant's value.
 
         With `with_conversation`, the transcript of the conversation in which the workflow was started
@@ -103,7 +98,7 @@ class WorkflowContext:
         it completed. With a `response_schema` in `options`, it also has `structured_output`.
         """
         return await self._taken.result_of(
-            AgentRunStep(
+            workflows.AgentRunStep(
                 step=step,
                 message=message,
                 system_prompt=system_prompt,
@@ -116,20 +111,20 @@ class WorkflowContext:
 
     def progress(self, step: int, total: int, message: str = "") -> None:
         """Report progress: `step` of `total`. It is stored with the next step, or with the end."""
-        self._taken.report(Progress(step=step, total=total, message=message))
+        self._taken.report(workflows.Progress(step=step, total=total, message=message))
 
     def text(self, markdown: str) -> None:
         """Produce a text in addition to the returned one."""
-        self._taken.outputs.append(TextOutput(text=markdown))
+        self._taken.outputs.append(workflows.TextOutput(text=markdown))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
         """Produce a table."""
         cells = tuple(tuple(row) for row in rows)
-        self._taken.outputs.append(TableOutput(title=title, columns=tuple(columns), rows=cells))
+        self._taken.outputs.append(workflows.TableOutput(title=title, columns=tuple(columns), rows=cells))
 
     def file(self, path: str, *, title: str = "") -> None:
         """Present a file of the workspace."""
-        self._taken.outputs.append(FileOutput(path=path, title=title))
+        self._taken.outputs.append(workflows.FileOutput(path=path, title=title))
 
 
 WorkflowFunction = Callable[..., Awaitable[str]]

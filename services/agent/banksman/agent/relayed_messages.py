@@ -9,19 +9,10 @@ from typing import Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.messages import Message
-from banksman.bus.names import (
-    EXPECTED_LAST_MSG_ID,
-    EXPECTED_LAST_SUBJECT_SEQ,
-    KV_OPERATION,
-    MSG_ID,
-    RUNNERS,
-    TENANT_SECRETS,
-    TTL,
-    kv_subject,
-)
 from banksman.bus.secrets import CallTickets, SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.leases import instance_key
@@ -106,7 +97,7 @@ class RelayChecks:
         holder = self._publisher(late.ticket, late.tenant, late.attempt, late.runner, of_platform=True)
         # One id for each ticket: the holder of a ticket can repeat the note but cannot add another one.
         msg_id = f"{subjects.late_result()}:{late.tenant}:{late.attempt}:{late.runner}"
-        return Write(subjects.late_result(), message.data, {MSG_ID: msg_id}, holder)
+        return Write(subjects.late_result(), message.data, {names.MSG_ID: msg_id}, holder)
 
     def _publisher(
         self, ticket: str | None, tenant: str, attempt: str, named: str | None, of_platform: bool
@@ -124,37 +115,37 @@ class RelayChecks:
 
 
 def _slot(message: Message, subject: str, publisher: str) -> Write:
-    return Write(subject, message.data, {MSG_ID: _message_id(message, subject)}, publisher)
+    return Write(subject, message.data, {names.MSG_ID: _message_id(message, subject)}, publisher)
 
 
 def _lease(message: Message, server: str, epoch: str, tenant: str | None) -> Write:
     """Return the lease of a process, or the marker that ends it."""
     if not epoch.isdecimal():
         raise BadInput("epoch", epoch, "a number")
-    subject = kv_subject(RUNNERS, instance_key(server, int(epoch), tenant))
-    headers = {MSG_ID: _message_id(message, subject)}
-    expected = message.headers.get(EXPECTED_LAST_SUBJECT_SEQ)
+    subject = names.kv_subject(names.RUNNERS, instance_key(server, int(epoch), tenant))
+    headers = {names.MSG_ID: _message_id(message, subject)}
+    expected = message.headers.get(names.EXPECTED_LAST_SUBJECT_SEQ)
     if expected is not None:
         if not expected.isdecimal():
-            raise BadInput(EXPECTED_LAST_SUBJECT_SEQ, expected, "a number")
-        headers[EXPECTED_LAST_SUBJECT_SEQ] = expected
-    if EXPECTED_LAST_MSG_ID in message.headers:
+            raise BadInput(names.EXPECTED_LAST_SUBJECT_SEQ, expected, "a number")
+        headers[names.EXPECTED_LAST_SUBJECT_SEQ] = expected
+    if names.EXPECTED_LAST_MSG_ID in message.headers:
         # A holder whose acknowledgement was lost checks by this header whether its renewal is stored
         # (`durable`).
-        headers[EXPECTED_LAST_MSG_ID] = message.headers[EXPECTED_LAST_MSG_ID][:_MAX_ID_CHARS]
+        headers[names.EXPECTED_LAST_MSG_ID] = message.headers[names.EXPECTED_LAST_MSG_ID][:_MAX_ID_CHARS]
     # In account RUN the permissions of a tool server contain its id.
     publisher = server if tenant is None else tenant
-    if KV_OPERATION in message.headers:
-        return Write(subject, b"", {**headers, KV_OPERATION: "DEL", TTL: _MARKER_TTL}, publisher)
+    if names.KV_OPERATION in message.headers:
+        return Write(subject, b"", {**headers, names.KV_OPERATION: "DEL", names.TTL: _MARKER_TTL}, publisher)
     _decoded(RunnerLease, message, MAX_LEASE_BYTES)
     return Write(subject, message.data, headers, publisher)
 
 
 def _message_id(message: Message, subject: str) -> str:
     """Return the id by which the stream recognises a repeat. It begins with the subject."""
-    msg_id = message.headers.get(MSG_ID, "")
+    msg_id = message.headers.get(names.MSG_ID, "")
     if not msg_id.startswith(f"{subject}:") or len(msg_id) > _MAX_ID_CHARS:
-        raise BadInput(MSG_ID, msg_id[:_MAX_ID_CHARS], f"{subject!r}, `:` and an id")
+        raise BadInput(names.MSG_ID, msg_id[:_MAX_ID_CHARS], f"{subject!r}, `:` and an id")
     for token in subject.split(".")[-2:]:
         check_token(token, "subject")
     return msg_id
@@ -179,7 +170,7 @@ class TenantRedaction:
 
     def __init__(self, bus: Bus, signing_key: bytes) -> None:
         self._box = SecretBox(signing_key)
-        bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
+        bucket = Bucket(bus, names.TENANT_SECRETS, StoredSecret)
         self._stored = BucketView(bucket, on_change=self._changed)
         self._by_tenant: dict[str, Redaction] = {}
         """Redactions by tenant, created when first needed after a change of secrets."""

@@ -6,16 +6,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS, WORKFLOW_DEFINITIONS
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
+from banksman.contracts import registry
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
-from banksman.contracts.registry import (
-    BUILTIN_SERVER,
-    STORED_SERVER,
-    StoreWorkflow,
-    ToolRegistration,
-    WorkflowDefinition,
-    WorkflowRegistration,
-    visible_to,
-)
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.search import SearchSettings
@@ -33,12 +25,12 @@ class WorkflowRegistry:
     """
 
     def __init__(self, bus: Bus, schemas: SchemaChecker) -> None:
-        self._bucket = Bucket(bus, WORKFLOW_DEFINITIONS, WorkflowDefinition)
+        self._bucket = Bucket(bus, WORKFLOW_DEFINITIONS, registry.WorkflowDefinition)
         self._schemas = schemas
 
     async def register(
-        self, definition: WorkflowDefinition, tenant: str | None = None
-    ) -> WorkflowRegistration:
+        self, definition: registry.WorkflowDefinition, tenant: str | None = None
+    ) -> registry.WorkflowRegistration:
         """Register a workflow for a tenant, or for all tenants (None). Its own server may replace it.
 
         Raises:
@@ -46,7 +38,7 @@ class WorkflowRegistry:
             Conflict: Another server has registered a workflow of that name. Its registration is unchanged.
             Overloaded: The tenant has too many workflows.
         """
-        if definition.server == STORED_SERVER or definition.built is not None:
+        if definition.server == registry.STORED_SERVER or definition.built is not None:
             raise BadInput("definition.server", definition.server, "the id of your workflow server")
         if tenant is None:
             _check_time_limit(definition)
@@ -64,18 +56,18 @@ class WorkflowRegistry:
                 break
             if await self._bucket.update(key, definition, entry.revision) is not None:
                 break
-        return WorkflowRegistration(tenant=tenant, definition=definition)
+        return registry.WorkflowRegistration(tenant=tenant, definition=definition)
 
-    async def withdraw(self, tenant: str | None, name: str, server: str) -> WorkflowRegistration:
+    async def withdraw(self, tenant: str | None, name: str, server: str) -> registry.WorkflowRegistration:
         """Remove a workflow. Its open runs end as failed at their next turn."""
         while True:
             entry = await self._bucket.get(_key(name, tenant))
             if entry is None or entry.value.server != server:
                 raise NotFound("workflow", name)
             if await self._bucket.delete(entry.key, revision=entry.revision):
-                return WorkflowRegistration(tenant=tenant, definition=entry.value)
+                return registry.WorkflowRegistration(tenant=tenant, definition=entry.value)
 
-    async def store(self, request: StoreWorkflow) -> WorkflowDefinition:
+    async def store(self, request: registry.StoreWorkflow) -> registry.WorkflowDefinition:
         """Create or replace a workflow without code; a repeated request returns the stored definition.
 
         Raises:
@@ -91,7 +83,7 @@ class WorkflowRegistry:
             return definition.model_copy(update={"revision": created})
         while True:
             entry = await self._bucket.get(key)
-            if entry is None or (entry.value.server != STORED_SERVER and not request.create):
+            if entry is None or (entry.value.server != registry.STORED_SERVER and not request.create):
                 raise NotFound("workflow", definition.name)
             if entry.value == definition:
                 return _with_revision(entry)
@@ -103,7 +95,7 @@ class WorkflowRegistry:
             if (revision := await self._bucket.update(key, definition, entry.revision)) is not None:
                 return definition.model_copy(update={"revision": revision})
 
-    async def get(self, name: str, tenant: str | None = None) -> WorkflowDefinition:
+    async def get(self, name: str, tenant: str | None = None) -> registry.WorkflowDefinition:
         """Return a workflow that a tenant's users may start; raise `NotFound` if none has this name."""
         entry = await self._bucket.get(_key(name))
         if entry is None and tenant is not None:
@@ -112,21 +104,21 @@ class WorkflowRegistry:
             raise NotFound("workflow", name)
         return _with_revision(entry)
 
-    async def all(self, tenant: str | None = None) -> tuple[WorkflowDefinition, ...]:
+    async def all(self, tenant: str | None = None) -> tuple[registry.WorkflowDefinition, ...]:
         """Return the workflows that a tenant's users may start; for None, those of the platform.
 
         A workflow of the platform takes precedence over a tenant's workflow of the same name.
         """
-        found: dict[str, WorkflowDefinition] = {}
+        found: dict[str, registry.WorkflowDefinition] = {}
         async for entry in self._bucket.entries():
             owner, dot, name = entry.key.rpartition(".")
             if not dot or (owner == tenant and name not in found):
                 found[name] = entry.value.model_copy(update={"built": None})
         return tuple(found[name] for name in sorted(found))
 
-    async def _check_of_tenant(self, tenant: str, definition: WorkflowDefinition) -> None:
+    async def _check_of_tenant(self, tenant: str, definition: registry.WorkflowDefinition) -> None:
         _check_time_limit(definition)
-        if definition.server == BUILTIN_SERVER:
+        if definition.server == registry.BUILTIN_SERVER:
             raise BadInput("definition.server", definition.server, "the id of your workflow server")
         with naming_form():
             # Checked in a process with limits, because a tenant wrote the schema.
@@ -140,18 +132,18 @@ class WorkflowRegistry:
             raise Overloaded(text, retry_after_s=60.0)
 
 
-def _check_time_limit(definition: WorkflowDefinition) -> None:
+def _check_time_limit(definition: registry.WorkflowDefinition) -> None:
     if definition.timeout_s > MAX_TIMEOUT_S:
         raise BadInput("timeout_s", definition.timeout_s, f"at most {MAX_TIMEOUT_S:g} seconds")
 
 
-def _with_revision(entry: Entry[WorkflowDefinition]) -> WorkflowDefinition:
+def _with_revision(entry: Entry[registry.WorkflowDefinition]) -> registry.WorkflowDefinition:
     if entry.value.built is None:
         return entry.value
     return entry.value.model_copy(update={"revision": entry.revision})
 
 
-def _taken(first: WorkflowDefinition) -> Conflict:
+def _taken(first: registry.WorkflowDefinition) -> Conflict:
     return Conflict(f"workflow {first.name!r} is already registered by {first.server!r}")
 
 
@@ -159,14 +151,14 @@ def _key(name: str, tenant: str | None = None) -> str:
     return name if tenant is None else f"{tenant}.{name}"
 
 
-class CallableTools(BucketView[ToolRegistration]):
+class CallableTools(BucketView[registry.ToolRegistration]):
     """The registered tools, and those of workspaces."""
 
     def __init__(self, bus: Bus, search: SearchSettings) -> None:
-        super().__init__(Bucket(bus, TOOLS, ToolRegistration))
+        super().__init__(Bucket(bus, TOOLS, registry.ToolRegistration))
         self._search = search
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
         registered = (entry.value for entry in self.entries())
-        others = (one.definition for one in visible_to(tenant, registered))
+        others = (one.definition for one in registry.visible_to(tenant, registered))
         return next((tool for tool in (*self._search.tools(tenant), *others) if tool.name == name), None)

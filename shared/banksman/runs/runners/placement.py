@@ -21,17 +21,7 @@ from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantS
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.bus.storage.watch import BucketView
-from banksman.contracts import subjects
-from banksman.contracts.calls import (
-    CallReply,
-    CallRequest,
-    CancelCall,
-    FileReply,
-    FileRequest,
-    FindMcpTools,
-    RunnerLease,
-    SearchTarget,
-)
+from banksman.contracts import calls, subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import WEB_SEARCH
@@ -73,7 +63,7 @@ class WorkspaceSettings(Section):
 
 
 ENDED = "the tool-runner of this workspace ended before it replied"
-Process = Placement | RunnerLease
+Process = Placement | calls.RunnerLease
 """Either names a runner and its epoch."""
 
 RemoveObjects = Callable[[str, str], Awaitable[None]]
@@ -112,7 +102,7 @@ class Placements:
         self._mcp = McpTargets(bus, box, self._secrets, clock.now)
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(
-            Bucket(bus, RUNNERS, RunnerLease),
+            Bucket(bus, RUNNERS, calls.RunnerLease),
             on_change=self._changed,
             ttl_s=LEASE_TTL_S[bus.settings.replicas],
         )
@@ -135,14 +125,14 @@ class Placements:
     async def __aexit__(self, *raised: Any) -> None:
         await self._leases.__aexit__(*raised)
 
-    def leases(self) -> list[RunnerLease]:
+    def leases(self) -> list[calls.RunnerLease]:
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]
 
     def on_lease_end(self, callback: Callable[[], None]) -> None:
         """Call `callback`, which must not block, when a lease has ended."""
         self._on_end.append(callback)
 
-    def renewed(self) -> list[tuple[Entry[RunnerLease], float]]:
+    def renewed(self) -> list[tuple[Entry[calls.RunnerLease], float]]:
         """Return the leases, each with the time when its last renewal arrived, by the event loop's clock."""
         found = ((self._leases.get(key), at) for key, at in self._renewed_at.items())
         return [(entry, at) for entry, at in found if entry is not None]
@@ -218,8 +208,8 @@ class Placements:
             await self._owners.delete(key)
 
     async def call(
-        self, placement: Placement, request: CallRequest, shown: asyncio.Future[None] | None = None
-    ) -> CallReply | None:
+        self, placement: Placement, request: calls.CallRequest, shown: asyncio.Future[None] | None = None
+    ) -> calls.CallReply | None:
         """Send the request for a call; return None if no process replied with a `CallReply`.
 
         A tool server need not reply once `shown` is done; None requires a reply.
@@ -238,14 +228,14 @@ class Placements:
             data = request.model_dump_json().encode()
             reply = await self._bus.request(subject, data, CALL_TIMEOUT_S, unless=shown)
             if not reply and shown is not None and shown.done():
-                return CallReply(answer="accepted")
-            return CallReply.model_validate_json(reply)
+                return calls.CallReply(answer="accepted")
+            return calls.CallReply.model_validate_json(reply)
         except (SecretUnusable, AccessMissing) as error:
-            return CallReply(answer="refused", reason=f"The call was not sent: {error}.")
+            return calls.CallReply(answer="refused", reason=f"The call was not sent: {error}.")
         except (Unavailable, ValidationError):
             return None
 
-    def _issued(self, request: CallRequest, holder: str) -> dict[str, str]:
+    def _issued(self, request: calls.CallRequest, holder: str) -> dict[str, str]:
         """Return the tickets of a request for the process that it is sent to."""
         if self._tickets is None:
             return {}
@@ -254,7 +244,7 @@ class Placements:
             "output_ticket": output_ticket(self._signing_key, request.tenant, request, holder),
         }
 
-    async def _with_secrets(self, placement: Placement, request: CallRequest) -> CallRequest:
+    async def _with_secrets(self, placement: Placement, request: calls.CallRequest) -> calls.CallRequest:
         """Add the secrets that the tool declares if its server is the tenant's; raise `SecretUnusable`."""
         own = self.instances(placement.runner, request.tenant)
         if not any(one.placement == placement for one in own):
@@ -263,7 +253,7 @@ class Placements:
         values = await self._secrets.values(request.tenant, call.secrets, call.server or "")
         return request.model_copy(update={"secrets": values})
 
-    async def _with_search(self, request: CallRequest) -> CallRequest:
+    async def _with_search(self, request: calls.CallRequest) -> calls.CallRequest:
         """Add the tenant's search provider, if it has one; raise `SecretUnusable`."""
         provider = self._search.of(request.tenant)
         if provider is None:
@@ -272,17 +262,17 @@ class Placements:
         if provider.secret is not None:
             values = await self._secrets.values(request.tenant, (provider.secret,), WEB_SEARCH.name)
             key = values[provider.secret]
-        target = SearchTarget(provider=provider.provider, url=provider.url, key=key)
+        target = calls.SearchTarget(provider=provider.provider, url=provider.url, key=key)
         return request.model_copy(update={"search": target})
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
         subject = subjects.tool_cancel(placement.runner, tenant, attempt)
         try:
-            await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())
+            await self._bus.publish(subject, calls.CancelCall(attempt=attempt).model_dump_json().encode())
         except Unavailable:
             return
 
-    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
+    async def files(self, tenant: str, conversation_id: str, request: calls.FileRequest) -> calls.FileReply:
         """Send a file request to the runner of the workspace; raise `Unavailable` if none serves it."""
         for _ in range(_FILE_REQUESTS):
             placement = await self.place(tenant, conversation_id, None)
@@ -295,12 +285,12 @@ class Placements:
         raise Unavailable("the workspace moves to another runner")
 
     async def _send_files(
-        self, placed_at: Process, tenant: str, conversation_id: str, request: FileRequest
-    ) -> FileReply:
+        self, placed_at: Process, tenant: str, conversation_id: str, request: calls.FileRequest
+    ) -> calls.FileReply:
         """Send a request to a runner; raise `Unavailable` if it ends or does not reply in time."""
         subject = subjects.files(placed_at.runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
-        finds = isinstance(request, FindMcpTools | DiscoverSignIn | RequestToken)
+        finds = isinstance(request, calls.FindMcpTools | DiscoverSignIn | RequestToken)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         ended = asyncio.get_running_loop().create_future()
         self._waiting[ended] = placed_at
@@ -317,7 +307,7 @@ class Placements:
             del self._waiting[ended]
         if not reply:
             raise Unavailable(ENDED)
-        return FileReply.model_validate_json(reply)
+        return calls.FileReply.model_validate_json(reply)
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
         """Request the removal of a workspace from its runner; return False if the workspace may remain."""
@@ -336,7 +326,7 @@ class Placements:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None
 
-    def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
+    def _changed(self, key: str, entry: Entry[calls.RunnerLease] | None) -> None:
         self._processes.pop(key.partition(".")[0], None)
         now = asyncio.get_running_loop().time()
         for ended, process in tuple(self._waiting.items()):
@@ -360,7 +350,7 @@ class Placements:
                 self._processes[server] = known
         return known
 
-    def _lease_of(self, runner: str) -> RunnerLease | None:
+    def _lease_of(self, runner: str) -> calls.RunnerLease | None:
         entry = self._leases.get(runner)
         return None if entry is None else entry.value
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers import streams
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import (
     DeltaSink,
@@ -19,14 +20,6 @@ from banksman.agent.providers.base import (
     status_fault,
 )
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
-from banksman.agent.providers.streams import (
-    IDENTITY,
-    beginning,
-    check_head,
-    events_in,
-    json_event,
-    with_pieces,
-)
 from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
@@ -71,7 +64,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             http_client=DefaultAioHttpClient(
                 limits=httpx2.Limits(max_connections=0),
                 follow_redirects=False,
-                headers={"Accept-Encoding": IDENTITY},
+                headers={"Accept-Encoding": streams.IDENTITY},
                 event_hooks={"response": [self._check_head]},
             ),
         )
@@ -121,8 +114,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             stream_cls=AsyncStream[object],
         ) as stream:
             # The SDK's own decoder holds an event of any size.
-            async for data in events_in(self.name, stream.response.aiter_raw()):
-                event = json_event(data)
+            async for data in streams.events_in(self.name, stream.response.aiter_raw()):
+                event = streams.json_event(data)
                 if error := as_object(event.get("error")):
                     raise self._stream_fault(error)
                 await reader.take(event)
@@ -133,11 +126,11 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     async def _check_head(self, response: httpx2.Response) -> None:
         from httpx2 import AsyncByteStream
 
-        check_head(self.name, response.status_code, response.headers)
+        streams.check_head(self.name, response.status_code, response.headers)
         if response.is_error:
             # The SDK reads the body of a refusal to its end.
-            pieces = beginning(cast(AsyncByteStream, response.stream))
-            response.stream = with_pieces(response.stream, pieces, AsyncByteStream)
+            pieces = streams.beginning(cast(AsyncByteStream, response.stream))
+            response.stream = streams.with_pieces(response.stream, pieces, AsyncByteStream)
 
     def _stream_fault(self, error: dict[str, Any]) -> Exception:
         message = as_text(error.get("message")) or "an error in the stream"

@@ -11,19 +11,7 @@ import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
-from banksman.agent.providers.backboard_request import (
-    Begin,
-    Continue,
-    Plan,
-    Submit,
-    ThreadState,
-    begin,
-    configuration,
-    history_digest,
-    known_assistant,
-    plan,
-    tools,
-)
+from banksman.agent.providers import backboard_request
 from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
@@ -65,9 +53,9 @@ class _Attempts:
         self._api = api
         self._request = request
         self._deltas = deltas
-        self._plan: Plan = plan(request, provider)
-        self._configuration = configuration(request)
-        known = known_assistant(request, provider)
+        self._plan: backboard_request.Plan = backboard_request.plan(request, provider)
+        self._configuration = backboard_request.configuration(request)
+        known = backboard_request.known_assistant(request, provider)
         self._assistant_id = known.assistant_id if known else None
         self._configured = known.configured if known else ""
 
@@ -76,40 +64,40 @@ class _Attempts:
         try:
             return await self._execute(await self._current_plan())
         except (ProviderFailed, TransientFault) as fault:
-            if isinstance(self._plan, Begin):
+            if isinstance(self._plan, backboard_request.Begin):
                 raise
             if fault.status not in _THREAD_REFUSED:
                 self._abandon_uncertain_run(fault)
                 raise
             _log.warning("the thread does not continue, starting a new one", error=str(fault))
-        self._plan = begin(self._request)
+        self._plan = backboard_request.begin(self._request)
         return await self._execute(self._plan)
 
     def _abandon_uncertain_run(self, fault: ProviderFailed | TransientFault) -> None:
         """Plan a new thread if the vendor may already have the outputs: the API does not report outputs."""
-        if isinstance(self._plan, Submit) and fault.status is None:
-            self._plan = begin(self._request)
+        if isinstance(self._plan, backboard_request.Submit) and fault.status is None:
+            self._plan = backboard_request.begin(self._request)
 
-    async def _current_plan(self) -> Plan:
+    async def _current_plan(self) -> backboard_request.Plan:
         """Return the plan; it starts a new thread if the planned one already has the messages.
 
         An interrupted attempt, an agent that crashed before it stored the reply, or a cancelled run may have
         sent them. The log does not contain messages that the thread has received since then.
         """
-        if isinstance(self._plan, Continue):
+        if isinstance(self._plan, backboard_request.Continue):
             present = await self._api.message_ids(self._plan.thread_id)
             if not present.isdisjoint(self._plan.message_ids):
-                self._plan = begin(self._request)
+                self._plan = backboard_request.begin(self._request)
         return self._plan
 
-    async def _execute(self, chosen: Plan) -> ModelReply:
+    async def _execute(self, chosen: backboard_request.Plan) -> ModelReply:
         assistant_id = await self._assistant()
         match chosen:
-            case Continue(thread_id, text, message_ids):
+            case backboard_request.Continue(thread_id, text, message_ids):
                 events = self._api.send_message(thread_id, text, message_ids, self._request.model)
-            case Submit(thread_id, run_id, outputs):
+            case backboard_request.Submit(thread_id, run_id, outputs):
                 events = self._api.submit(thread_id, run_id, outputs)
-            case Begin(text):
+            case backboard_request.Begin(text):
                 thread_id = await self._api.create_thread(assistant_id)
                 events = self._api.send_message(thread_id, text, (), self._request.model)
             case _:
@@ -123,14 +111,16 @@ class _Attempts:
         if self._assistant_id is None:
             name = f"Banksman {self._request.conversation_id}".strip()
             self._assistant_id = await self._api.create_assistant(
-                name, self._request.system, tools(self._request)
+                name, self._request.system, backboard_request.tools(self._request)
             )
         self._configured = self._configuration
         return self._assistant_id
 
     async def _update(self, assistant_id: str) -> None:
         try:
-            await self._api.update_assistant(assistant_id, self._request.system, tools(self._request))
+            await self._api.update_assistant(
+                assistant_id, self._request.system, backboard_request.tools(self._request)
+            )
         except ProviderFailed as refusal:
             if refusal.status != _NOT_FOUND:
                 raise
@@ -147,13 +137,13 @@ class _Attempts:
                     break
         if reader.cut:
             return reader.reply()
-        state = ThreadState(
+        state = backboard_request.ThreadState(
             assistant_id=assistant_id,
             configured=self._configuration,
             thread_id=thread_id,
             run_id=reader.run_id,
             model=self._request.model,
-            history=history_digest(self._request.messages),
+            history=backboard_request.history_digest(self._request.messages),
         )
         return replace(reader.reply(), provider_state=state.model_dump())
 

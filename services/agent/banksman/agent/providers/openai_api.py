@@ -15,16 +15,9 @@ from typing import Any
 
 import aiohttp
 
+from banksman.agent.providers import streams
 from banksman.agent.providers.base import ProviderSettings, TransientFault, shown_reason, status_fault
 from banksman.agent.providers.responses import ENDS, FAILED
-from banksman.agent.providers.streams import (
-    END_FIELD,
-    IDENTITY,
-    MAX_ERROR_BYTES,
-    check_head,
-    events_in,
-    json_event,
-)
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
@@ -42,7 +35,7 @@ MAX_FETCHED_BYTES = 1024 * 1024
 _END_S = 0.1
 """Seconds to wait for the end of a stream after the last event."""
 
-_END = END_FIELD.encode()
+_END = streams.END_FIELD.encode()
 """The data of the last event of a stream."""
 
 
@@ -57,7 +50,7 @@ class OpenAIApi:
         self._proxy = proxy_for(self._url)
         self._headers = {
             "Accept": "application/json",
-            "Accept-Encoding": IDENTITY,
+            "Accept-Encoding": streams.IDENTITY,
             "Content-Type": "application/json",
             "User-Agent": "banksman",
         }
@@ -85,12 +78,12 @@ class OpenAIApi:
                 proxy=self._proxy,
                 allow_redirects=False,
             ) as response:
-                check_head(self._provider, response.status, response.headers)
+                streams.check_head(self._provider, response.status, response.headers)
                 if response.status != 200:
                     raise await self._refusal(response)
-                async for data in events_in(self._provider, response.content.iter_any()):
+                async for data in streams.events_in(self._provider, response.content.iter_any()):
                     ends = data.startswith(_END)
-                    chunk = {END_FIELD: True} if ends else self._chunk(data)
+                    chunk = {streams.END_FIELD: True} if ends else self._chunk(data)
                     yield chunk
                     if ends or chunk.get("type") in ENDS:
                         await _read_to_end(response.content)
@@ -129,7 +122,7 @@ class OpenAIApi:
         )
 
     def _chunk(self, data: bytes) -> dict[str, Any]:
-        chunk = json_event(data)
+        chunk = streams.json_event(data)
         failed = as_object(chunk.get("response")).get("error") if chunk.get("type") == FAILED else None
         is_error = "error" in (chunk.get("object"), chunk.get("type"))
         if error := chunk.get("error") or failed or (chunk if is_error else None):
@@ -180,7 +173,7 @@ def error_in(body: bytes) -> dict[str, Any]:
     """Return the error object of a refusal; without one, an object with the whole text as its message."""
     text = body.decode("utf-8", "replace").strip()
     try:
-        fields = json_event(body)
+        fields = streams.json_event(body)
     except TransientFault:
         return {"message": text}
     error = fields.get("error") or fields
@@ -194,7 +187,7 @@ def _message_in(error: object) -> str:
     return as_text(error) or next((text for text in map(as_text, named) if text), "")
 
 
-async def _beginning(content: aiohttp.StreamReader, most: int = MAX_ERROR_BYTES) -> bytes:
+async def _beginning(content: aiohttp.StreamReader, most: int = streams.MAX_ERROR_BYTES) -> bytes:
     read = bytearray()
     while len(read) < most and (piece := await content.read(most - len(read))):
         read += piece

@@ -11,21 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, cast
 
-from banksman.bus import jetstream
+from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
-from banksman.bus.names import (
-    ASSISTANTS,
-    CODE_NO_MESSAGE,
-    CODE_STREAM_NOT_FOUND,
-    CONVERSATIONS,
-    OWNERS,
-    WORKSPACES,
-    api,
-    object_chunks,
-    object_meta,
-    object_stream,
-    runner_api,
-)
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import OWNER_END, subjects_below
 from banksman.contracts.assistants import Assistant, ConversationRecord
@@ -71,10 +58,10 @@ class StoreRequests:
         settings = bus.settings
         # Without a key in the settings, the broker has no accounts, and the default JetStream API serves all
         # streams.
-        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
+        self._api = names.runner_api if settings.nkey_seed or settings.nkey_seed_file else names.api
 
     async def state(self, store: str) -> StoreState:
-        info = await self._call("STREAM.INFO", store, missing=CODE_STREAM_NOT_FOUND)
+        info = await self._call("STREAM.INFO", store, missing=names.CODE_STREAM_NOT_FOUND)
         if info is None:
             return StoreState(0, 0, 0, 0, 0)
         config, state = cast(dict[str, int], info["config"]), cast(dict[str, int], info["state"])
@@ -88,7 +75,7 @@ class StoreRequests:
 
     async def subjects(self, store: str, below: str) -> AsyncIterator[tuple[str, int]]:
         """Yield the subjects of a store that match `below`, each with its number of messages."""
-        stream = object_stream(store)
+        stream = names.object_stream(store)
         request = self._api("STREAM.INFO", stream)
         async for found in jetstream.subjects_in(self._bus, stream, below, request=request):
             yield found
@@ -104,11 +91,16 @@ class StoreRequests:
         await self._call("STREAM.PURGE", store, body if before is None else {**body, "seq": before})
 
     async def _call(
-        self, verb: str, store: str, body: dict[str, Any] | None = None, *, missing: int = CODE_NO_MESSAGE
+        self,
+        verb: str,
+        store: str,
+        body: dict[str, Any] | None = None,
+        *,
+        missing: int = names.CODE_NO_MESSAGE,
     ) -> dict[str, Any] | None:
         """Return the response of the API; None if it is the error `missing`."""
         try:
-            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
+            return await jetstream.call(self._bus, self._api(verb, names.object_stream(store)), body)
         except jetstream.ApiError as error:
             if error.err_code == missing:
                 return None
@@ -128,7 +120,7 @@ class RunnerStores:
         self._leases = leases
         self._collect_every_s = collect_every_s
         self._stores = StoreRequests(bus)
-        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
+        self._owners = Bucket(bus, names.OWNERS, WorkspaceOwner)
         self._unrecorded = frozenset[StoredSnapshot]()
         self._collecting: BackgroundTask | None = None
 
@@ -154,8 +146,8 @@ class RunnerStores:
     async def remove_snapshots(self, tenant: str, conversation_id: str) -> None:
         """Remove all snapshots of a deleted conversation, of all runners, recorded or not."""
         below = f"*.{_workspace_key(tenant, conversation_id)}.>"
-        for subject in (object_meta, object_chunks):
-            await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
+        for subject in (names.object_meta, names.object_chunks):
+            await self._stores.purge(names.WORKSPACES, subject(names.WORKSPACES, below))
 
     async def collect(self) -> None:
         """Remove the snapshots that no record named at the last collection, and no record names now.
@@ -180,8 +172,8 @@ class RunnerStores:
 
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
         found: dict[tuple[str, str], set[StoredSnapshot]] = {}
-        below = object_meta(WORKSPACES, "")
-        async for subject, _ in self._stores.subjects(WORKSPACES, f"{below}>"):
+        below = names.object_meta(names.WORKSPACES, "")
+        async for subject, _ in self._stores.subjects(names.WORKSPACES, f"{below}>"):
             snapshot = _snapshot_at(subject.removeprefix(below))
             if snapshot is not None:
                 found.setdefault((snapshot.tenant, snapshot.conversation_id), set()).add(snapshot)
@@ -189,8 +181,8 @@ class RunnerStores:
 
     async def _remove(self, snapshot: StoredSnapshot) -> None:
         path = f"{snapshot.tenant}/{snapshot.conversation_id}/{snapshot.id}"
-        for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
-            await self._stores.purge(WORKSPACES, below)
+        for below in subjects_below(names.WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
+            await self._stores.purge(names.WORKSPACES, below)
 
 
 def _workspace_key(tenant: str, conversation_id: str) -> str:
@@ -209,9 +201,9 @@ class WorkspaceReports:
     """Records the reports of runners. Any agent may serve them: each report is one compare-and-set."""
 
     def __init__(self, bus: Bus) -> None:
-        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
-        self._conversations = Bucket(bus, CONVERSATIONS, ConversationRecord)
-        self._assistants = Bucket(bus, ASSISTANTS, Assistant)
+        self._owners = Bucket(bus, names.OWNERS, WorkspaceOwner)
+        self._conversations = Bucket(bus, names.CONVERSATIONS, ConversationRecord)
+        self._assistants = Bucket(bus, names.ASSISTANTS, Assistant)
 
     async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
         """Record a report. Safe to repeat: a report contains the current state, not a change."""

@@ -19,23 +19,13 @@ from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.runs import Runs
-from banksman.gateway.schedules import times
+from banksman.gateway.schedules import models, times
 from banksman.gateway.schedules.due import DueSchedules, ScheduleStore, start_run
-from banksman.gateway.schedules.models import (
-    ComingStarts,
-    ListedSchedule,
-    PromptStart,
-    ReadSchedule,
-    Schedule,
-    ScheduleBody,
-    ScheduledRun,
-    WorkflowRunStart,
-)
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock
 
-Shown = TypeVar("Shown", ListedSchedule, ReadSchedule)
+Shown = TypeVar("Shown", models.ListedSchedule, models.ReadSchedule)
 
 MAX_START_BYTES = 64 * 1024
 """Maximum bytes of a schedule's `start`, as JSON."""
@@ -57,23 +47,25 @@ class Schedules:
     workflows: Workflows
 
     @operations.add("schedule.list", "GET /context/schedules")
-    async def list_schedules(self: Service, caller: CallerDep) -> Listing[ListedSchedule]:
+    async def list_schedules(self: Service, caller: CallerDep) -> Listing[models.ListedSchedule]:
         """List the tenant's schedules, oldest first, each with its last run."""
         stored = await self.store.list(caller.tenant)
-        return Listing[ListedSchedule](items=tuple(_shown(one, ListedSchedule) for one in stored))
+        return Listing[models.ListedSchedule](
+            items=tuple(_shown(one, models.ListedSchedule) for one in stored)
+        )
 
     @operations.add(
         "schedule.create", "POST /context/schedules", errors=(MISSING, CONFLICT, EARLY), audit=DETAILS
     )
     async def create_schedule(
-        self: Service, body: StrictBody[ScheduleBody], caller: CallerDep, request_id: RequestId
-    ) -> ReadSchedule:
+        self: Service, body: StrictBody[models.ScheduleBody], caller: CallerDep, request_id: RequestId
+    ) -> models.ReadSchedule:
         """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
         ids = await self.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
         now = self.clock.now()
-        schedule = Schedule(
+        schedule = models.Schedule(
             id=ids["id"],
             **body.model_dump(),
             created_at=now,
@@ -83,31 +75,31 @@ class Schedules:
             next_at=self._next_at(body, now),
         )
         most = self.settings.max_schedules_per_tenant
-        return _shown(await self.store.create(caller.tenant, schedule, most), ReadSchedule)
+        return _shown(await self.store.create(caller.tenant, schedule, most), models.ReadSchedule)
 
     @operations.add("schedule.coming", "GET /context/schedules/coming")
-    async def coming_starts(self: Service, caller: CallerDep) -> Listing[ComingStarts]:
+    async def coming_starts(self: Service, caller: CallerDep) -> Listing[models.ComingStarts]:
         """List when the tenant's schedules start in the next two weeks."""
         stored = await self.store.list(caller.tenant)
-        return Listing[ComingStarts](items=await times.coming_starts(stored, self.clock.now()))
+        return Listing[models.ComingStarts](items=await times.coming_starts(stored, self.clock.now()))
 
     @operations.add("schedule.read", "GET /context/schedules/{schedule_id}")
-    async def read_schedule(self: Service, schedule_id: str, caller: CallerDep) -> ReadSchedule:
+    async def read_schedule(self: Service, schedule_id: str, caller: CallerDep) -> models.ReadSchedule:
         """Read a schedule with its last runs and their status."""
         schedule = (await self.store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
-        return _shown(schedule.model_copy(update={"runs": runs}), ReadSchedule)
+        return _shown(schedule.model_copy(update={"runs": runs}), models.ReadSchedule)
 
     @operations.add("schedule.update", "PUT /context/schedules/{schedule_id}", audit=DETAILS)
     async def replace_schedule(
-        self: Service, schedule_id: str, body: StrictBody[ScheduleBody], caller: CallerDep
-    ) -> ReadSchedule:
+        self: Service, schedule_id: str, body: StrictBody[models.ScheduleBody], caller: CallerDep
+    ) -> models.ReadSchedule:
         """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
         await self._check(caller, body)
         while True:
             entry = await self.store.get(caller.tenant, schedule_id)
             now = self.clock.now()
-            changed = Schedule(
+            changed = models.Schedule(
                 id=schedule_id,
                 **body.model_dump(),
                 created_at=entry.value.created_at,
@@ -118,7 +110,7 @@ class Schedules:
                 runs=entry.value.runs,
             )
             if await self.store.replace(caller.tenant, entry, changed):
-                return _shown(changed, ReadSchedule)
+                return _shown(changed, models.ReadSchedule)
 
     @operations.add("schedule.delete", "DELETE /context/schedules/{schedule_id}", audit=())
     async def delete_schedule(self: Service, schedule_id: str, caller: CallerDep) -> None:
@@ -134,13 +126,13 @@ class Schedules:
     )
     async def run_schedule(
         self: Service, schedule_id: str, caller: CallerDep, request_id: RequestId
-    ) -> ScheduledRun:
+    ) -> models.ScheduledRun:
         """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
         entry = await self.store.get(caller.tenant, schedule_id)
         # With the request's id, a repeated request starts no second run.
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(self.dispatcher, caller, entry.value, source=source)
-        run = ScheduledRun(
+        run = models.ScheduledRun(
             due_at=None,
             at=self.clock.now(),
             result="started",
@@ -151,22 +143,24 @@ class Schedules:
         await self._note(caller.tenant, entry, run)
         return run
 
-    async def _note(self, tenant: str, entry: Entry[Schedule] | None, run: ScheduledRun) -> None:
+    async def _note(
+        self, tenant: str, entry: Entry[models.Schedule] | None, run: models.ScheduledRun
+    ) -> None:
         while entry is not None and all(known.run_id != run.run_id for known in entry.value.runs):
             if await self.store.replace(tenant, entry, entry.value.with_run(run)):
                 return
             entry = await self.store.find(tenant, entry.value.id)
 
-    async def _check(self, caller: Caller, body: ScheduleBody) -> None:
+    async def _check(self, caller: Caller, body: models.ScheduleBody) -> None:
         if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
             raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
         await self._check_start(caller, body.start)
 
-    async def _check_start(self, caller: Caller, start: PromptStart | WorkflowRunStart) -> None:
+    async def _check_start(self, caller: Caller, start: models.PromptStart | models.WorkflowRunStart) -> None:
         tenant = caller.tenant
         if start.conversation_id is not None:
             await self.conversations.get(tenant, start.conversation_id)
-        if isinstance(start, PromptStart):
+        if isinstance(start, models.PromptStart):
             if start.conversation_id is None:
                 await self.assistants.get(tenant, start.assistant)
             return
@@ -184,14 +178,14 @@ class Schedules:
                 # All users of the tenant can read schedules.
                 raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
 
-    def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
+    def _next_at(self, body: models.ScheduleBody, now: datetime) -> datetime | None:
         """Return when a schedule is due; None if it is paused. Its cron is checked even then."""
         if body.paused and body.at is not None and body.cron is None:
             return None
         first = times.first_time(body, now, timedelta(seconds=self.settings.min_schedule_interval_s))
         return None if body.paused else first
 
-    async def _with_status(self, tenant: str, run: ScheduledRun) -> ScheduledRun:
+    async def _with_status(self, tenant: str, run: models.ScheduledRun) -> models.ScheduledRun:
         if run.run_id is None:
             return run
         try:
@@ -204,13 +198,13 @@ class Schedules:
 Service = Annotated[Schedules, provided(Schedules)]
 
 
-def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:
+def _unchanged_due_time(schedule: models.Schedule, body: models.ScheduleBody) -> datetime | None:
     """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
     before = (schedule.at, schedule.cron, schedule.timezone)
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
 
 
-def _shown(schedule: Schedule, model: type[Shown]) -> Shown:
+def _shown(schedule: models.Schedule, model: type[Shown]) -> Shown:
     fields = schedule.model_dump(include=set(model.model_fields))
     return model(**fields, last_run=next(iter(schedule.runs), None))
 

@@ -7,20 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
+from banksman.contracts import events
 from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
-from banksman.contracts.events import (
-    Event,
-    HistoryCompacted,
-    IterationStarted,
-    MessageCompleted,
-    ModelNotice,
-    ProtocolRetry,
-    RunFinished,
-    RunQueued,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonValue, Stored, Timestamp
@@ -67,9 +55,9 @@ class RunStep(Stored):
     """Who decided or provided a value."""
 
 
-def steps_of(events: Iterable[Event], run_id: str) -> list[RunStep]:
+def steps_of(history: Iterable[events.Event], run_id: str) -> list[RunStep]:
     fold = _Fold()
-    for event in events:
+    for event in history:
         if event.run_id == run_id:
             fold.apply(event)
     return fold.result()
@@ -88,38 +76,38 @@ class _Fold:
             self._add(MODEL_STEP, "model", self._model, "running", "", self._requested_at)
         return sorted(self._steps.values(), key=lambda step: step.began_at)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         at = event.ts
         match event.data:
-            case RunQueued():
+            case events.RunQueued():
                 self._add(QUEUE_STEP, "queue", "", "waiting", "", at)
-            case RunStarted() as data:
+            case events.RunStarted() as data:
                 self._model = data.settings.model
                 self._end(QUEUE_STEP, at, "done")
-            case IterationStarted(n=n):
+            case events.IterationStarted(n=n):
                 self._iteration, self._requested_at = n, at
-            case MessageCompleted() as data if data.role == "assistant":
+            case events.MessageCompleted() as data if data.role == "assistant":
                 self._reply(data, at)
-            case ProtocolRetry() as data:
+            case events.ProtocolRetry() as data:
                 usage, text = data.usage, _line(data.reply)
                 self._answered(data.message_id, data.model, "malformed", text, usage, at)
                 self._requested_at = at
-            case HistoryCompacted() as data:
+            case events.HistoryCompacted() as data:
                 self._compaction(data, at)
-            case ModelNotice() as data:
+            case events.ModelNotice() as data:
                 self._add(f"notice-{event.seq}", "notice", data.kind, "running", _line(data.text), at)
                 self._end(f"notice-{event.seq}", at, "done")
-            case RunFinished() as data:
+            case events.RunFinished() as data:
                 self._finish(data, at)
             case _:
                 self._apply_to_call(event)
 
-    def _apply_to_call(self, event: Event) -> None:
+    def _apply_to_call(self, event: events.Event) -> None:
         at = event.ts
         match event.data:
-            case ToolCallRequested(call=call):
+            case events.ToolCallRequested(call=call):
                 self._add(call.id, "tool", call.name, "waiting", _call_line(call), at)
-            case ToolCallCompleted() as data:
+            case events.ToolCallCompleted() as data:
                 result = data.result
                 self._end(
                     result.tool_call_id, at, result.error_kind or "done", duration_ms=result.duration_ms
@@ -138,12 +126,12 @@ class _Fold:
             case _:
                 pass
 
-    def _reply(self, data: MessageCompleted, at: datetime) -> None:
+    def _reply(self, data: events.MessageCompleted, at: datetime) -> None:
         status = "partial" if data.partial else data.finish_reason or "done"
         text = _line(text_of(data.content or ""))
         self._answered(data.message_id, data.model, status, text, data.usage, at)
 
-    def _compaction(self, data: HistoryCompacted, at: datetime) -> None:
+    def _compaction(self, data: events.HistoryCompacted, at: datetime) -> None:
         began = self._requested_at or at
         self._add(data.message_id, "compaction", data.model, "waiting", _line(data.summary), began)
         self._end(data.message_id, at, data.how, usage=data.usage)
@@ -154,7 +142,7 @@ class _Fold:
         self._end(step_id, at, status, usage=usage)
         self._requested_at = None
 
-    def _finish(self, data: RunFinished, at: datetime) -> None:
+    def _finish(self, data: events.RunFinished, at: datetime) -> None:
         if self._requested_at is not None:
             text = _line(data.error.message if data.error else "")
             self._add(MODEL_STEP, "model", data.model, "running", text, self._requested_at)

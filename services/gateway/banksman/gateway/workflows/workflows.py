@@ -8,25 +8,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import RemoteError, checked_reply
-from banksman.contracts import subjects
+from banksman.contracts import registry, subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import check_token
-from banksman.contracts.registry import (
-    STORED_SERVER,
-    CheckWorkflow,
-    DeleteWorkflow,
-    ListWorkflows,
-    ParsedWorkflow,
-    ParseWorkflow,
-    StoreWorkflow,
-    WorkflowCategories,
-    WorkflowCategory,
-    WorkflowChecked,
-    WorkflowDefinition,
-    WorkflowList,
-    WorkflowName,
-)
 from banksman.contracts.wire import JsonObject, Token
 from banksman.contracts.workflows import Built
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
@@ -50,9 +35,9 @@ class WorkflowBody(RequestBody):
     built: Built
     """Its steps and its result."""
 
-    def definition(self, name: str) -> WorkflowDefinition:
+    def definition(self, name: str) -> registry.WorkflowDefinition:
         fields = {field: getattr(self, field) for field in WorkflowBody.model_fields}
-        return WorkflowDefinition(name=name, server=STORED_SERVER, **fields)
+        return registry.WorkflowDefinition(name=name, server=registry.STORED_SERVER, **fields)
 
 
 class NewWorkflow(WorkflowBody):
@@ -78,35 +63,43 @@ class Workflows:
         self._bus = bus
 
     @operations.add("workflow.list", "GET /workflows")
-    async def list_workflows(self: Service, caller: CallerDep) -> Listing[WorkflowDefinition]:
+    async def list_workflows(self: Service, caller: CallerDep) -> Listing[registry.WorkflowDefinition]:
         """List workflows."""
-        reply = await self._request("list", ListWorkflows(tenant=caller.tenant), WorkflowList)
-        return Listing[WorkflowDefinition](items=reply.workflows)
+        reply = await self._request(
+            "list", registry.ListWorkflows(tenant=caller.tenant), registry.WorkflowList
+        )
+        return Listing[registry.WorkflowDefinition](items=reply.workflows)
 
     @operations.add("workflow.categories", "GET /workflows/categories")
-    async def list_workflow_categories(self: Service, caller: CallerDep) -> Listing[WorkflowCategory]:
+    async def list_workflow_categories(
+        self: Service, caller: CallerDep
+    ) -> Listing[registry.WorkflowCategory]:
         """List workflows by category."""
-        reply = await self._request("categories", ListWorkflows(tenant=caller.tenant), WorkflowCategories)
-        return Listing[WorkflowCategory](items=reply.categories)
+        reply = await self._request(
+            "categories", registry.ListWorkflows(tenant=caller.tenant), registry.WorkflowCategories
+        )
+        return Listing[registry.WorkflowCategory](items=reply.categories)
 
     @operations.add("workflow.read", "GET /workflows/{name}")
-    async def read_workflow(self: Service, name: str, caller: CallerDep) -> WorkflowDefinition:
+    async def read_workflow(self: Service, name: str, caller: CallerDep) -> registry.WorkflowDefinition:
         """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
-        wanted = WorkflowName(name=check_token(name, "name"), tenant=caller.tenant)
-        return await self._request("get", wanted, WorkflowDefinition)
+        wanted = registry.WorkflowName(name=check_token(name, "name"), tenant=caller.tenant)
+        return await self._request("get", wanted, registry.WorkflowDefinition)
 
-    async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
+    async def check(self, tenant: str, request: WorkflowStart) -> registry.WorkflowChecked:
         """Return the parameters with defaults; raise `BadInput`, which names the field, if one is invalid."""
-        check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
+        check = registry.CheckWorkflow(
+            workflow=request.workflow, parameters=request.parameters, tenant=tenant
+        )
         try:
-            return await self._request("start", check, WorkflowChecked)
+            return await self._request("start", check, registry.WorkflowChecked)
         except RemoteError as error:
             raise _of_field(error, "parameters.") from error
 
     @operations.add("workflow.create", "POST /workflows", errors=(CONFLICT,), audit=("title",))
     async def create_workflow(
         self: Service, body: StrictBody[NewWorkflow], caller: CallerDep
-    ) -> WorkflowDefinition:
+    ) -> registry.WorkflowDefinition:
         """Create a workflow without code.
 
         Its steps run one after the other: agent runs, tool calls, requests for a value, approval points.
@@ -115,33 +108,35 @@ class Workflows:
         """
         # A repeated request returns the workflow of the first one.
         definition = body.definition(body.name)
-        return await self._store(StoreWorkflow(tenant=caller.tenant, definition=definition, create=True))
+        return await self._store(
+            registry.StoreWorkflow(tenant=caller.tenant, definition=definition, create=True)
+        )
 
     @operations.add("workflow.update", "PUT /workflows/{name}", errors=(MISSING, CONFLICT), audit=("title",))
     async def update_workflow(
         self: Service, name: str, body: StrictBody[WorkflowUpdate], caller: CallerDep
-    ) -> WorkflowDefinition:
+    ) -> registry.WorkflowDefinition:
         """Replace a workflow without code. Its open runs continue with the version that they started with."""
         definition = body.definition(check_token(name, "name"))
         return await self._store(
-            StoreWorkflow(tenant=caller.tenant, definition=definition, revision=body.revision)
+            registry.StoreWorkflow(tenant=caller.tenant, definition=definition, revision=body.revision)
         )
 
     @operations.add("workflow.delete", "DELETE /workflows/{name}", audit=())
     async def delete_workflow(self: Service, name: str, caller: CallerDep) -> None:
         """Delete a workflow without code. Its open runs continue."""
-        request = DeleteWorkflow(tenant=caller.tenant, name=check_token(name, "name"))
-        await self._request("delete", request, WorkflowDefinition)
+        request = registry.DeleteWorkflow(tenant=caller.tenant, name=check_token(name, "name"))
+        await self._request("delete", request, registry.WorkflowDefinition)
 
-    async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
+    async def _store(self, request: registry.StoreWorkflow) -> registry.WorkflowDefinition:
         try:
-            return await self._request("store", request, WorkflowDefinition)
+            return await self._request("store", request, registry.WorkflowDefinition)
         except RemoteError as error:
             raise _of_field(error, "") from error
 
-    async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
+    async def parse(self, request: registry.ParseWorkflow) -> registry.ParsedWorkflow:
         """Return the form that a command or parameters fill, with its missing and invalid fields."""
-        return await self._request("parse", request, ParsedWorkflow)
+        return await self._request("parse", request, registry.ParsedWorkflow)
 
     async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:
         payload = request.model_dump_json().encode()
