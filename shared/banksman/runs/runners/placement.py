@@ -27,13 +27,7 @@ from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
-from banksman.runs.runners.workspaces import (
-    RunnerLoads,
-    ToolServerProcess,
-    decide_placement,
-    least_loaded,
-    place_of,
-)
+from banksman.runs.runners import workspaces
 from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import Section
 
@@ -96,7 +90,7 @@ class Placements:
         self._clock = clock
         self._wait_s = wait_s
         self._remove_objects = remove_objects
-        self._loads = RunnerLoads()
+        self._loads = workspaces.RunnerLoads()
         box = SecretBox(signing_key)
         self._secrets = TenantSecrets(bus, box)
         self._mcp = McpTargets(bus, box, self._secrets, clock.now)
@@ -106,7 +100,7 @@ class Placements:
             on_change=self._changed,
             ttl_s=LEASE_TTL_S[bus.settings.replicas],
         )
-        self._processes: dict[str, tuple[ToolServerProcess, ...]] = {}
+        self._processes: dict[str, tuple[workspaces.ToolServerProcess, ...]] = {}
         """The live processes by tool server, cached until its leases change, because each step reads them."""
         self._began_at = float("-inf")
         self._renewed_at: dict[str, float] = {}
@@ -137,7 +131,7 @@ class Placements:
         found = ((self._leases.get(key), at) for key, at in self._renewed_at.items())
         return [(entry, at) for entry, at in found if entry is not None]
 
-    def instances(self, server: str, tenant: str | None) -> list[ToolServerProcess]:
+    def instances(self, server: str, tenant: str | None) -> list[workspaces.ToolServerProcess]:
         """Return the live processes of a tool server; `tenant` is None for one that serves all."""
         return [one for one in self._instances(server) if one.tenant == tenant]
 
@@ -161,12 +155,14 @@ class Placements:
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
         """Return the process that serves; None if there is none, or the workspace waits for its runner."""
         if server is not None:
-            return least_loaded(one for one in self._instances(server) if one.tenant in (None, tenant))
+            return workspaces.least_loaded(
+                one for one in self._instances(server) if one.tenant in (None, tenant)
+            )
         key = f"{tenant}.{conversation_id}"
         while True:
             entry = await self._owners.get(key)
             record = entry and entry.value
-            decision = decide_placement(
+            decision = workspaces.decide_placement(
                 record,
                 holder=None if record is None else self._lease_of(record.runner),
                 chosen=self._loads.least_loaded(self._leases.entries()),
@@ -341,10 +337,10 @@ class Placements:
         for callback in self._on_end:
             callback()
 
-    def _instances(self, server: str) -> tuple[ToolServerProcess, ...]:
+    def _instances(self, server: str) -> tuple[workspaces.ToolServerProcess, ...]:
         known = self._processes.get(server)
         if known is None:
-            found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
+            found = (workspaces.ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
             known = tuple(one for one in found if one is not None)
             if known:
                 self._processes[server] = known
@@ -356,4 +352,4 @@ class Placements:
 
 
 def _placement(record: WorkspaceOwner) -> Placement:
-    return Placement(record.runner, record.runner_epoch, place_of(record), record.loss)
+    return Placement(record.runner, record.runner_epoch, workspaces.place_of(record), record.loss)

@@ -12,16 +12,8 @@ from typing import assert_never
 from banksman.agent.model.checks import CallFacts, CallPolicy
 from banksman.agent.protocols.base import Final, Malformed, Reading, RequestedCall, RequestedCalls
 from banksman.bus.errors import MessageTooLarge
+from banksman.contracts import events
 from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut
-from banksman.contracts.events import (
-    EventBody,
-    FinishReason,
-    MessageCompleted,
-    ModelNotice,
-    ProtocolRetry,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.messages import Usage
 from banksman.contracts.tools import NetworkPolicy, ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
@@ -87,10 +79,10 @@ class ReplyCommit:
     requested_at: datetime
     """The time of the approval request."""
     expires_at: datetime
-    notices: tuple[ModelNotice, ...] = ()
+    notices: tuple[events.ModelNotice, ...] = ()
     """What was changed in the request or the reply; see `shown_notices`."""
 
-    def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
+    def __call__(self, state: Conversation) -> tuple[events.EventBody, ...]:
         run = state.run
         if run is None:
             return ()
@@ -99,7 +91,7 @@ class ReplyCommit:
             return paid_events(state, self.paid, text)
         return (*self.notices, *self._events(state, run))
 
-    def _events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
+    def _events(self, state: Conversation, run: Run) -> tuple[events.EventBody, ...]:
         match self.reading:
             case Final(text, finish_reason):
                 return (_message(run, self.paid, text, finish_reason, self.provider_state),)
@@ -113,9 +105,9 @@ class ReplyCommit:
                 assert_never(self.reading)
 
 
-def shown_notices(run_id: str, notices: Iterable[ModelNotice]) -> tuple[ModelNotice, ...]:
+def shown_notices(run_id: str, notices: Iterable[events.ModelNotice]) -> tuple[events.ModelNotice, ...]:
     """Log notices and return those to record: each once, without secrets, at most `MAX_NOTICES`."""
-    shown: dict[ModelNotice, None] = {}
+    shown: dict[events.ModelNotice, None] = {}
     for notice in notices:
         one = notice.model_copy(update={"text": redacted(notice.text)[:MAX_NOTICE_CHARS]})
         if one not in shown and len(shown) < MAX_NOTICES:
@@ -128,12 +120,12 @@ def _message(
     run: Run,
     paid: PaidReply,
     text: str | None,
-    finish_reason: FinishReason,
+    finish_reason: events.FinishReason,
     provider_state: JsonObject | None = None,
     *,
     is_partial: bool = False,
-) -> MessageCompleted:
-    return MessageCompleted(
+) -> events.MessageCompleted:
+    return events.MessageCompleted(
         message_id=paid.message_id,
         role="assistant",
         content=text,
@@ -147,15 +139,15 @@ def _message(
     )
 
 
-def _uncorrected(run: Run, paid: PaidReply) -> tuple[EventBody, ...]:
+def _uncorrected(run: Run, paid: PaidReply) -> tuple[events.EventBody, ...]:
     """Return the end of a run whose model did not follow the last correction."""
     ending = malformed_ending(run, MAX_MALFORMED + 1)
     ended = replace(run, usage=run.usage + paid.usage, answered_by=paid.model)
     return (_message(run, paid, None, "unknown"), finished(ended, ending.status, ending.message, ending))
 
 
-def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:
-    return ProtocolRetry(
+def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> events.ProtocolRetry:
+    return events.ProtocolRetry(
         attempt=run.malformed + 1,
         max=MAX_MALFORMED,
         error=malformed.error,
@@ -171,7 +163,7 @@ def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:
 
 def _call_events(
     state: Conversation, run: Run, reply: ReplyCommit, text: str | None, requested: tuple[RequestedCall, ...]
-) -> tuple[EventBody, ...]:
+) -> tuple[events.EventBody, ...]:
     message = _message(run, reply.paid, text, "tool_calls", reply.provider_state)
     most = run.settings.limits.calls_per_reply
     policy = CallPolicy.of(state, run, reply.facts)
@@ -180,10 +172,10 @@ def _call_events(
         policy.check(one, _call(one, call_id, reply.facts.tools, run.settings.tools.network))
         for one, call_id in numbered[:most]
     ]
-    events: list[EventBody] = [
-        ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
+    made: list[events.EventBody] = [
+        events.ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
     ]
-    events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
+    made += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
     old_contents = reply.facts.old_contents
     items = tuple(
         approval_item(one.call, old_content=old_contents.get(str(one.call.arguments.get("path"))))
@@ -193,16 +185,16 @@ def _call_events(
     if items:
         now, expires_at = reply.requested_at, reply.expires_at
         terms, choice = run.settings.approvals, run.settings.tools.on_reject
-        events.append(
+        made.append(
             approval_requested(reply.approval_id, items, terms, choice, now=now, expires_at=expires_at)
         )
-    events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
-    return (message, *events)
+    made += [events.ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
+    return (message, *made)
 
 
-def _over_limit(requested: RequestedCall, call_id: str, most: int) -> ToolCallRequested:
+def _over_limit(requested: RequestedCall, call_id: str, most: int) -> events.ToolCallRequested:
     """Return a call that is not executed, without its arguments: one commit must hold hundreds of calls."""
-    return ToolCallRequested(
+    return events.ToolCallRequested(
         call=ToolCall(id=call_id, name=requested.name, provider_call_id=requested.provider_call_id),
         arguments_error=f"a reply may request at most {most} calls.",
         over_limit=True,
@@ -229,14 +221,14 @@ def _call(
 
 def paid_events(
     state: Conversation, reply: PaidReply, text: str | None = None, *, is_partial: bool = False
-) -> tuple[EventBody, ...]:
+) -> tuple[events.EventBody, ...]:
     """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
         return ()
     return (_message(state.run, reply, text, "unknown", is_partial=is_partial),)
 
 
-def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
+def partial_events(state: Conversation, reply: PartialReply) -> tuple[events.EventBody, ...]:
     """Return the streamed text as a message, once; nothing if no text was streamed or charged."""
     # The broker may have stored a commit although it reported an error. The commit of this message leaves the
     # model request open, so the loop may build it again.
@@ -246,7 +238,7 @@ def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody,
     return paid_events(state, reply.paid, reply.text or None, is_partial=bool(reply.text))
 
 
-def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+def end_events(state: Conversation, ending: Ending) -> tuple[events.EventBody, ...]:
     if state.run is None or state.run.cancel is not None:
         return ()
     return (finished(state.run, ending.status, ending.message, ending),)
@@ -254,7 +246,7 @@ def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
 
 def failure(
     owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
-) -> tuple[EventBody, ...]:
+) -> tuple[events.EventBody, ...]:
     run = state.run
     if run is None:
         return ()

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import instructed, is_closed
-from banksman.agent.providers.exchanges import (
-    CallWithResult,
-    InlineImage,
-    LinkedImage,
-    ModelExchange,
-    SentPart,
-    exchanges,
-    sent_parts,
-)
+from banksman.agent.providers import exchanges
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.untyped import as_count, as_list, as_object
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
@@ -175,11 +167,11 @@ def _mark(turns: list[list[Block]]) -> int:
 
 
 def _turns(request: ModelRequest, provider: str, profile: Profile) -> Iterator[tuple[str, list[Block]]]:
-    for item in exchanges(request.messages, profile.call_id):
+    for item in exchanges.paired(request.messages, profile.call_id):
         match item:
             case UserMessage():
-                yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
-            case ModelExchange():
+                yield "user", [_part(part) for part in exchanges.sent_parts(item.content) or [_EMPTY_TEXT]]
+            case exchanges.ModelExchange():
                 if item.calls or (item.reply.content or "").strip():
                     yield "assistant", list(_reply(item, provider))
                 yield "user", [_result(call) for call in item.calls]
@@ -187,7 +179,7 @@ def _turns(request: ModelRequest, provider: str, profile: Profile) -> Iterator[t
                 assert_never(item)
 
 
-def _reply(exchange: ModelExchange, provider: str) -> Iterator[Block]:
+def _reply(exchange: exchanges.ModelExchange, provider: str) -> Iterator[Block]:
     """Yield the blocks of a reply in the order in which the model wrote them, as far as its state has it.
 
     Thinking is signed, so it must be returned unchanged, and before the same call, or not at all.
@@ -213,11 +205,11 @@ def _texts(text: str) -> Iterator[Block]:
         yield _text(text)
 
 
-def _call(call: CallWithResult) -> ToolUseBlockParam:
+def _call(call: exchanges.CallWithResult) -> ToolUseBlockParam:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": {**call.arguments}}
 
 
-def _result(call: CallWithResult) -> ToolResultBlockParam:
+def _result(call: exchanges.CallWithResult) -> ToolResultBlockParam:
     result: ToolResultBlockParam = {
         "type": "tool_result",
         "tool_use_id": call.id,
@@ -230,15 +222,15 @@ def _text(text: str) -> TextBlockParam:
     return {"type": "text", "text": text}
 
 
-def _part(part: SentPart) -> Block:
+def _part(part: exchanges.SentPart) -> Block:
     match part:
         case str():
             return _text(part)
-        case InlineImage(media_type, data) if media_type in _IMAGE_TYPES:
+        case exchanges.InlineImage(media_type, data) if media_type in _IMAGE_TYPES:
             return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-        case InlineImage(media_type, _):
+        case exchanges.InlineImage(media_type, _):
             return _text(f"[The user attached an image of the type {media_type}, which cannot be shown.]")
-        case LinkedImage(url):
+        case exchanges.LinkedImage(url):
             return {"type": "image", "source": {"type": "url", "url": url}}
         case _:
             assert_never(part)

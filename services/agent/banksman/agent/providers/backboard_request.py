@@ -20,7 +20,7 @@ from banksman.agent.providers.exchanges import (
     LinkedImage,
     ModelExchange,
     SentPart,
-    exchanges,
+    paired,
     sent_parts,
 )
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
@@ -111,7 +111,7 @@ def begin(request: ModelRequest) -> Begin:
 
 def _divided(request: ModelRequest) -> tuple[list[UserMessage | ModelExchange], list[UserMessage]]:
     """Return the history up to the last reply of the model, and the messages of the user after it."""
-    items = exchanges(request.messages)
+    items = paired(request.messages)
     after = max((at + 1 for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=0)
     return items[:after], [item for item in items[after:] if isinstance(item, UserMessage)]
 

@@ -52,7 +52,7 @@ class ModelExchange:
     calls: tuple[CallWithResult, ...]
 
 
-def exchanges(
+def paired(
     messages: Iterable[Message], call_id: re.Pattern[str] = CALL_ID
 ) -> list[UserMessage | ModelExchange]:
     """Pair calls with their results.
@@ -67,17 +67,17 @@ def exchanges(
         if isinstance(message, ToolMessage):
             results.setdefault(message.result.tool_call_id, message)
     ids = _Ids(call_id)
-    paired: list[UserMessage | ModelExchange] = []
+    found: list[UserMessage | ModelExchange] = []
     for message in listed:
         match message:
             case UserMessage():
-                paired.append(message)
+                found.append(message)
             case AssistantMessage():
                 calls = tuple(_with_result(at, call, results, ids) for at, call in enumerate(message.calls))
-                paired.append(ModelExchange(message, calls))
+                found.append(ModelExchange(message, calls))
             case ToolMessage():
                 pass
-    return paired
+    return found
 
 
 def _with_result(at: int, call: ToolCall, results: dict[str, ToolMessage], ids: _Ids) -> CallWithResult:

@@ -210,7 +210,7 @@ def _settings(options: ModelOptions) -> ModelSettings:
 def _messages(request: ModelRequest, profile: Profile) -> list[ai.ModelMessage]:
     sent: list[ai.ModelMessage] = []
     parts: list[ai.ModelRequestPart] = [ai.SystemPromptPart(request.system)] if request.system else []
-    for item in history.exchanges(request.messages, profile.call_id):
+    for item in history.paired(request.messages, profile.call_id):
         match item:
             case UserMessage():
                 content: list[ai.UserContent] = [

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.structured import is_closed
-from banksman.agent.providers.exchanges import (
-    CallWithResult,
-    InlineImage,
-    LinkedImage,
-    ModelExchange,
-    SentPart,
-    exchanges,
-    sent_parts,
-)
+from banksman.agent.providers import exchanges
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.untyped import as_object
 from banksman.contracts.messages import UserMessage
@@ -80,13 +72,13 @@ def messages(request: ModelRequest, provider: str, profile: Profile) -> list[Cha
     sent: list[dict[str, Any]] = []
     if request.system:
         sent.append({"role": profile.system_role, "content": request.system})
-    for item in exchanges(request.messages, profile.call_id):
+    for item in exchanges.paired(request.messages, profile.call_id):
         match item:
             case UserMessage():
                 if sent and sent[-1]["role"] == "tool" and not profile.user_after_tool:
                     sent.append({"role": "assistant", "content": _BETWEEN})
                 sent.append({"role": "user", "content": _content(item)})
-            case ModelExchange():
+            case exchanges.ModelExchange():
                 sent.extend(_exchange(item, provider, profile))
             case _:
                 assert_never(item)
@@ -100,24 +92,24 @@ def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
 
 
 def _content(message: UserMessage) -> str | list[ChatCompletionContentPartParam]:
-    parts = sent_parts(message.content)
+    parts = exchanges.sent_parts(message.content)
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts) or EMPTY_MESSAGE
     return [_part(part) for part in parts]
 
 
-def _part(part: SentPart) -> ChatCompletionContentPartParam:
+def _part(part: exchanges.SentPart) -> ChatCompletionContentPartParam:
     match part:
         case str():
             return {"type": "text", "text": part}
-        case InlineImage() | LinkedImage():
+        case exchanges.InlineImage() | exchanges.LinkedImage():
             return {"type": "image_url", "image_url": {"url": part.url}}
         case _:
             assert_never(part)
 
 
-def _exchange(exchange: ModelExchange, provider: str, profile: Profile) -> Iterator[dict[str, Any]]:
+def _exchange(exchange: exchanges.ModelExchange, provider: str, profile: Profile) -> Iterator[dict[str, Any]]:
     source = exchange.reply
     if not exchange.calls and not (source.content or "").strip():
         return
@@ -139,6 +131,6 @@ def _exchange(exchange: ModelExchange, provider: str, profile: Profile) -> Itera
         yield {**result, "name": call.name} if profile.tool_message_name else result
 
 
-def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
+def _call(call: exchanges.CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

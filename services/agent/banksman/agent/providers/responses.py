@@ -11,17 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers import exchanges
 from banksman.agent.providers.base import DeltaSink, TransientFault
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
-from banksman.agent.providers.exchanges import (
-    CallWithResult,
-    InlineImage,
-    LinkedImage,
-    ModelExchange,
-    SentPart,
-    exchanges,
-    sent_parts,
-)
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, reply_format
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
@@ -88,12 +80,12 @@ def wrote(messages: Iterable[Message]) -> bool:
 
 
 def _input(request: ModelRequest, profile: Profile) -> Iterator[dict[str, Any]]:
-    for item in exchanges(request.messages, profile.call_id):
+    for item in exchanges.paired(request.messages, profile.call_id):
         match item:
             case UserMessage():
-                parts = sent_parts(item.content) or [EMPTY_MESSAGE]
+                parts = exchanges.sent_parts(item.content) or [EMPTY_MESSAGE]
                 yield {"role": "user", "content": [_part(part) for part in parts]}
-            case ModelExchange():
+            case exchanges.ModelExchange():
                 yield from _output(item)
                 for call in item.calls:
                     output = message_json(call.message)
@@ -102,17 +94,17 @@ def _input(request: ModelRequest, profile: Profile) -> Iterator[dict[str, Any]]:
                 assert_never(item)
 
 
-def _part(part: SentPart) -> dict[str, Any]:
+def _part(part: exchanges.SentPart) -> dict[str, Any]:
     match part:
         case str():
             return {"type": "input_text", "text": part}
-        case InlineImage() | LinkedImage():
+        case exchanges.InlineImage() | exchanges.LinkedImage():
             return {"type": "input_image", "image_url": part.url, "detail": "auto"}
         case _:
             assert_never(part)
 
 
-def _output(exchange: ModelExchange) -> Iterator[dict[str, Any]]:
+def _output(exchange: exchanges.ModelExchange) -> Iterator[dict[str, Any]]:
     """Yield the items of a reply: those that the vendor wrote, in their order, or its text and its calls."""
     text = exchange.reply.content or ""
     written = as_list((exchange.reply.provider_state or {}).get(OUTPUT_FIELD))
@@ -136,7 +128,7 @@ def _output(exchange: ModelExchange) -> Iterator[dict[str, Any]]:
         yield _call(call)
 
 
-def _call(call: CallWithResult) -> dict[str, Any]:
+def _call(call: exchanges.CallWithResult) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 

@@ -9,17 +9,9 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.bus.storage.log import StoredCommit
+from banksman.contracts import events
 from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.errors import BanksmanError, NotFound
-from banksman.contracts.events import (
-    Event,
-    EventBody,
-    HistoryCompacted,
-    MessageCompleted,
-    ProtocolRetry,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
@@ -90,11 +82,11 @@ class StepDetails:
         The messages of a model request are those of the log. Its system prompt and tools are rebuilt from the
         settings of the run, so they differ if a stored prompt or a registered tool has changed since.
         """
-        events = await self.runs.events(caller.tenant, run_id)
-        step = next((one for one in steps_of(events, run_id) if one.step_id == step_id), None)
+        recorded = await self.runs.events(caller.tenant, run_id)
+        step = next((one for one in steps_of(recorded, run_id) if one.step_id == step_id), None)
         if step is None:
             raise NotFound("step", step_id[:64])
-        own = [event for event in events if event.run_id == run_id]
+        own = [event for event in recorded if event.run_id == run_id]
         match step.kind:
             case "model":
                 request = await self._rebuilt(caller, run_id, step)
@@ -159,11 +151,11 @@ def _model_request(run: Run, state: Conversation) -> JsonObject:
     }
 
 
-def _call(events: Sequence[Event], call_id: str) -> JsonObject | None:
+def _call(recorded: Sequence[events.Event], call_id: str) -> JsonObject | None:
     call: ToolCall | None = None
-    for event in events:
+    for event in recorded:
         match event.data:
-            case ToolCallRequested(call=requested) if requested.id == call_id:
+            case events.ToolCallRequested(call=requested) if requested.id == call_id:
                 call = requested
             case ApprovalResolved(decisions=decisions) if call is not None:
                 for one in decisions:
@@ -176,29 +168,31 @@ def _call(events: Sequence[Event], call_id: str) -> JsonObject | None:
 
 _BEGINS = (ApprovalRequested, InputRequested)
 _ENDS = (
-    MessageCompleted,
-    ProtocolRetry,
-    HistoryCompacted,
-    ToolCallCompleted,
+    events.MessageCompleted,
+    events.ProtocolRetry,
+    events.HistoryCompacted,
+    events.ToolCallCompleted,
     ApprovalResolved,
     InputResolved,
 )
 
 
-def _shown(events: Sequence[Event], step_id: str, kinds: tuple[type[EventBody], ...]) -> JsonObject | None:
+def _shown(
+    recorded: Sequence[events.Event], step_id: str, kinds: tuple[type[events.EventBody], ...]
+) -> JsonObject | None:
     """Return the first event of a step that has one of the types, as clients read it."""
     hidden = {"type": True, "provider_state": True, "result": {"output_key", "output_ref"}}
-    for event in events:
+    for event in recorded:
         if isinstance(event.data, kinds) and _id_of(event.data) == step_id:
             return event.data.model_dump(mode="json", by_alias=True, exclude=hidden)
     return None
 
 
-def _id_of(data: EventBody) -> str | None:
+def _id_of(data: events.EventBody) -> str | None:
     match data:
-        case MessageCompleted() | ProtocolRetry() | HistoryCompacted():
+        case events.MessageCompleted() | events.ProtocolRetry() | events.HistoryCompacted():
             return data.message_id
-        case ToolCallCompleted():
+        case events.ToolCallCompleted():
             return data.result.tool_call_id
         case ApprovalRequested() | ApprovalResolved():
             return data.approval_id

@@ -27,19 +27,11 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
     UpstreamUnavailable,
 )
 from banksman.gateway.models.upstreams import own_upstreams
+from banksman.gateway.operation import streaming
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
 from banksman.gateway.operation.intake import JsonIntake
 from banksman.gateway.operation.parameters import ServiceMap
-from banksman.gateway.operation.streaming import (
-    CLIENT_CLOSED,
-    KEEP_ALIVE_S,
-    SSE_HEADERS,
-    BodyCut,
-    StreamedResponse,
-    kept_alive,
-    unless_disconnected,
-)
 from banksman.gateway.settings import Dialect, Upstream
 from banksman.gateway.usage.passthrough import PassthroughUsage
 
@@ -72,22 +64,24 @@ async def forward(
         return refusal(here, error)
     forwarded = ForwardedRequest(path, request.url.query, body, request.headers, dialect)
     opening = upstreams.open(candidates, forwarded)
-    if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
-        return Response(status_code=CLIENT_CLOSED)
+    if not await _opened(request, opening, streaming.KEEP_ALIVE_S if streams else None):
+        return Response(status_code=streaming.CLIENT_CLOSED)
     meter = UsageMeter(dialect, len(body), partial(_count, usage, caller.tenant, model))
     if not opening.done():
-        return StreamedResponse(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
+        return streaming.StreamedResponse(
+            streaming.kept_alive(_late_events(opening, dialect, model, meter)), headers=streaming.SSE_HEADERS
+        )
     try:
         response = opening.result()
     except UpstreamUnavailable as error:
         headers = {"retry-after": "1"} if error.status == 503 else None
         return JSONResponse(error_body(here, error.status, UPSTREAM_ERROR, str(error)), error.status, headers)
     if response.is_event_stream:
-        headers = {**response.headers, **SSE_HEADERS}
-        return StreamedResponse(
-            kept_alive(_events(response, dialect, model, meter)), response.status, headers
+        headers = {**response.headers, **streaming.SSE_HEADERS}
+        return streaming.StreamedResponse(
+            streaming.kept_alive(_events(response, dialect, model, meter)), response.status, headers
         )
-    return StreamedResponse(_body(response, dialect, meter), response.status, response.headers)
+    return streaming.StreamedResponse(_body(response, dialect, meter), response.status, response.headers)
 
 
 def refusal(path: str, error: ModelRefused) -> Response:
@@ -100,7 +94,9 @@ async def _opened(
 ) -> bool:
     """Wait up to `patience_s` for the response; return False if the client disconnects, which cancels it."""
     try:
-        waited = await unless_disconnected(request.receive, asyncio.wait((opening,), timeout=patience_s))
+        waited = await streaming.unless_disconnected(
+            request.receive, asyncio.wait((opening,), timeout=patience_s)
+        )
     except asyncio.CancelledError:
         opening.cancel()
         raise
@@ -137,7 +133,7 @@ async def _late_events(
         response = await opening
     except UpstreamUnavailable as error:
         yield sse.error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
-        raise BodyCut from error
+        raise streaming.BodyCut from error
     finally:
         opening.cancel()
     if response.is_event_stream:
@@ -146,7 +142,7 @@ async def _late_events(
         return
     body = b"".join([piece async for piece in _body(response, dialect, meter)])
     yield sse.refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
-    raise BodyCut
+    raise streaming.BodyCut
 
 
 async def _events(
@@ -169,7 +165,7 @@ async def _events(
         logger.warning("upstream %s: a stream ended before its reply was finished", response.upstream.name)
         status = error.status if isinstance(error, UpstreamUnavailable) else 502
         yield sse.error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
-        raise BodyCut from error
+        raise streaming.BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status, complete=reader.finished)
         await response.body.aclose()
@@ -183,7 +179,7 @@ async def _body(response: UpstreamResponse, dialect: Dialect, meter: UsageMeter)
             # The body of an error arrives in one piece.
             yield normalised_error(piece) if repairs else piece
     except UpstreamUnavailable as error:
-        raise BodyCut from error
+        raise streaming.BodyCut from error
     finally:
         meter.end(response.upstream.name, response.status)
         await response.body.aclose()
