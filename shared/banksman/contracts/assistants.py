@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.model_options import ModelOptions
-from banksman.contracts.tools import NetworkPolicy, ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, Registry, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
 from banksman.contracts.workflows import Built
 from banksman.contracts.workspaces import AssistantFiles, SubmittedFiles
@@ -71,6 +71,7 @@ class ApprovalTerms(Stored):
 PROVIDERS = ("anthropic", "openai", "backboard", "demo")
 """The providers of models without a setting: the first part of `provider:model`."""
 ONE_APPROVER = ApprovalTerms()
+Registries = Annotated[tuple[Registry, ...], Field(max_length=20)]
 MAX_RULES = 100
 """Maximum number of rules in a tenant's policy."""
 
@@ -85,16 +86,29 @@ class ApprovalPolicy(Stored):
     """Rules that are evaluated before those of an assistant."""
     approvals: ApprovalTerms = ONE_APPROVER
     """The minimum terms of every approval request."""
+    registries: Registries = Field(default=(), exclude_if=lambda registries: not registries)
+    """Registries of packages that commands may install from, if the operator of their runner allows it."""
 
     def applied_to(self, assistant: Assistant) -> Assistant:
-        """Return the assistant with this policy's rules first and at least its terms."""
+        """Return the assistant with this policy's rules first, at least its terms, and its registries."""
         own = assistant.approvals
         terms = ApprovalTerms(
             approvers=max(self.approvals.approvers, own.approvers),
             escalation=own.escalation or self.approvals.escalation,
         )
         rules = (*self.rules, *assistant.approval_policy)
-        return assistant.model_copy(update={"approval_policy": rules, "approvals": terms})
+        update = {"approval_policy": rules, "approvals": terms, "tools": self._with_registries(assistant)}
+        return assistant.model_copy(update=update)
+
+    def _with_registries(self, assistant: Assistant) -> ToolSettings:
+        granted = tuple(
+            one for one in self.registries if one.assistants is None or assistant.id in one.assistants
+        )
+        tools = assistant.tools
+        if not granted and (tools.network is None or not tools.network.registries):
+            return tools
+        network = (tools.network or NetworkPolicy()).model_copy(update={"registries": granted})
+        return tools.model_copy(update={"network": network})
 
 
 FallbackModels = Annotated[

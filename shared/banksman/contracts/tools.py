@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, cast
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
+from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 MIN_SECRET_CHARS: Final = 8
@@ -96,6 +97,42 @@ HostPattern = Annotated[str, AfterValidator(_checked)]
 HostPatterns = Annotated[tuple[HostPattern, ...], Field(max_length=MAX_PATTERNS)]
 
 
+def _one_host(host: str) -> str:
+    if "*" in host or "?" in host:
+        raise ValueError("must be one host, without * and ?, with or without :port")
+    return _checked(host)
+
+
+def _registry_url(url: str) -> str:
+    try:
+        scheme = parse_url(url).scheme
+    except UrlRefused as refused:
+        raise ValueError(f"must be the URL of a registry: {refused}") from refused
+    if scheme not in ("http", "https"):
+        raise ValueError("must be the URL of a registry, https:// or http://")
+    return url
+
+
+class Registry(Stored):
+    """A registry of packages that commands of a tenant may install from."""
+
+    kind: Literal["npm", "pypi"]
+    """The format that it serves: of npm, or the simple API of Python packages that pip uses."""
+    url: Annotated[str, Field(max_length=500), AfterValidator(_registry_url)]
+    """Its address as programs expect it, such as `https://packages.example/simple`; without a password."""
+    hosts: Annotated[tuple[Annotated[str, AfterValidator(_one_host)], ...], Field(max_length=10)] = ()
+    """Further hosts from which it serves files, with or without a port; other ports than 443 need one."""
+    assistants: Annotated[tuple[Token, ...], Field(max_length=MAX_PATTERNS)] | None = None
+    """The only assistants whose commands reach it; None for all of the tenant."""
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of the registry and of its files."""
+        url = parse_url(self.url)
+        further = ((host, port or 443) for host, port in map(split_pattern, self.hosts))
+        return ((url.host, url.port), *further)
+
+
 class NetworkPolicy(Stored):
     """The hosts that calls may reach, within those that the operator of the runner allows."""
 
@@ -105,6 +142,8 @@ class NetworkPolicy(Stored):
     """Hosts that are refused even if `allow_hosts` matches."""
     commands: bool = False
     """True lets `bash` reach these hosts over HTTP and HTTPS through a proxy, if the operator permits it."""
+    registries: tuple[Registry, ...] = Field(default=(), exclude_if=lambda registries: not registries)
+    """The registries of the tenant's policy that `bash` may install from. An assistant cannot state any."""
 
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]

@@ -52,6 +52,35 @@ async def test_the_rules_of_a_tenant_come_before_those_of_its_assistants(
     assert (late.status_code, refused.status_code, other["rules"]) == (409, 403, [])
 
 
+async def test_registries_come_from_the_policy_of_the_tenant_alone(guarded: Served, agent: Agent) -> None:
+    """R12: an assistant cannot state any, and an administrator grants them, to all or some assistants."""
+    everywhere = {"kind": "pypi", "url": "https://packages.example/simple", "hosts": ["files.example"]}
+    coding = {"kind": "npm", "url": "https://npm.example/", "assistants": ["coder"]}
+    conversations: dict[str, str] = {}
+    async with guarded.http as http:
+        await http.post("/context/assistants", json={"id": "coder", "tools": {"enabled": True}})
+        stated = await http.post(
+            "/context/assistants", json={"tools": {"network": {"registries": [everywhere]}}}
+        )
+        stored = await http.put(POLICY, json={"registries": [everywhere, coding]})
+        invalid = await http.put(POLICY, json={"registries": [{**coding, "hosts": ["*.example"]}]})
+        for assistant in ("coder", "default"):
+            made = await http.post("/context/conversations", json={"assistant": assistant})
+            conversations[assistant] = made.json()["conversation_id"]
+            path = f"/context/conversations/{conversations[assistant]}/runs"
+            await http.post(path, json={"content": "hi"})
+        http.headers["authorization"] = f"Bearer {TOKENS['reader']}"
+        refused = await http.put(POLICY, json={"registries": []})
+    granted: dict[str, list[str]] = {}
+    for assistant, conversation in conversations.items():
+        network = (await agent.started(conversation)).settings.tools.network
+        assert network is not None and not network.commands
+        granted[assistant] = [one.kind for one in network.registries]
+    assert granted == {"coder": ["pypi", "npm"], "default": ["pypi"]}
+    assert (stored.status_code, invalid.status_code, refused.status_code) == (200, 400, 403)
+    assert refusal(stated) == (400, "tools.network.registries is set in the policy of the tenant only")
+
+
 ASSISTANTS = "/context/assistants"
 GOVERNED: list[tuple[str, dict[str, Any]]] = [
     ("approval_policy", {"approval_policy": [{"tool": "bash", "action": "auto"}]}),

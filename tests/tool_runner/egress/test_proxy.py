@@ -20,6 +20,7 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 
 from banksman.contracts.tools import NetworkPolicy
 from banksman.tool_runner.egress.client import Egress, HostRules
+from banksman.tool_runner.egress.grants import Permissions
 from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome
@@ -70,7 +71,9 @@ def connected(
         ssl_context=TLS,
     )
     own = RunnerLimits(proxy=limits or ProxyLimits())
-    return Connected(runner, workspace_tools(runner.sandbox, egress, own, commands_may_connect=permitted))
+    return Connected(
+        runner, workspace_tools(runner.sandbox, egress, own, permissions=Permissions(hosts=permitted))
+    )
 
 
 def get(url: str) -> str:

@@ -18,6 +18,7 @@ from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.egress.client import Egress, HostRules
+from banksman.tool_runner.egress.grants import NO_PERMISSIONS, Permissions
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.execution import CallWorker
 from banksman.tool_runner.identity import (
@@ -84,9 +85,13 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     if sandbox is None:
         return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
     egress = await _egress(own)
-    may_connect = own.egress.allow_commands and own.sandbox == "bwrap"
+    permissions = _permissions(own)
     box = workspace_tools(
-        sandbox, egress, own.limits, commands_may_connect=may_connect, toolchains=own.toolchains
+        sandbox,
+        egress,
+        own.limits,
+        permissions=permissions,
+        toolchains=own.toolchains,
     )
     return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress)
 
@@ -181,11 +186,11 @@ def workspace_tools(
     egress: Egress,
     limits: RunnerLimits,
     *,
-    commands_may_connect: bool = False,
+    permissions: Permissions = NO_PERMISSIONS,
     toolchains: Mapping[str, Toolchain] | None = None,
 ) -> ToolBox:
-    """With `commands_may_connect`, an assistant's policy can grant its commands a proxy to `egress`."""
-    proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
+    """With `permissions`, the policy of a call can grant its command a proxy to `egress`."""
+    proxy = CommandProxy(egress, limits.proxy, permissions) if permissions else None
     converter = Converter(limits.markdown)
     return ToolBox(
         (
@@ -198,6 +203,12 @@ def workspace_tools(
             SearchCodeTool(sandbox, limits),
         )
     )
+
+
+def _permissions(own: ToolRunnerSettings) -> Permissions:
+    if own.sandbox != "bwrap":
+        return NO_PERMISSIONS
+    return Permissions(own.egress.allow_commands, HostRules(allowed=own.egress.registries))
 
 
 async def _egress(own: ToolRunnerSettings) -> Egress:

@@ -52,6 +52,9 @@ class EgressSettings(Section):
     allow_commands: bool = False
     """If true, commands of an assistant whose policy has `network.commands` get a proxy that reaches the same
     hosts as its `web_fetch`. If false, no command has a network. Requires the sandbox `bwrap`."""
+    registries: tuple[HostPattern, ...] = ()
+    """Hosts of package registries from which the policy of a tenant may let its commands install. Empty for
+    none. Requires the sandbox `bwrap`."""
 
 
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"

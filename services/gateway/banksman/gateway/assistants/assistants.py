@@ -21,7 +21,7 @@ from banksman.contracts.assistants import (
     ChangedField,
     NewAssistant,
 )
-from banksman.contracts.errors import Forbidden, NotFound
+from banksman.contracts.errors import BadInput, Forbidden, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
@@ -173,6 +173,8 @@ class Assistants:
         return stored
 
     async def _check_parts(self, caller: Caller, given: AssistantBody | Assistant) -> None:
+        if given.tools.network is not None and given.tools.network.registries:
+            raise BadInput("tools.network.registries", None, "is set in the policy of the tenant only")
         if given.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):

@@ -14,6 +14,7 @@ from banksman.contracts.assistants import (
     ApprovalRule,
     ApprovalTerms,
     Assistant,
+    Registries,
 )
 from banksman.gateway.assistants.tenant_store import PolicyStore, TenantStore
 from banksman.gateway.operation.caller import ADMIN
@@ -31,6 +32,8 @@ class PolicyBody(RequestBody):
     """Rules that are evaluated before those of an assistant. The first rule that matches a call decides."""
     approvals: ApprovalTerms = ONE_APPROVER
     """The minimum terms of every approval request."""
+    registries: Registries = ()
+    """Registries of packages that commands may install from, if the operator of their runner allows it."""
     revision: int | None = None
     """The revision to replace; null replaces any."""
 
@@ -62,5 +65,5 @@ async def replace_policy(
     body: StrictBody[PolicyBody], policies: Service, caller: CallerDep
 ) -> ApprovalPolicy:
     """Replace the approval policy of the tenant. It applies to runs that start from now on."""
-    policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals)
+    policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals, registries=body.registries)
     return await policies.replace(caller.tenant, policy, body.revision)

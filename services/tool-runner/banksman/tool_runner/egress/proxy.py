@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import h11
 import httpcore
 
+from banksman.contracts.tools import NetworkPolicy
 from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.runtime.backoff import Backoff
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
+from banksman.tool_runner.egress.grants import NO_PERMISSIONS, Grant, Permissions
 from banksman.tool_runner.settings import ProxyLimits
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 class CommandProxy:
     egress: Egress
     limits: ProxyLimits
+    permissions: Permissions = NO_PERMISSIONS
+
+    def grant(self, policy: NetworkPolicy | None) -> Grant | None:
+        return self.permissions.grant(policy, self.egress)
 
     @contextlib.asynccontextmanager
     async def session(self, rules: HostRules, label: str) -> AsyncGenerator[ProxySession]:

@@ -8,8 +8,8 @@ import contextlib
 import re
 import socket
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
 
@@ -96,12 +96,14 @@ class SandboxCommand:
     directory: str = WORKSPACE
     """The current directory: `WORKSPACE`, or `EMPTY` with the backend bwrap."""
     toolchain: Toolchain = NO_TOOLCHAIN
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables of this command alone."""
 
     def environment(self) -> dict[str, str]:
         """Return all variables of the command."""
         own = ENVIRONMENT if self.directory == WORKSPACE else ENVIRONMENT_APART
         path = ":".join((*self.toolchain.search, own["PATH"]))
-        return own | {"PATH": path} | self.toolchain.variables
+        return own | {"PATH": path} | self.toolchain.variables | self.variables
 
 
 @dataclass(frozen=True, slots=True)

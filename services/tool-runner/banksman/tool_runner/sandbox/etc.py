@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+import certifi
+
 from banksman.tool_runner.sandbox.base import HOME, HOME_APART, USER
 
 DIRECTORY = "/etc/banksman"
@@ -36,7 +38,8 @@ def write_etc(directory: Path, uid: int, gid: int) -> None:
     for name, text in (_TEXTS | _names(uid, gid)).items():
         (directory / name).write_text(text)
     _copy("/etc/mime.types", directory / "mime.types")
-    _copy(os.environ.get("SSL_CERT_FILE") or _CERTIFICATES_OF_HOST, directory / CERTIFICATES)
+    own = os.environ.get("SSL_CERT_FILE") or _CERTIFICATES_OF_HOST
+    _copy(own if os.path.exists(own) else certifi.where(), directory / CERTIFICATES)
     for file in directory.iterdir():
         file.chmod(0o644)
 

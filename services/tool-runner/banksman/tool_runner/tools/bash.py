@@ -10,7 +10,6 @@ from typing import assert_never
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.egress.client import rules_of
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     NO_TOOLCHAIN,
@@ -60,10 +59,15 @@ class BashTool:
         try:
             async with (
                 toolbox.within_quota(run, self.limits.sandbox),
-                self._proxy_session(run) as on_listener,
+                self._connected(run) as (on_listener, variables),
             ):
                 command = SandboxCommand(
-                    script, run.workspace.directory, timeout_s, on_listener, toolchain=toolchain
+                    script,
+                    run.workspace.directory,
+                    timeout_s,
+                    on_listener,
+                    toolchain=toolchain,
+                    variables=variables,
                 )
                 outcome = await self.sandbox.run(command, on_output=on_output, stop=run.stop)
         except toolbox.WorkspaceLocked as locked:
@@ -96,13 +100,17 @@ class BashTool:
         return None
 
     @contextlib.asynccontextmanager
-    async def _proxy_session(self, run: toolbox.ToolRun) -> AsyncGenerator[OnListener | None]:
-        if self.proxy is None or not _wants_network(run):
-            yield None
+    async def _connected(
+        self, run: toolbox.ToolRun
+    ) -> AsyncGenerator[tuple[OnListener | None, Mapping[str, str]]]:
+        """Serve the command's proxy; yield where its socket goes, and the variables of the command."""
+        grant = None if self.proxy is None else self.proxy.grant(run.network)
+        if self.proxy is None or grant is None:
+            yield None, {}
             return
         label = f"{run.workspace.tenant}/{run.workspace.conversation}"
-        async with self.proxy.session(rules_of(run.network), label) as session:
-            yield session.listen
+        async with self.proxy.session(grant.rules, label) as session:
+            yield session.listen, grant.variables
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> toolbox.ToolOutcome:
         shown = outcome.output.shown()
@@ -153,7 +161,7 @@ class BashTool:
 
 
 def _wants_network(run: toolbox.ToolRun) -> bool:
-    return run.network is not None and run.network.commands
+    return run.network is not None and (run.network.commands or bool(run.network.registries))
 
 
 def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:

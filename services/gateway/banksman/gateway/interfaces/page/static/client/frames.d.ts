@@ -410,6 +410,8 @@ export type NetworkPolicy = {
   deny_hosts?: Array<string>;
   /** True lets `bash` reach these hosts over HTTP and HTTPS through a proxy, if the operator permits it. */
   commands?: boolean;
+  /** The registries of the tenant's policy that `bash` may install from. An assistant cannot state any. */
+  registries?: Array<Registry>;
 };
 
 /** A conversation that could not be resumed at the client's position. */
@@ -465,6 +467,18 @@ export type Provenance = {
   author?: "person" | "client" | "agent" | "workflow" | "unknown";
   /** What a person typed of a message that another author wrote. */
   typed?: string;
+};
+
+/** A registry of packages that commands of a tenant may install from. */
+export type Registry = {
+  /** The format that it serves: of npm, or the simple API of Python packages that pip uses. */
+  kind: "npm" | "pypi";
+  /** Its address as programs expect it, such as `https://packages.example/simple`; without a password. */
+  url: string;
+  /** Further hosts from which it serves files, with or without a port; other ports than 443 need one. */
+  hosts?: Array<string>;
+  /** The only assistants whose commands reach it; None for all of the tenant. */
+  assistants?: Array<string> | null;
 };
 
 /** All stored events were sent. The following events are live. */
