@@ -56,6 +56,8 @@ OTHER_NAMES = {
     "schedule delete": 'subjects.api(TENANT, "schedule"',
     "/context/model-servers/{name}": "SERVERS}/{",
     "/context/model-servers/{name}/test": "{named}/test",
+    "instructions read": 'subjects.api(tenant, "instructions"',
+    "instructions set": 'subjects.api(tenant, "instructions"',
     "model_server list": 'subjects.api(tenant, "model_server"',
     "model_server set": 'subjects.api(tenant, "model_server"',
     "model_server delete": 'subjects.api(tenant, "model_server"',

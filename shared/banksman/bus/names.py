@@ -42,6 +42,8 @@ POLICIES: Final = "policies"
 MCP: Final = "mcp"
 TENANT_SECRETS: Final = "tenant-secrets"
 MODEL_SERVERS: Final = "model-servers"
+INSTRUCTIONS: Final = "instructions"
+"""The bucket of what users want of every reply."""
 SCHEDULES: Final = "schedules"
 """The bucket of schedules, and the consumer of due schedules."""
 

@@ -238,6 +238,8 @@ class RunSettings(Stored):
     """The W3C trace context of the request that started it; None without one."""
     user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who started the run, set by the agent that records it; empty if unknown."""
+    instructions: str = Field(default="", max_length=4_000, exclude_if=lambda text: text == "")
+    """What the user who started the run wants of every reply; it follows the system prompt."""
     compact: bool = Field(default=False, exclude_if=lambda compact: not compact)
     """Whether the run only replaces older messages by a summary. Its own message is not in the history."""
 

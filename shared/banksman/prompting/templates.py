@@ -111,6 +111,10 @@ NUDGE = "Your last reply was empty. Write the answer for the user now, or call a
 """The message that requests an empty reply again; it does not stay in the history."""
 
 
+USER_INSTRUCTIONS = "The user wants this of every reply, unless a message says otherwise:"
+"""Stands before the own instructions of a user, after the system prompt."""
+
+
 def correction(rule: str, attempt: int) -> str:
     """Return the correction to send to a model; `attempt` is 1 for the first malformed reply in a row."""
     problem = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."

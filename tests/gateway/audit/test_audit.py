@@ -57,7 +57,11 @@ CHANGES_NOTHING = {
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
 }
-OF_A_USER = {"PUT /context/push/devices", "DELETE /context/push/devices/{device_id}"}
+OF_A_USER = {
+    "PUT /context/instructions",
+    "PUT /context/push/devices",
+    "DELETE /context/push/devices/{device_id}",
+}
 """Requests that concern only the user who sends them."""
 
 

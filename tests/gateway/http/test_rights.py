@@ -111,6 +111,8 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/secrets": ADMIN,
     "PUT /context/secrets/{name}": ADMIN,
     "DELETE /context/secrets/{name}": ADMIN,
+    "GET /context/instructions": CHAT,
+    "PUT /context/instructions": CHAT,
     "GET /context/model-servers": ADMIN,
     "PUT /context/model-servers/{name}": ADMIN,
     "DELETE /context/model-servers/{name}": ADMIN,

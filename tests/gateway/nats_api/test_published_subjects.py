@@ -163,6 +163,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "schedule create": schedule,
         "schedule update": schedule,
         "secret set": {"value": "a-secret-value"},
+        "instructions set": {"text": "x"},
         "model_server set": {"base_url": "https://api.openai.com/v1"},
         "key create": {"user": "ann", "rights": ["admin"]},
         "webhook create": WEBHOOK,

@@ -16,6 +16,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.operations import FEATURE as FILES
 from banksman.gateway.housekeeping.archive import FEATURE as ARCHIVE
 from banksman.gateway.housekeeping.retention import FEATURE as HOUSEKEEPING
+from banksman.gateway.identity.instructions import FEATURE as INSTRUCTIONS
 from banksman.gateway.identity.operations import FEATURE as IDENTITY
 from banksman.gateway.interfaces.a2a.routes import FEATURE as A2A
 from banksman.gateway.interfaces.agui.routes import FEATURE as AGUI
@@ -47,6 +48,7 @@ CORE: Final = (
     QUEUE,
     LIVE,
     MODEL_SERVERS,
+    INSTRUCTIONS,
     ASSISTANTS,
     APPROVALS,
     RUNS,

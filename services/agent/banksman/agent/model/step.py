@@ -49,7 +49,7 @@ from banksman.contracts.messages import Usage, UserMessage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.enhance import EnhancedPrompt, enhance, needs_of
-from banksman.prompting.templates import DEFAULT_PROMPT, NUDGE, render, run_variables
+from banksman.prompting.templates import DEFAULT_PROMPT, NUDGE, USER_INSTRUCTIONS, render, run_variables
 from banksman.runs.conversation_log import OUTPUT_CHARS
 from banksman.runs.history import without_old_corrections
 from banksman.runs.outcome import Ending
@@ -300,6 +300,8 @@ class ModelStep:
             service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
         )
         base = render(await self._base_prompt(state.tenant, run), variables)
+        if settings.instructions:
+            base = f"{base.strip()}\n\n{USER_INSTRUCTIONS}\n\n{settings.instructions}"
         prompt = enhance(
             base,
             tools,

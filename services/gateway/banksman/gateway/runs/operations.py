@@ -17,6 +17,7 @@ from banksman.gateway.assistants.tenant_store import AssistantStore
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.identity.instructions import Instructions
 from banksman.gateway.operation.caller import CHAT
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestId, StrictBody, provided
@@ -264,6 +265,7 @@ async def build(base: Foundation) -> None:
             queue,
             backlog,
             names,
+            services[Instructions],
             services[SchemaChecker],
         ),
         RunCancels(runs, queue, backlog),

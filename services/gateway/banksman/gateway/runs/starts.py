@@ -23,6 +23,7 @@ from banksman.gateway.assistants.run_settings import ModelNames, resolve_setting
 from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.identity.instructions import Instructions
 from banksman.gateway.live.followed_runs import FollowedRun, FollowedRuns
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import creation_id
@@ -48,6 +49,7 @@ class RunStarts:
     queue: RunQueue
     backlog: Backlog
     models: ModelNames
+    instructions: Instructions
     schemas: SchemaChecker
 
     async def send(
@@ -79,6 +81,7 @@ class RunStarts:
         own = {
             "branch": request.branch,
             "compact": compact,
+            "instructions": self.instructions.of(caller),
             "traceparent": valid(request.traceparent) or current(),
         }
         settings = settings.model_copy(update=own)

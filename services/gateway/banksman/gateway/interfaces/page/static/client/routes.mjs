@@ -52,6 +52,8 @@ export const ROUTES = Object.freeze({
   "identity_provider.list": ["GET", "/context/identity-providers"],
   "input.list": ["GET", "/context/inputs"],
   "input.reply": ["POST", "/context/inputs/{request_id}"],
+  "instructions.read": ["GET", "/context/instructions"],
+  "instructions.set": ["PUT", "/context/instructions"],
   "invitation.claim": ["POST", "/v1/invitations"],
   "key.create": ["POST", "/context/keys"],
   "key.list": ["GET", "/context/keys"],
