@@ -16,7 +16,7 @@ from banksman.model_server.chat import (
     dumps,
     model_not_found,
 )
-from banksman.model_server.replies import Reply, Usage, call_id, chunks, estimated_usage, words
+from banksman.model_server.replies import Reply, TokenCounts, call_id, chunks, estimated_usage, words
 from tests.support.scripted_models.script import RawReply, Script, ScriptedCall, ScriptedReply
 
 _SCRIPTED_PREFIX = "scripted/"
@@ -139,11 +139,11 @@ def _call_id(chat: ChatRequest, index: int, derived_ids_of: str | None) -> str:
     return call_id(chat.dialect, hashlib.sha256(origin.encode()).hexdigest())
 
 
-def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ChatRequest) -> Usage | None:
+def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ChatRequest) -> TokenCounts | None:
     match reply.usage:
         case "missing":
             return None
         case "estimated":
             return estimated_usage(chat, len(reply.text) + len(reply.reasoning), calls)
         case stated:
-            return Usage(stated.input_tokens, stated.output_tokens, stated.cached_tokens)
+            return TokenCounts(stated.input_tokens, stated.output_tokens, stated.cached_tokens)
