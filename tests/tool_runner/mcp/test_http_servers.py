@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,7 +16,19 @@ import pytest
 import uvicorn
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import CallToolResult, ImageContent, ListToolsResult, TextContent, Tool, ToolAnnotations
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ListToolsResult,
+    ResourceLink,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import replying, serving
 from tests.tool_runner.mcp.clients import mcp_client
@@ -36,6 +49,22 @@ CATASTROPHIC = {
     "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}},
     "required": ["x"],
 }
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def contents() -> list[ContentBlock]:
+    """Return an image, audio, a link, and data with a secret."""
+    secret = base64.b64encode(f"data {TOKEN}".encode()).decode()
+    return [
+        ImageContent(data=base64.b64encode(PNG).decode(), mime_type="image/png"),
+        AudioContent(data=base64.b64encode(b"RIFF").decode(), mime_type="audio/wav"),
+        ResourceLink(uri="file:///a.txt", name="a.txt", title="A file"),
+        EmbeddedResource(resource=BlobResourceContents(uri="file:///b", blob=secret)),
+    ]
 
 
 @dataclass
@@ -78,7 +107,7 @@ class Remote:
                     structured_content=hostile,
                 )
             case "image":
-                return CallToolResult(content=[ImageContent(data="aaaa", mime_type="image/png")])
+                return CallToolResult(content=contents())
             case _:
                 try:
                     await asyncio.Event().wait()
@@ -164,7 +193,15 @@ async def test_tools_of_the_official_sdk_are_found_and_called_with_the_configure
     # The pattern of the server's own schema is never applied: it would take longer than the universe.
     assert TOKEN not in str(echoed.value)
     assert "«hidden»" in str(echoed.value["result"])
-    assert image.value["result"] == "[image image/png, 4 characters of base64, not shown]"
+    (path,) = image.value["images"]  # pyright: ignore[reportGeneralTypeIssues]  # JSON
+    assert (workspace.directory / str(path)).read_bytes() == PNG
+    lines = str(image.value["result"]).splitlines()
+    assert lines[0] == f"[image image/png, {len(PNG)} bytes, kept as {path}]"
+    assert lines[1].startswith("[audio audio/wav, 4 bytes, kept as .banksman/images/")
+    assert lines[2] == "[resource file:///a.txt: A file]"
+    assert (
+        lines[3] == "[resource file:///b application/octet-stream, which contains a secret and is not kept]"
+    )
 
 
 async def test_a_changed_description_is_noticed_before_the_call(workspace: Workspace) -> None:

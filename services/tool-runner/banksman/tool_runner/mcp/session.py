@@ -23,6 +23,7 @@ from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedT
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import ServerFailed
+from banksman.tool_runner.mcp.contents import ResultContents
 from banksman.tool_runner.mcp.messages import ReadableResults
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
@@ -169,12 +170,15 @@ def _shown(error: Exception) -> str:
 def outcome_of(
     result: types.CallToolResult, secrets: Redaction, workspace: Workspace, max_chars: int
 ) -> ToolOutcome:
-    text = secrets.of(_text(result))
+    contents = ResultContents(workspace, secrets)
+    text = secrets.of(_text(result, contents))
     truncated = len(text) > max_chars
     value: JsonObject = {"success": not result.is_error, "truncated": truncated}
     value["error" if result.is_error else "result"] = text[:max_chars]
     if result.is_error:
         value["error_kind"] = "tool_error"
+    if contents.images:
+        value["images"] = [*contents.images]
     whole = text.encode("utf-8", "replace") if truncated else None
     if whole is not None and (path := store_output(workspace, whole)):
         shown = len(text[:max_chars].encode("utf-8", "replace"))
@@ -188,23 +192,9 @@ def outcome_of(
     )
 
 
-def _text(result: types.CallToolResult) -> str:
+def _text(result: types.CallToolResult, contents: ResultContents) -> str:
     """Return the text content or, without any, the structured content, which servers repeat as text."""
-    text = "\n".join(_block(block) for block in result.content)
+    text = "\n".join(contents.text_of(block) for block in result.content)
     if text.strip() or result.structured_content is None:
         return text
     return json.dumps(result.structured_content, ensure_ascii=False)
-
-
-def _block(block: types.ContentBlock) -> str:
-    match block:
-        case types.TextContent():
-            return block.text
-        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
-            return text
-        case types.ImageContent() | types.AudioContent():
-            return f"[{block.type} {block.mime_type}, {len(block.data)} characters of base64, not shown]"
-        case types.ResourceLink():
-            return f"[resource {block.uri}]"
-        case _:
-            return f"[{block.type}, not shown]"

@@ -260,12 +260,12 @@ def _git_value(text: str) -> str:
     return '"' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def store_output(workspace: Workspace, data: bytes) -> str | None:
-    """Store an output in the workspace; return its path, or None if the workspace is full.
+def store_output(workspace: Workspace, data: bytes, path: str | None = None) -> str | None:
+    """Store an output in the workspace, by default under a new name; return its path, or None if it is full.
 
     The caller measures the workspace before, if a measurement is due.
     """
-    path = f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
+    path = path or f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
     if workspace.meter.excess() is not None or not workspace.meter.has_room(len(data)):
         return None
     try:
