@@ -26,6 +26,7 @@ from banksman.bus.names import (
     object_stream,
 )
 from banksman.bus.publish import durable
+from banksman.bus.secrets import SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import (
     CHUNK_BYTES,
@@ -52,7 +53,7 @@ async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
     async with (
         await secured_nats.connect(AGENT) as bus,
         ControlPlane(bus, store_router(RunnerStores(bus))),
-        ControlPlane(bus, report_router(WorkspaceReports(bus))),
+        ControlPlane(bus, report_router(WorkspaceReports(bus, TenantSecrets(bus, SecretBox(b""))))),
     ):
         yield bus
 

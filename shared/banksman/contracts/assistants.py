@@ -12,7 +12,7 @@ from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import NetworkPolicy, Registry, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
 from banksman.contracts.workflows import Built
-from banksman.contracts.workspaces import AssistantFiles, SubmittedFiles
+from banksman.contracts.workspaces import AssistantFiles, RepositorySource, SubmittedFiles
 
 Decision = Literal["auto", "ask", "deny"]
 """
@@ -304,6 +304,8 @@ class ConversationRecord(Stored):
     title: str = Field(default="", max_length=200)
     assistant: Token = "default"
     settings: ConversationSettings = ConversationSettings()
+    source: RepositorySource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The repository from which its workspace starts."""
     status: str = "idle"
     """`idle`, or the status of the open run."""
     created_by: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")

@@ -14,6 +14,7 @@ from banksman.contracts.assistants import Branch, ConversationSettings, OnReject
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.messages import PERSON, Content, Provenance
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
+from banksman.contracts.workspaces import RepositorySource
 
 SUBPROTOCOL = "banksman.v1"
 REQUEST_ID: Final = "Banksman-Request-Id"
@@ -94,6 +95,8 @@ class ConversationCreate(Envelope):
     system_prompt_id: Token | None = None
     model: str | None = Field(default=None, max_length=200)
     settings: ConversationSettings = ConversationSettings()
+    source: RepositorySource | None = None
+    """A repository from which the workspace starts; fetched when the first call or upload needs it."""
     detail: Detail = "final"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from banksman.contracts.urls import HttpUrl
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 MAX_FILES = 100
@@ -91,6 +92,47 @@ AssistantFiles = Annotated[
 
 SubmittedFiles = Annotated[AssistantFiles, AfterValidator(_checked_contents)]
 """Files in a client's request: with contents, at most `MAX_FILES_BYTES` in total."""
+
+
+def _checked_branch(branch: str) -> str:
+    # https://git-scm.com/docs/git-check-ref-format
+    if ".." in branch or "//" in branch or branch.endswith((".lock", "/", ".")):
+        raise ValueError("must be the name of a branch")
+    return branch
+
+
+REPOSITORY: Final = "repository"
+"""What a secret for repositories must name if it names servers."""
+
+
+class RepositorySource(Stored):
+    """A git repository from which a workspace starts. Submodules and files of Git LFS are not fetched."""
+
+    repository: Annotated[HttpUrl, Field(max_length=2000)]
+    """Its address with http or https, without user and password."""
+    branch: (
+        Annotated[
+            str,
+            Field(max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$"),
+            AfterValidator(_checked_branch),
+        ]
+        | None
+    ) = None
+    """None for the default branch."""
+    depth: int = Field(default=1, ge=0, le=100_000)
+    """The number of commits of its history; 0 for all."""
+    secret: Token | None = None
+    """The tenant's secret with a token, or with user and password separated by a colon. A secret that names
+    servers must name `repository`."""
+
+
+class RepositoryAccess(Stored):
+    """A repository with what its server requires, for the runner that creates the workspace."""
+
+    source: RepositorySource
+    credentials: str | None = Field(default=None, repr=False)
+    problem: str | None = None
+    """Why the secret cannot be used; None if it can."""
 
 
 OWN_SHARE: Final = 0.75
@@ -230,6 +272,8 @@ class WorkspaceReportReply(Stored):
     """The current snapshot. The runner may remove all others."""
     files: tuple[AssistantFile, ...] = ()
     """The initial files of the workspace, if the report had `starts`."""
+    repository: RepositoryAccess | None = Field(default=None, exclude_if=lambda found: found is None)
+    """The repository from which it starts, if the report had `starts`."""
 
 
 class ObjectRemoval(Stored):

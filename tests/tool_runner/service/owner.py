@@ -19,7 +19,7 @@ from banksman.agent.runners.stores import WorkspaceReports
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.names import RUNNERS
-from banksman.bus.secrets import CallTickets
+from banksman.bus.secrets import CallTickets, SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
@@ -159,4 +159,4 @@ async def owning(
 
 def handling_reports(bus: Bus) -> ControlPlane:
     """Reply to workspace reports of runners, as agents do."""
-    return ControlPlane(bus, report_router(WorkspaceReports(bus)))
+    return ControlPlane(bus, report_router(WorkspaceReports(bus, TenantSecrets(bus, SecretBox(b"")))))

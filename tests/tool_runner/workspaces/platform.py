@@ -26,7 +26,7 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
-from banksman.bus.secrets import CallTickets
+from banksman.bus.secrets import CallTickets, SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import ObjectInfo, Objects, owned_name
 from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
@@ -245,7 +245,7 @@ async def platform(
 
 def report_handlers(bus: Bus, *, snapshots: bool) -> ControlPlane:
     """Reply to workspace reports as agents do; reply to reports with a snapshot only if `snapshots`."""
-    reports, router = WorkspaceReports(bus), NatsRouter()
+    reports, router = WorkspaceReports(bus, TenantSecrets(bus, SecretBox(b""))), NatsRouter()
 
     @router.subscriber(subjects.workspace_report(ANY, ANY, ANY), queue=AGENTS, max_workers=CONCURRENCY)
     async def on_report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply | None:

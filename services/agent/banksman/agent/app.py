@@ -32,7 +32,7 @@ from banksman.bus.control_plane.service_states import keep_connecting, reported_
 from banksman.bus.model_servers import TenantModelServers
 from banksman.bus.publish import is_behind
 from banksman.bus.queues.work import work
-from banksman.bus.secrets import CallTickets, SecretBox
+from banksman.bus.secrets import CallTickets, SecretBox, TenantSecrets
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.administration import CheckName
 from banksman.deployment.streams import Durability
@@ -163,7 +163,9 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 away_s=away_s,
             )
         )
-        router = agent_router(bus, worker, registry, WorkspaceReports(bus), stores)
+        router = agent_router(
+            bus, worker, registry, WorkspaceReports(bus, TenantSecrets(bus, SecretBox(key))), stores
+        )
         await enter(ControlPlane(bus, router))
         redaction = await enter(TenantRedaction(bus, key))
         # A connection of its own: a flood of messages may make the server close it.

@@ -32,6 +32,7 @@ from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
 from banksman.tool_runner.mcp.open_sessions import OpenSessions
 from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
+from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.tools.diffs import Diffs
@@ -170,10 +171,21 @@ def _scheduler(
     snapshots.prepare()
     reports = Reports(bus, runner)
     registry = WorkspaceRegistry(
-        local.workspaces, snapshots, reports, turns, runner_epoch=local.identity.epoch
+        local.workspaces,
+        snapshots,
+        reports,
+        turns,
+        runner_epoch=local.identity.epoch,
+        repositories=_repositories(own, local),
     )
     registry.load()
     return SnapshotScheduler(registry, snapshots, reports, own.snapshots)
+
+
+def _repositories(own: ToolRunnerSettings, local: LocalRunner) -> Repositories | None:
+    if local.sandbox is None or local.egress is None:
+        return None
+    return Repositories(local.sandbox, local.egress, own.limits.sandbox, own.egress.repositories)
 
 
 def _runner_calls(

@@ -49,6 +49,10 @@ class EgressSettings(Section):
     allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
     """Private servers that may be fetched from, as `address:port`. A page on another host cannot redirect to
     them."""
+    repositories: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
+    """Addresses of git repositories from which workspaces may start, by tenant, with `*` for any characters.
+    The tenant `*` is every tenant, as in `{"*": ["https://github.com/acme/*"]}`. Their hosts must be allowed
+    too."""
     allow_commands: bool = False
     """If true, commands of an assistant whose policy has `network.commands` get a proxy that reaches the same
     hosts as its `web_fetch`. If false, no command has a network. Requires the sandbox `bwrap`."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
+from banksman.bus.secrets import SecretUnusable, TenantSecrets
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import OWNER_END, subjects_below
 from banksman.contracts.assistants import Assistant, ConversationRecord
@@ -20,8 +21,10 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token
 from banksman.contracts.workspaces import (
+    REPOSITORY,
     ObjectRemoval,
     ObjectRemovalReply,
+    RepositoryAccess,
     WorkspaceOwner,
     WorkspaceReport,
     WorkspaceReportReply,
@@ -200,7 +203,8 @@ def _snapshot_at(place: str) -> StoredSnapshot | None:
 class WorkspaceReports:
     """Records the reports of runners. Any agent may serve them: each report is one compare-and-set."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, secrets: TenantSecrets) -> None:
+        self._secrets = secrets
         self._owners = Bucket(bus, names.OWNERS, WorkspaceOwner)
         self._conversations = Bucket(bus, names.CONVERSATIONS, ConversationRecord)
         self._assistants = Bucket(bus, names.ASSISTANTS, Assistant)
@@ -209,18 +213,29 @@ class WorkspaceReports:
         """Record a report. Safe to repeat: a report contains the current state, not a change."""
         *_, runner, tenant, conversation_id = subject.split(".")
         key = _workspace_key(tenant, conversation_id)
-        assistant = await self._assistant_of(tenant, key) if report.starts else None
+        conversation = await self._conversations.get(key) if report.starts else None
+        assistant = conversation and await self._assistant_of(tenant, conversation.value)
+        access = conversation and await self._repository_of(tenant, conversation.value)
         while True:
             entry = await self._owners.get(key)
             record, verdict = apply_report(entry and entry.value, runner, report, assistant)
+            if verdict.mine:
+                verdict = verdict.model_copy(update={"repository": access})
             if entry is None or record is None:
                 return verdict
             if await self._owners.update(key, record, entry.revision) is not None:
                 return verdict
 
-    async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
-        conversation = await self._conversations.get(key)
-        if conversation is None:
-            return None
-        entry = await self._assistants.get(f"{tenant}.{conversation.value.assistant}")
+    async def _repository_of(self, tenant: str, conversation: ConversationRecord) -> RepositoryAccess | None:
+        source = conversation.source
+        if source is None or source.secret is None:
+            return source and RepositoryAccess(source=source)
+        try:
+            values = await self._secrets.values(tenant, (source.secret,), REPOSITORY)
+        except SecretUnusable as error:
+            return RepositoryAccess(source=source, problem=str(error))
+        return RepositoryAccess(source=source, credentials=values[source.secret])
+
+    async def _assistant_of(self, tenant: str, conversation: ConversationRecord) -> Assistant | None:
+        entry = await self._assistants.get(f"{tenant}.{conversation.assistant}")
         return entry and entry.value.model_copy(update={"revision": entry.revision})

@@ -9,6 +9,7 @@ from banksman.contracts.assistants import ConversationRecord, ConversationSettin
 from banksman.contracts.events import RunStatus
 from banksman.contracts.frames import ConversationCreate
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.contracts.workspaces import RepositorySource
 from banksman.gateway.operation.parameters import RequestBody
 
 
@@ -20,6 +21,8 @@ class NewConversation(RequestBody):
     system_prompt_id: Token | None = None
     model: str | None = Field(default=None, max_length=200)
     settings: ConversationSettings = ConversationSettings()
+    source: RepositorySource | None = None
+    """A repository from which the workspace starts; fetched when the first call or upload needs it."""
 
     def frame(self, request_id: str) -> ConversationCreate:
         fields = {name: getattr(self, name) for name in NewConversation.model_fields}

@@ -94,6 +94,7 @@ class ConversationChanges:
             by=caller.user,
             now=self.clock.now(),
             title_by="person" if request.title else "message",
+            source=request.source,
         )
         if await self.conversations.create(caller.tenant, record):
             self.created.add(caller.tenant, record)

@@ -17,6 +17,7 @@ from banksman.bus.storage.kv import Entry
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import check_token, conversation_of_approval
+from banksman.contracts.workspaces import RepositorySource
 from banksman.gateway.conversations.bodies import ConversationPage
 from banksman.gateway.conversations.listing import newest, position
 from banksman.gateway.conversations.view import ConversationView
@@ -206,6 +207,7 @@ def new_record(
     by: str,
     now: datetime,
     title_by: TitleSource = "person",
+    source: RepositorySource | None = None,
 ) -> ConversationRecord:
     return ConversationRecord(
         conversation_id=conversation_id,
@@ -213,6 +215,7 @@ def new_record(
         title_by=title_by,
         assistant=assistant,
         settings=settings,
+        source=source,
         created_by=by,
         created_at=now.isoformat(),
         updated_at=now.isoformat(),

@@ -6,7 +6,8 @@ import asyncio
 import fnmatch
 import ssl
 import zlib
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
@@ -148,6 +149,17 @@ class Egress:
             raise FetchFailed("the server responded with a redirect")
         return fetched
 
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[httpcore.Response]:
+        """Send one request, and follow no redirect. The block reads the response, with limits of its own.
+
+        Raises as `get`, but for time-outs.
+        """
+        url = parse_url(request.url)
+        client = self._client(url)
+        async with client._exchange(client._checked(url, ANY_HOST), request) as response:
+            yield response
+
     async def _in_time(self, fetching: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
@@ -193,7 +205,16 @@ class Egress:
         return url
 
     async def _hop(self, url: Url, request: Request = _PAGE) -> Fetched | Url:
-        headers = [(b"Host", url.netloc.encode()), *_HEADERS, *request.headers]
+        async with self._exchange(url, request) as response:
+            location = header(response, b"location")
+            if response.status in _REDIRECTS and location:
+                return url.join(location)
+            return await self._read(url, response)
+
+    @asynccontextmanager
+    async def _exchange(self, url: Url, request: Request) -> AsyncGenerator[httpcore.Response]:
+        own = {name for name, _ in request.headers}
+        general = (header for header in _HEADERS if header[0] not in own)
         async with httpcore.AsyncConnectionPool(
             ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
@@ -201,13 +222,10 @@ class Egress:
                 async with pool.stream(
                     request.method,
                     pinned_network.connected_url(url),
-                    headers=headers,
+                    headers=[(b"Host", url.netloc.encode()), *general, *request.headers],
                     content=request.content or None,
                 ) as response:
-                    location = header(response, b"location")
-                    if response.status in _REDIRECTS and location:
-                        return url.join(location)
-                    return await self._read(url, response)
+                    yield response
             except (*pinned_network.HttpErrors, OSError, ValueError) as error:
                 raise FetchFailed(_described(error)) from error
 

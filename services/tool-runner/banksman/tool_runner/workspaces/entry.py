@@ -51,6 +51,17 @@ class SnapshotLost(Exception):
         )
 
 
+class SourceFailed(SnapshotLost):
+    """The repository of a new workspace cannot be fetched now. The message is for the model."""
+
+    def __init__(self, repository: str, reason: str) -> None:
+        Exception.__init__(
+            self,
+            f"The workspace starts from the repository {repository}, which could not be fetched: {reason}. "
+            "The next call tries it again.",
+        )
+
+
 class WorkspaceRecord(BaseModel):
     """The state of a workspace, stored as JSON beside its files in the volume of the runner."""
 

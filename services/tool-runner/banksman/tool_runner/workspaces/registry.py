@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
@@ -14,6 +15,7 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH, WEB_SEARCH
 from banksman.contracts.workspaces import (
     AssistantFile,
+    RepositoryAccess,
     SnapshotRef,
     WorkspacePlacement,
     WorkspaceReport,
@@ -25,13 +27,14 @@ from banksman.tool_runner.workspaces.archive import SnapshotRefused
 from banksman.tool_runner.workspaces.entry import (
     Reports,
     SnapshotLost,
+    SourceFailed,
     WorkspaceEntry,
     WorkspaceMoved,
     WorkspaceRecords,
 )
 from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.snapshots import Snapshots
-from banksman.tool_runner.workspaces.workspace import WorkspaceStore
+from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,12 @@ class CallTurns:
         return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())
 
 
+class LoadsRepositories(Protocol):
+    async def load(self, workspace: Workspace, access: RepositoryAccess) -> None:
+        """Fill a new workspace; raise `SourceFailed` with the reason."""
+        ...
+
+
 @dataclass
 class WorkspaceRegistry:
     workspaces: WorkspaceStore
@@ -86,6 +95,7 @@ class WorkspaceRegistry:
     runner_epoch: int
     before_removal: Callable[[str, str], Awaitable[None]] | None = None
     """Ends what still runs in the workspace of a tenant's conversation, before its files are removed."""
+    repositories: LoadsRepositories | None = None
     _entries: dict[tuple[str, str], WorkspaceEntry] = field(
         default_factory=dict[tuple[str, str], WorkspaceEntry]
     )
@@ -246,16 +256,23 @@ class WorkspaceRegistry:
 
         Raises:
             SnapshotLost: the snapshot cannot be restored; the directory is empty.
+            SourceFailed: the repository cannot be fetched; the next request tries it again.
             WorkspaceMoved: the workspace now has another term.
         """
-        first_files = await self._report_arrival(entry, place, repeats=repeats)
+        arrival = await self._report_arrival(entry, place, repeats=repeats)
         await self._records.mark_incomplete(entry)
         await self._delete_files(entry)
         lost = None
         if place.snapshot is not None:
             lost = await self._restore(entry, place.snapshot)
         if place.snapshot is None or lost is not None:
-            await asyncio.to_thread(self._create, entry, first_files)
+            if arrival.repository is not None:
+                if self.repositories is None:
+                    raise SourceFailed(arrival.repository.source.repository, "this runner has no sandbox")
+                await self.repositories.load(self.workspaces.get(*entry.key), arrival.repository)
+            await asyncio.to_thread(self._create, entry, arrival.files)
+            if arrival.files or arrival.repository:
+                await self._keep_first(self.workspaces.get(*entry.key))
             await reach("runner.workspace_made")
         entry.state.restored(place)
         entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
@@ -266,8 +283,8 @@ class WorkspaceRegistry:
 
     async def _report_arrival(
         self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool
-    ) -> tuple[AssistantFile, ...]:
-        """Report that this runner has no files of the term, and return the files that a new workspace gets.
+    ) -> WorkspaceReportReply:
+        """Report that this runner has no files of the term. The reply has the files of a new workspace.
 
         Only a workspace that has never changed starts with files. If files of the same term were lost with
         their volume, the platform's record starts another term and states the loss.
@@ -287,7 +304,7 @@ class WorkspaceRegistry:
                 entry.state.past = place.term
                 raise WorkspaceMoved
             if not verdict.dirty or verdict.generation <= generation:
-                return verdict.files
+                return verdict
             # The request was placed before the last change. Nothing changes now: the caller has the lock.
             generation = verdict.generation
 
@@ -300,8 +317,13 @@ class WorkspaceRegistry:
                 )
             except PathRefused as refused:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
-        if first_files:
-            workspace.baseline.begin((file.path for file in first_files), workspace.content)
+
+    async def _keep_first(self, workspace: Workspace) -> None:
+        """Let the files with which a workspace starts be those that all changes are compared with."""
+        index = await workspace.meter.indexed()
+        workspace.indexes.keep(workspace.directory, index)
+        workspace.baseline.delete()
+        await asyncio.to_thread(workspace.baseline.begin, tuple(index), workspace.content)
 
     async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
         """Return the reason if the snapshot is refused, else None."""

@@ -185,6 +185,8 @@ export type ConversationCreate = {
   system_prompt_id?: string | null;
   model?: string | null;
   settings?: ConversationSettings;
+  /** A repository from which the workspace starts; fetched when the first call or upload needs it. */
+  source?: RepositorySource | null;
   detail?: "final" | "steps" | "full";
 };
 
@@ -486,6 +488,18 @@ export type ReplayDone = {
   type: "replay.done";
   conversation_id: string;
   seq: number;
+};
+
+/** A git repository from which a workspace starts. Submodules and files of Git LFS are not fetched. */
+export type RepositorySource = {
+  /** Its address with http or https, without user and password. */
+  repository: string;
+  /** None for the default branch. */
+  branch?: string | null;
+  /** The number of commits of its history; 0 for all. */
+  depth?: number;
+  /** The tenant's secret with a token, or with user and password separated by a colon. A secret that names servers must name `repository`. */
+  secret?: string | null;
 };
 
 /** The position from which a client resumes a conversation. */

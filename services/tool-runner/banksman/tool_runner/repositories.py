@@ -1,0 +1,101 @@
+"""Workspaces that start from a git repository.
+
+The runner fetches the pack with the tenant's credentials; a sandbox without a network unpacks it. So the
+credentials are in no workspace, no process of a sandbox and no file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from banksman.contracts.urls import UrlRefused, parse_url
+from banksman.contracts.workspaces import RESERVED_PREFIX, RepositoryAccess
+from banksman.tool_runner.egress.client import Egress, FetchFailed
+from banksman.tool_runner.egress.git import FetchedBranch, fetch_branch
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxUnavailable, Stop
+from banksman.tool_runner.settings import SandboxLimits
+from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, within_quota
+from banksman.tool_runner.workspaces.entry import SourceFailed
+from banksman.tool_runner.workspaces.workspace import Workspace
+
+FETCH_S = CHECKOUT_S = 60.0
+EVERY_TENANT = "*"
+_PACK = f"{RESERVED_PREFIX}source.pack"
+_MAX_REASON_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    sandbox: Sandbox
+    egress: Egress
+    limits: SandboxLimits
+    allowed: Mapping[str, tuple[str, ...]]
+    """Patterns of addresses by tenant; those of `EVERY_TENANT` are for all."""
+
+    async def load(self, workspace: Workspace, access: RepositoryAccess) -> None:
+        """Fill a new workspace; raise `SourceFailed` with the reason for the user."""
+        try:
+            if access.problem is not None:
+                raise FetchFailed(access.problem)
+            self._check(workspace.tenant, access.source.repository)
+            fetched = await self._fetch(workspace, access)
+            await self._check_out(workspace, access, fetched)
+        except TimeoutError as error:
+            raise SourceFailed(
+                access.source.repository, f"it was not fetched within {FETCH_S:g} s"
+            ) from error
+        except (FetchFailed, UrlRefused, SandboxUnavailable, WorkspaceLocked) as error:
+            raise SourceFailed(access.source.repository, str(error)) from error
+
+    def _check(self, tenant: str, repository: str) -> None:
+        url = str(parse_url(repository))
+        patterns = (*self.allowed.get(EVERY_TENANT, ()), *self.allowed.get(tenant, ()))
+        if not any(fnmatch.fnmatchcase(url, pattern) for pattern in patterns):
+            raise UrlRefused("the operator of this runner does not allow this repository")
+
+    async def _fetch(self, workspace: Workspace, access: RepositoryAccess) -> FetchedBranch:
+        # Nothing has run in this workspace yet, so no link can have this name.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(workspace.directory / _PACK, flags, 0o600)
+        with os.fdopen(fd, "wb") as pack:
+            workspace.identity.own(fd)
+            async with asyncio.timeout(FETCH_S):
+                return await fetch_branch(
+                    self.egress, access.source, access.credentials, pack, self.limits.file_size_bytes
+                )
+
+    async def _check_out(
+        self, workspace: Workspace, access: RepositoryAccess, fetched: FetchedBranch
+    ) -> None:
+        script = _script(str(parse_url(access.source.repository)), fetched)
+        run = ToolRun(workspace, CHECKOUT_S, Stop())
+        async with within_quota(run, self.limits):
+            command = SandboxCommand(script, workspace.directory, CHECKOUT_S)
+            outcome = await self.sandbox.run(command, stop=run.stop)
+        problem = outcome.output.stderr.text().strip()[-_MAX_REASON_CHARS:]
+        outcome.output.close()
+        if outcome.exit_code != 0:
+            raise FetchFailed(f"it was not checked out: {outcome.killed_reason or problem}")
+
+
+def _script(url: str, fetched: FetchedBranch) -> str:
+    """No hook, filter, submodule or setting of the repository takes part: git clones none of them."""
+    branch, remote = shlex.quote(fetched.branch), shlex.quote(f"refs/remotes/origin/{fetched.branch}")
+    shallow = "".join(f"echo {commit} >> .git/shallow\n" for commit in fetched.shallow)
+    return f"""
+        set -e
+        export GIT_CONFIG_NOSYSTEM=1 HOME=/nonexistent
+        git init -q --template= -b {branch} .
+        git remote add origin {shlex.quote(url)}
+        {shallow}
+        git index-pack --stdin < {_PACK} > /tmp/pack
+        rm {_PACK}
+        git update-ref {remote} {fetched.commit}
+        git reset -q --hard {fetched.commit}
+        git branch -q --set-upstream-to={remote}
+    """
