@@ -94,3 +94,20 @@ async def test_pages_that_a_search_found_are_listed_with_title_day_and_snippet(s
         await expect(card).to_contain_text("end of a lease")
         await expect(card.locator(".found li")).to_have_count(2)
         await expect(page.get_by_role("link", name="Bad")).to_have_count(0)
+
+
+async def test_reasoning_is_stored_and_shown_folded_with_its_time(stage: Stage) -> None:
+    """R34: also without details; it takes the place of its pieces."""
+    scenes.start(stage)
+    thought = {"message_id": "a9", "text": "Compare both.", "characters": 30_000, "duration_s": 11.6}
+    stage.event("reasoning.completed", thought)
+    scenes.reply(stage, "The north crane.")
+    scenes.finish(stage, content="The north crane.")
+
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        folded = page.locator("details.reasoning")
+        await expect(folded.get_by_text("Thought for 12 s")).to_be_visible()
+        await expect(folded.get_by_text("Compare both.")).to_be_hidden()
+        await folded.get_by_text("Thought for 12 s").click()
+        await expect(folded.get_by_text("Compare both.")).to_contain_text("The rest was not stored.")

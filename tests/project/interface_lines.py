@@ -185,6 +185,7 @@ NOT_IN_THE_TABLES = {
     "history.compacted",
     "history.cut",
     "model.notice",
+    "reasoning.completed",
     "run.cancel_requested",
     "workflow.linked",
     "workflow.output",

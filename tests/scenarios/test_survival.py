@@ -134,7 +134,13 @@ async def test_a_late_client_gets_the_text_so_far_also_after_its_gateway_was_kil
         await last.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         await last.finished(run_id)
         kinds = [event["type"] for event in last.events(conversation)]
-    assert kinds == ["run.started", "iteration.started", "message.completed", "run.finished"]
+    assert kinds == [
+        "run.started",
+        "iteration.started",
+        "reasoning.completed",
+        "message.completed",
+        "run.finished",
+    ]
 
 
 def streamed(client: Client, kind: str) -> str:

@@ -24,6 +24,7 @@ LEVELS: Mapping[str, Detail] = {
     "message.completed": "final",
     "message.delta": "final",
     "reasoning.delta": "full",
+    "reasoning.completed": "steps",
     "model.waiting": "final",
     "protocol.retry": "steps",
     "model.notice": "steps",

@@ -94,6 +94,20 @@ class MessageCompleted(Stored):
     """Of a message that steers; a reply of the model has none."""
 
 
+class ReasoningCompleted(Stored):
+    """What a model thought before its reply, for people to read: no model receives it."""
+
+    type: Literal["reasoning.completed"] = "reasoning.completed"
+    message_id: Token
+    """The message that follows it."""
+    text: Text
+    """Its beginning, at most 20,000 characters."""
+    characters: int
+    """Length of the whole reasoning."""
+    duration_s: float
+    """Seconds from its first piece to its last."""
+
+
 class ProtocolRetry(Stored):
     """The model wrote a call that cannot be parsed, and receives a correction."""
 
@@ -295,6 +309,7 @@ KnownBody = Annotated[
     | MessageCompleted
     | ProtocolRetry
     | ModelNotice
+    | ReasoningCompleted
     | ToolCallRequested
     | approvals.ApprovalRequested
     | approvals.ApprovalResolved

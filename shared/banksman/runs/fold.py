@@ -99,6 +99,7 @@ def _apply_event(state: Conversation, event: events.Event) -> Conversation:
             | approvals.InputResolved()
             | events.HistoryCut()
             | events.ModelNotice()
+            | events.ReasoningCompleted()
             | events.UnknownEvent()
         ):
             return state

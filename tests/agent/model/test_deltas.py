@@ -8,8 +8,9 @@ import pytest
 from tests.support.fixtures import connect
 from tests.support.nats import Broker
 from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.agent.model.request import REPEATED_CHARS, Deltas, UnfinishedTexts
+from banksman.agent.model.request import REASONING_CHARS, REPEATED_CHARS, Deltas, UnfinishedTexts
 from banksman.agent.protocols import protocol_for
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
@@ -68,7 +69,7 @@ async def test_the_text_is_not_published_while_no_client_receives_it(
 async def test_a_late_client_gets_the_text_again_in_bounded_messages_and_order(
     bus: Bus, sender: Bus, tenant: str, conversation: str
 ) -> None:
-    """R36: what follows continues at its end; two requests at once share one repetition."""
+    """R36: what follows continues at its end."""
     seen: list[Delta] = []
     texts = UnfinishedTexts()
     empty = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="")
@@ -90,8 +91,7 @@ async def test_a_late_client_gets_the_text_again_in_bounded_messages_and_order(
             await deltas.end(is_final=True)
             await bus.subscribe(subjects.delta(tenant, conversation), received)
             await bus.ready()
-            for _ in range(2):
-                await bus.publish(subjects.delta_wanted(tenant, conversation), b"")
+            await bus.publish(subjects.delta_wanted(tenant, conversation), b"")
             await eventually(lambda: text_of("message") == long)
             await deltas.write("message", " end")
             await deltas.end(is_final=True)
@@ -99,3 +99,19 @@ async def test_a_late_client_gets_the_text_again_in_bounded_messages_and_order(
     assert text_of("reasoning") == "think "
     assert [len(delta.text) for delta in seen] == [6, REPEATED_CHARS, 10, 4]
     assert [delta.repeated for delta in seen] == [True, True, True, False]
+
+
+async def test_reasoning_is_stored_up_to_a_limit_with_its_time(sender: Bus, conversation: str) -> None:
+    """Reasoning before a restart is of a reply that was discarded."""
+    empty = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="")
+    with Deltas(sender, "t", empty, protocol_for("native"), confirm) as deltas:
+        assert deltas.reasoning == ()
+        await deltas.write("reasoning", "discarded")
+        await deltas.restart()
+        assert deltas.reasoning == ()
+        await deltas.write("reasoning", "a" * REASONING_CHARS)
+        await deltas.write("reasoning", "beyond")
+        (reasoning,) = deltas.reasoning
+    assert (reasoning.message_id, reasoning.text) == ("m", "a" * REASONING_CHARS)
+    assert reasoning.characters == REASONING_CHARS + len("beyond")
+    assert 0 <= reasoning.duration_s < WAIT_TIMEOUT_S

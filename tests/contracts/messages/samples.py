@@ -125,6 +125,7 @@ BODIES: tuple[events.EventBody, ...] = (
         correction="One object.",
         usage=USAGE,
     ),
+    events.ReasoningCompleted(message_id="m3", text="First I think.", characters=14, duration_s=1.5),
     events.ModelNotice(
         kind="repaired", text="The arguments of bash were repaired: a code fence was removed."
     ),

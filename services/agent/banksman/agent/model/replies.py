@@ -39,6 +39,8 @@ class PaidReply:
     """The model that wrote the reply, as `provider:model`."""
     provider: str
     usage: Usage
+    reasoning: tuple[events.ReasoningCompleted, ...] = ()
+    """The event of the reasoning before the reply; empty without reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class ReplyCommit:
         if run.cancel is not None:
             text = None if isinstance(self.reading, Malformed) else self.reading.text
             return paid_events(state, self.paid, text)
-        return (*self.notices, *self._events(state, run))
+        return (*self.notices, *self.paid.reasoning, *self._events(state, run))
 
     def _events(self, state: Conversation, run: Run) -> tuple[events.EventBody, ...]:
         match self.reading:
@@ -225,7 +227,7 @@ def paid_events(
     """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
         return ()
-    return (_message(state.run, reply, text, "unknown", is_partial=is_partial),)
+    return (*reply.reasoning, _message(state.run, reply, text, "unknown", is_partial=is_partial))
 
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[events.EventBody, ...]:

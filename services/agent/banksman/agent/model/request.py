@@ -21,6 +21,7 @@ from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, ModelPause, ModelWaiting
 from banksman.contracts.errors import ProviderFailed, Refused, Unavailable
+from banksman.contracts.events import ReasoningCompleted
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
 from banksman.runtime.redaction import safe_length, without_secrets
@@ -126,6 +127,8 @@ CHECK_S: Final = 0.5
 """Seconds between two checks whether a client receives the text. Nothing is published while none does."""
 REPEAT_S: Final = 0.25
 """Least seconds between two repetitions of the text: clients that subscribe meanwhile share one."""
+REASONING_CHARS: Final = 20_000
+"""Characters of the reasoning of a reply that are stored."""
 REPEATED_CHARS: Final = 64 * 1024
 """Maximum characters of one message of a repetition."""
 
@@ -150,6 +153,8 @@ class Deltas:
         self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
         self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
         self._streamed: dict[DeltaKind, list[str]] = {"message": [], "reasoning": []}
+        self._thought: tuple[float, float] | None = None
+        """When the first and the last piece of the reasoning arrived."""
         self._kind: DeltaKind = "message"
         """The kind of the text that waits to be published."""
         self._waiting = ""
@@ -179,8 +184,26 @@ class Deltas:
         """The published text of the message, without reasoning."""
         return "".join(self._streamed["message"])
 
+    @property
+    def reasoning(self) -> tuple[ReasoningCompleted, ...]:
+        """Return the event of the reasoning so far; nothing without reasoning."""
+        text = "".join(self._streamed["reasoning"])
+        if self._thought is None or not text:
+            return ()
+        began, ended = self._thought
+        completed = ReasoningCompleted(
+            message_id=self.message_id,
+            text=text[:REASONING_CHARS],
+            characters=len(text),
+            duration_s=round(ended - began, 1),
+        )
+        return (completed,)
+
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece, together with pieces that follow within `BATCH_S`."""
+        if kind == "reasoning":
+            now = asyncio.get_running_loop().time()
+            self._thought = (self._thought[0] if self._thought else now, now)
         # A secret of this process may span several pieces, so its possible beginning is held back.
         text = self._unsafe[kind] + text
         safe = safe_length(text)
@@ -194,6 +217,7 @@ class Deltas:
         self._offsets = {"message": 0, "reasoning": 0}
         self._unsafe = {"message": "", "reasoning": ""}
         self._streamed = {"message": [], "reasoning": []}
+        self._thought = None
         self._waiting = ""
 
     async def waiting(self, pause: ModelPause) -> None:

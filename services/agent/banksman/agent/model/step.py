@@ -162,7 +162,7 @@ class ModelStep:
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
         usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
-        paid = PaidReply(deltas.message_id, model, "", self.settings.priced(model, usage))
+        paid = PaidReply(deltas.message_id, model, "", self.settings.priced(model, usage), deltas.reasoning)
         return PartialReply(truncated_text(text), paid)
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Build | None:
@@ -206,7 +206,7 @@ class ModelStep:
 
     def _paid(self, deltas: Deltas, completion: Completion) -> PaidReply:
         usage = self.settings.priced(completion.model, completion.reply.usage)
-        return PaidReply(deltas.message_id, completion.model, completion.provider, usage)
+        return PaidReply(deltas.message_id, completion.model, completion.provider, usage, deltas.reasoning)
 
     async def _request(
         self, owned: Ownership, prepared: _Prepared, request: ModelRequest, deltas: Deltas

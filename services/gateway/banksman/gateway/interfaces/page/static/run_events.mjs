@@ -70,6 +70,7 @@ const RUN_EVENTS = {
   }),
   'message.delta': (run, data, frame) => addDelta(run, 'message', data, frame),
   'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
+  'reasoning.completed': addReasoning,
   'model.waiting': (run, data) => ({
     ...run,
     waiting: { reason: data.reason, until: Date.now() + data.next_attempt_s * 1000 },
@@ -203,6 +204,21 @@ function continued({ text, skipped }, offset, addition) {
   const added = [...addition].slice(Math.max(0, skipped - offset)).join('');
   if (text.startsWith(before + added)) return null;
   return { text: before + added, ...(before ? {} : { gap: false }) };
+}
+
+/** The stored reasoning takes the place of its pieces. */
+function addReasoning(run, data, frame) {
+  const entry = {
+    kind: 'reasoning',
+    id: data.message_id,
+    text: data.text,
+    complete: true,
+    more: data.characters > codePoints(data.text),
+    seconds: data.duration_s,
+    iteration: frame.iteration ?? null,
+  };
+  const known = run.entries.some((other) => other.kind === 'reasoning' && other.id === entry.id);
+  return known ? changeEntry(run, 'reasoning', entry.id, () => entry) : addEntry(run, entry);
 }
 
 function addMessage(run, data, frame) {

@@ -471,6 +471,18 @@ export type Provenance = {
   typed?: string;
 };
 
+/** What a model thought before its reply, for people to read: no model receives it. */
+export type ReasoningCompleted = {
+  /** The message that follows it. */
+  message_id: string;
+  /** Its beginning, at most 20,000 characters. */
+  text: string;
+  /** Length of the whole reasoning. */
+  characters: number;
+  /** Seconds from its first piece to its last. */
+  duration_s: number;
+};
+
 /** A registry of packages that commands of a tenant may install from. */
 export type Registry = {
   /** The format that it serves: of npm, or the simple API of Python packages that pip uses. */
@@ -912,6 +924,19 @@ export type EventFrame =
     conversation_id: string;
     run_id: string | null;
     data: ModelNotice;
+    iteration?: number;
+  }
+  | {
+    type: "reasoning.completed";
+    /** Number of the event in its conversation, 1..n without gaps. */
+    seq: number;
+    /** Number of the last event that this subscription was sent. */
+    prev_seq: number;
+    log_epoch: string;
+    ts: string;
+    conversation_id: string;
+    run_id: string | null;
+    data: ReasoningCompleted;
     iteration?: number;
   }
   | {

@@ -6,6 +6,7 @@ export const LEVELS = Object.freeze({
   "iteration.started": "steps",
   "model.notice": "steps",
   "protocol.retry": "steps",
+  "reasoning.completed": "steps",
   "reasoning.delta": "full",
   "run.cancel_requested": "steps",
   "tool_call.completed": "steps",

@@ -162,9 +162,7 @@ function RunContent({ run, place, details, isLast }) {
 
 /** With details, show every entry; without, merge neighbouring calls into one line. */
 function grouped(entries, shown) {
-  const visible = entries.filter(
-    (entry) => shown || !(entry.kind === 'reasoning' || (entry.kind === 'notice' && entry.detail)),
-  );
+  const visible = entries.filter((entry) => shown || entry.kind !== 'notice' || !entry.detail);
   const list = [];
   for (const entry of visible) {
     const group = list.at(-1);
@@ -176,6 +174,11 @@ function grouped(entries, shown) {
   return list;
 }
 
+function thoughtFor({ complete, seconds }) {
+  if (!complete) return t('timeline.thinking');
+  return t('timeline.thought', { duration: formatDuration(Math.max(1, Math.round(seconds)) * 1000) });
+}
+
 function Entry({ entry, run, onExpand }) {
   switch (entry.kind) {
     case 'message':
@@ -184,8 +187,8 @@ function Entry({ entry, run, onExpand }) {
         : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
       return html`<details class="reasoning">
-        <summary><${Icon} name="brain" size=${15} />${t('timeline.reasoning')}</summary>
-        <p>${entry.text}</p>
+        <summary><${Icon} name="brain" size=${15} />${thoughtFor(entry)}</summary>
+        <p>${entry.text}${entry.more && html`<em> ${t('timeline.reasoningCut')}</em>`}</p>
       </details>`;
     case 'calls':
       return html`<${Calls}
