@@ -124,7 +124,9 @@ async def test_an_administrator_makes_a_rule_for_everyone_from_a_request(stage: 
     """R12, R13: the rule stands before those that ask, and behind those that deny."""
     deny = {"tool": "bash", "arguments": {"command": "git push*"}, "action": "deny"}
     ask = {"tool": "bash", "arguments": {}, "action": "ask"}
+    registries = [{"kind": "npm", "url": "https://npm.example/"}]
     policy = {"id": "policy", "revision": 3, "rules": [deny, ask], "approvals": {"approvers": 1}}
+    policy["registries"] = registries
     stage.resources |= {"context/policy": policy, "PUT context/policy": policy}
     async with opened(stage.url) as page:
         await shown(page, stage, status())
@@ -134,7 +136,9 @@ async def test_an_administrator_makes_a_rule_for_everyone_from_a_request(stage: 
         decision = await reply(stage)
         await eventually(lambda: "context/policy" in stage.uploads, WAIT_TIMEOUT_S)
     assert (decision["all"], decision.get("remember")) == ("approve", None)
-    rules = json.loads(stage.uploads["context/policy"])["rules"]
+    uploaded = json.loads(stage.uploads["context/policy"])
+    assert uploaded["registries"] == registries
+    rules = uploaded["rules"]
     words = [rule["arguments"].get("command") for rule in rules]
     assert words == ["git push*", "git status", "git status -*", None]
     assert [rule["action"] for rule in rules] == ["deny", "auto", "auto", "ask"]

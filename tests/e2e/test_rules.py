@@ -23,6 +23,7 @@ POLICY: dict[str, Any] = {
     "revision": 3,
     "rules": [{"tool": "read_file", "arguments": {}, "action": "auto"}],
     "approvals": {"approvers": 1, "escalation": None},
+    "registries": [{"kind": "npm", "url": "https://npm.example/", "hosts": []}],
 }
 REMEMBERED = {
     "approval_id": "p1",
@@ -62,6 +63,7 @@ async def test_an_administrator_adds_a_rule_and_withdraws_a_remembered_decision(
     assert json.loads(stage.uploads["context/policy"]) == {
         "rules": [*POLICY["rules"], {"tool": "bash", "arguments": {"command": "*rm *"}, "action": "ask"}],
         "approvals": {"approvers": 2, "escalation": None},
+        "registries": POLICY["registries"],
         "revision": 3,
     }
 

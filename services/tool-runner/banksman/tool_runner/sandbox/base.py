@@ -103,7 +103,7 @@ class SandboxCommand:
         """Return all variables of the command."""
         own = ENVIRONMENT if self.directory == WORKSPACE else ENVIRONMENT_APART
         path = ":".join((*self.toolchain.search, own["PATH"]))
-        return own | {"PATH": path} | self.toolchain.variables | self.variables
+        return {**own, "PATH": path, **self.toolchain.variables, **self.variables}
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,10 @@ export class Inbox {
   /** Let a rule for everyone decide the calls that are like this one. */
   async addRule(item, decision) {
     const { rulesFor, withRules } = await import('../decision_rules.mjs');
-    const { rules, approvals, revision } = await this.api.policy();
+    const { rules, approvals, registries, revision } = await this.api.policy();
     const action = decision === 'approve' ? 'auto' : 'deny';
     const added = rulesFor(item).map((rule) => ({ ...rule, action }));
-    await this.api.replacePolicy({ rules: withRules(rules, added), approvals, revision });
+    await this.api.replacePolicy({ rules: withRules(rules, added), approvals, registries, revision });
   }
 
   /** Take a request out of this inbox. It is not rejected, and others still see it. */

@@ -32,9 +32,9 @@ function TenantPolicy() {
   const mayChange = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   const save = (event) => {
     event.preventDefault();
-    const { rules, approvals, revision } = draft;
+    const { rules, approvals, registries, revision } = draft;
     store.api
-      .replacePolicy({ rules, approvals, revision })
+      .replacePolicy({ rules, approvals, registries, revision })
       .then((policy) => (show(policy), store.toast(t('rules.saved'), 'info')), setError);
   };
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
