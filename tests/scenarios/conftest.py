@@ -110,12 +110,19 @@ def search_port() -> int:
     return free_port()
 
 
+@pytest.fixture(scope="session")
+def git_port() -> int:
+    """The port from which workspaces of the system may start, on which a test may serve a repository."""
+    return free_port()
+
+
 @pytest.fixture(scope="package")
 def system(
     model: ScriptedModel,
     json_api: str,
     mcp_port: int,
     search_port: int,
+    git_port: int,
     backboard_port: int,
     webhook_port: int,
     vendors: dict[str, dict[str, str]],
@@ -139,8 +146,9 @@ def system(
         "BANKSMAN_MODELS__PROVIDERS": json.dumps({"my-server": {"base_url": f"{model.url}/v1"}, **vendors}),
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps(
-            [json_api, f"127.0.0.1:{mcp_port}", f"127.0.0.1:{search_port}"]
+            [json_api, f"127.0.0.1:{mcp_port}", f"127.0.0.1:{search_port}", f"127.0.0.1:{git_port}"]
         ),
+        "BANKSMAN_TOOL_RUNNER__EGRESS__REPOSITORIES": json.dumps({"*": [f"http://127.0.0.1:{git_port}/*"]}),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
         "BANKSMAN_TOOL_RUNNER__TOOLCHAINS": json.dumps({"greeting": {"variables": {"GREETING": "hello"}}}),
     }
