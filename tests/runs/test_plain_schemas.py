@@ -63,6 +63,7 @@ def test_value_that_the_quick_check_accepts_is_valid(schema: dict[str, Any], val
 @pytest.mark.parametrize("tool", WORKSPACE_TOOLS, ids=lambda tool: tool.name)
 def test_usual_arguments_of_the_workspace_tools_need_no_full_check(tool: ToolDefinition) -> None:
     usual = {"command": "ls", "path": "a", "content": "", "url": "https://example.com", "timeout_s": 5}
+    usual["process"] = "p1"
     names: Any = tool.input_schema["properties"]
 
     fits = certainly_fits(tool.input_schema, {name: value for name, value in usual.items() if name in names})

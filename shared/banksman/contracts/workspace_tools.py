@@ -29,7 +29,8 @@ def _definition(properties: JsonObject, required: list[str], **fields: Any) -> T
 _ALL = tuple(
     _definition(**tool) for tool in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 )
-BASH, READ_FILE, EDIT_FILE, WRITE_FILE, WEB_FETCH, WEB_SEARCH, SEARCH_CODE = _ALL
+BASH, READ_FILE, EDIT_FILE, WRITE_FILE, WEB_FETCH, WEB_SEARCH, SEARCH_CODE, *_PROCESSES = _ALL
+PROCESS_OUTPUT, PROCESS_STOP, PROCESS_LIST = _PROCESSES
 
 WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = tuple(tool for tool in _ALL if tool is not WEB_SEARCH)
 """The tools of every tenant. `WEB_SEARCH` is offered to tenants with a search provider."""
@@ -41,6 +42,9 @@ MAX_MATCHES = 500
 
 NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name, WEB_SEARCH.name})
 """Names of the tools whose calls contain the assistant's network policy."""
+
+PROCESS_TOOLS = frozenset(tool.name for tool in _PROCESSES)
+"""Names of the tools that use no file of the workspace, so that they need not wait for other calls."""
 
 WORKSPACE_NAMES = frozenset(tool.name for tool in _ALL)
 """Names that no other tool may use."""

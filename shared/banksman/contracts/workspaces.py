@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from banksman.contracts.processes import MAX_PROCESSES, KnownProcess
 from banksman.contracts.urls import HttpUrl
 from banksman.contracts.wire import Stored, Timestamp, Token
 
@@ -196,6 +197,12 @@ class WorkspaceLoss(Stored):
     """Why an existing snapshot was not restored; None if it was restored or there was none."""
 
 
+KnownProcesses = Annotated[
+    tuple[KnownProcess, ...],
+    Field(max_length=MAX_PROCESSES, exclude_if=lambda processes: not processes),
+]
+
+
 class WorkspaceOwner(Stored):
     """KV `owners`: the placement of a workspace."""
 
@@ -218,6 +225,8 @@ class WorkspaceOwner(Stored):
     assistant_revision: int = 0
     deleted: bool = False
     """True if the conversation was deleted. A runner with files of it removes them."""
+    processes: KnownProcesses = ()
+    """Processes that the model takes for running. One that no longer runs is named in the next result."""
 
 
 class WorkspacePlacement(Stored):
@@ -226,6 +235,7 @@ class WorkspacePlacement(Stored):
     term: int = 1
     generation: int = 0
     snapshot: SnapshotRef | None = None
+    processes: KnownProcesses = ()
 
 
 class PlacedRequest(Stored):
@@ -256,6 +266,10 @@ class WorkspaceReport(Stored):
     missing_at: int | None = None
     """The generation at which the files were missing; None unless `missing`. The report has no effect after a
     later change began."""
+    processes: tuple[KnownProcess, ...] | None = Field(
+        default=None, max_length=MAX_PROCESSES, exclude_if=lambda processes: processes is None
+    )
+    """The processes that the model takes for running; None if they have not changed."""
 
 
 class WorkspaceReportReply(Stored):

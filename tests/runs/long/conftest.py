@@ -45,7 +45,7 @@ from tests.support.usage import counting
 
 B = TypeVar("B", bound=EventBody)
 
-CONTEXT_TOKENS = 8_000
+CONTEXT_TOKENS = 10_000
 SUMMARY_MODEL = "openai:scripted/summary"
 
 

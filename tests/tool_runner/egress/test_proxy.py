@@ -21,7 +21,9 @@ from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serv
 from banksman.contracts.tools import NetworkPolicy
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.grants import Permissions
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.lifecycle import workspace_tools
+from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome
 
@@ -71,9 +73,10 @@ def connected(
         ssl_context=TLS,
     )
     own = RunnerLimits(proxy=limits or ProxyLimits())
-    return Connected(
-        runner, workspace_tools(runner.sandbox, egress, own, permissions=Permissions(hosts=permitted))
-    )
+    permissions = Permissions(hosts=permitted)
+    proxy = CommandProxy(egress, own.proxy, permissions) if permissions else None
+    processes = LastingProcesses(runner.sandbox, own, proxy)
+    return Connected(runner, workspace_tools(runner.sandbox, egress, own, processes))
 
 
 def get(url: str) -> str:

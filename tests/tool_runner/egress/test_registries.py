@@ -23,7 +23,9 @@ from tests.tool_runner.conftest import TLS, Runner, Server, serving
 from banksman.contracts.tools import NetworkPolicy, Registry
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.grants import Permissions
+from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.lifecycle import workspace_tools
+from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.settings import FetchLimits, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolOutcome
 
@@ -111,7 +113,9 @@ class Registries:
             ssl_context=TLS,
         )
         permissions = Permissions(registries=HostRules(allowed=permitted))
-        box = workspace_tools(self.runner.sandbox, egress, RunnerLimits(), permissions=permissions)
+        proxy = CommandProxy(egress, RunnerLimits().proxy, permissions)
+        processes = LastingProcesses(self.runner.sandbox, RunnerLimits(), proxy)
+        box = workspace_tools(self.runner.sandbox, egress, RunnerLimits(), processes)
         arguments = {"command": script, "timeout_s": 90}
         return await box.run("bash", self.runner.workspace, arguments, network=policy)
 

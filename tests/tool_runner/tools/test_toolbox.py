@@ -33,6 +33,9 @@ def test_the_tools_are_described_for_a_model(runner: Runner) -> None:
         "web_fetch": (False, False, "web", 30),
         "web_search": (False, True, "web", 30),
         "search_code": (False, True, "workspace", 30),
+        "process_output": (False, True, "workspace", 90),
+        "process_stop": (False, True, "workspace", 30),
+        "process_list": (False, True, "workspace", 30),
     }
     for tool in runner.box.definitions:
         check_schema(tool.input_schema)

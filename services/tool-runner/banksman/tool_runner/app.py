@@ -122,11 +122,18 @@ async def _serve(
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = finder = None
-    if local.box is not None and local.egress is not None:
-        sandbox = own.limits.sandbox
+    if local.box is not None and local.egress is not None and local.processes is not None:
+        processes, sandbox = local.processes, own.limits.sandbox
+        processes.record = scheduler.registry.record_processes
+        processes.idle_s = scheduler.registry.idle_s
         sessions = OpenSessions(Shares(sandbox.max_sessions), sandbox.session_idle_s)
         stack.push_async_callback(sessions.close)
-        scheduler.registry.before_removal = sessions.end
+
+        async def end_all(tenant: str, conversation: str) -> None:
+            await sessions.end(tenant, conversation)
+            await processes.end((tenant, conversation), "cancelled")
+
+        scheduler.registry.before_removal = end_all
         mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits, sessions)
         finder = McpFinder(mcp, local.workspaces, turns)
         outputs = Outputs(
@@ -134,7 +141,9 @@ async def _serve(
             local.identity.runner,
             max_tenant_bytes=own.max_tenant_output_bytes,
         )
-        executor = CallExecutor(bus, calls, admission, turns, local.box, mcp, local.workspaces, outputs)
+        executor = CallExecutor(
+            bus, calls, admission, turns, local.box, mcp, local.workspaces, outputs, local.processes
+        )
     worker = CallWorker(calls, admission, executor, tasks)
     files = FilesApi(
         local.workspaces,

@@ -27,6 +27,7 @@ from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
 from banksman.tool_runner.outputs import Outputs, StoredOutput, progress
+from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.sandbox.base import KilledReason, Stop
 from banksman.tool_runner.tools.toolbox import OnProgress, ToolBox, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceEntry
@@ -102,6 +103,7 @@ class CallExecutor:
     mcp: CallsMcpTools
     workspaces: WorkspaceStore
     outputs: Outputs
+    processes: LastingProcesses
 
     async def run(self, call: ActiveCall) -> None:
         """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
@@ -111,6 +113,7 @@ class CallExecutor:
                 async with self.turns.turn(_turn_of(request), request.tenant, request.workspace_id) as turn:
                     unusable = await self._prepare_workspace(call)
                     await self.calls.perform(request, lambda _: self._execute(call, turn, unusable))
+                await self.processes.settle(call.workspace.key, request.place.processes)
             except BanksmanError as error:
                 logger.error("%s: ended without a stored result: %s", request.attempt, error)
             except Exception:
@@ -153,7 +156,10 @@ class CallExecutor:
             raise LeaseLost("the lease ended while the call ran")
         # The next call may start now: the upload of a long output can take seconds.
         await turn.aclose()
-        return storable(await self._result(request, outcome, started_at))
+        result = storable(await self._result(request, outcome, started_at))
+        if notice := self.processes.notice(call.workspace.key, request.place.processes):
+            result.content["notice"] = notice
+        return result
 
     async def _outcome(self, request: CallRequest, stop: Stop, on_output: OnProgress | None) -> ToolOutcome:
         call = request.call
@@ -265,8 +271,9 @@ class CallWorker:
         self._kill("cancelled")
         await self._wait_for_calls(KILL_S)
         if self.executor is not None:
-            # Their programs change no file after the last snapshots.
+            # Nothing changes a file after the last snapshots.
             await self.executor.mcp.close()
+            await self.executor.processes.end_all("cancelled")
 
     async def fence(self) -> None:
         """Start no further call and kill all calls: owners may already have declared their outcomes.
@@ -277,6 +284,7 @@ class CallWorker:
         self.admission.draining = True
         self._kill("fenced")
         if self.executor is not None:
+            await self.executor.processes.end_all("fenced")
             await self.executor.mcp.close()
         await self._wait_for_calls(FENCE_S)
 

@@ -28,6 +28,8 @@ from banksman.tool_runner.identity import (
     claim,
     sandbox_identity,
 )
+from banksman.tool_runner.processes.processes import LastingProcesses
+from banksman.tool_runner.processes.sessions import Sessions
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxBackend
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, NotDelegated, divided, examine
 from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
@@ -38,6 +40,7 @@ from banksman.tool_runner.tools.bash import BashTool
 from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.edit_file import EditFileTool
 from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.processes import ProcessListTool, ProcessOutputTool, ProcessStopTool
 from banksman.tool_runner.tools.read_file import ReadFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.tools.web_fetch import WebFetchTool
@@ -70,6 +73,7 @@ class LocalRunner:
     """Why it failed; None if it passed."""
     box: ToolBox | None
     egress: Egress | None
+    processes: LastingProcesses | None
 
 
 async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
@@ -83,17 +87,13 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     _check_toolchains(workspaces.root.resolve(), own.toolchains)
     sandbox, problem = await _tested_backend(workspaces.root, user, own)
     if sandbox is None:
-        return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
+        return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None, None)
     egress = await _egress(own)
     permissions = _permissions(own)
-    box = workspace_tools(
-        sandbox,
-        egress,
-        own.limits,
-        permissions=permissions,
-        toolchains=own.toolchains,
-    )
-    return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress)
+    proxy = CommandProxy(egress, own.limits.proxy, permissions) if permissions else None
+    processes = LastingProcesses(sandbox, own.limits, proxy, own.processes)
+    box = workspace_tools(sandbox, egress, own.limits, processes, own.toolchains)
+    return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress, processes)
 
 
 def _check_toolchains(root: Path, toolchains: Mapping[str, Toolchain]) -> None:
@@ -185,22 +185,24 @@ def workspace_tools(
     sandbox: Sandbox,
     egress: Egress,
     limits: RunnerLimits,
-    *,
-    permissions: Permissions = NO_PERMISSIONS,
+    processes: LastingProcesses | None = None,
     toolchains: Mapping[str, Toolchain] | None = None,
 ) -> ToolBox:
-    """With `permissions`, the policy of a call can grant its command a proxy to `egress`."""
-    proxy = CommandProxy(egress, limits.proxy, permissions) if permissions else None
+    """With a proxy of `processes`, the policy of a call can grant its command a way to `egress`."""
+    processes = processes or LastingProcesses(sandbox, limits)
     converter = Converter(limits.markdown)
     return ToolBox(
         (
-            BashTool(sandbox, limits, proxy, toolchains or {}),
+            BashTool(limits, processes, Sessions(processes), toolchains or {}),
             ReadFileTool(limits, converter),
             EditFileTool(limits),
             WriteFileTool(limits),
             WebFetchTool(egress, limits, converter),
             WebSearchTool(egress, limits),
             SearchCodeTool(sandbox, limits),
+            ProcessOutputTool(processes, limits.max_output_chars),
+            ProcessStopTool(processes, limits.max_output_chars),
+            ProcessListTool(processes),
         )
     )
 

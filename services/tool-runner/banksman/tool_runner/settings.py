@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from banksman.bus.connection import NatsSettings
+from banksman.contracts.processes import MAX_PROCESSES
 from banksman.contracts.tools import HostPattern
 from banksman.contracts.wire import Token
 from banksman.contracts.workspace_tools import (
@@ -134,6 +135,20 @@ class SnapshotSettings(Section):
     restores them from the snapshot. None disables this."""
     collect_every_s: float = Field(default=3600.0, gt=0)
     """Seconds between two searches for interrupted snapshots in the object store."""
+
+
+class ProcessSettings(Section):
+    """Processes that outlive their call: commands in the background, and sessions."""
+
+    idle_s: float = Field(default=600.0, gt=0)
+    """Seconds without a call of the conversation after which its sandbox ends with all its processes."""
+    per_conversation: int = Field(default=8, ge=0, le=MAX_PROCESSES)
+    """Maximum number of running processes of one conversation; 0 disables them. They share the memory and the
+    processors of one command."""
+    total: int = Field(default=64, ge=1)
+    """Maximum number of running processes, which tenants share."""
+    max_s: float = Field(default=28_800.0, gt=0)
+    """Longest duration of a process in seconds; also its limit of processor time."""
 
 
 class _Limits(BaseModel):
@@ -294,6 +309,7 @@ class ToolRunnerSettings(HealthSettings):
     snapshots: SnapshotSettings = SnapshotSettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
+    processes: ProcessSettings = ProcessSettings()
 
 
 class ToolRunnerServiceSettings(ServiceSettings):

@@ -22,7 +22,7 @@ from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.visible import one_line, visible
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.approval.commands import first_words, is_fixed
-from banksman.runs.approval.rules import ruling
+from banksman.runs.approval.rules import lasts, ruling
 from banksman.runs.state import OpenApproval, Run
 
 BASH = "bash"
@@ -40,7 +40,7 @@ class Pattern:
     tool: str
     subject: str
     """The compared part of a call: the whole command (bash), the path (file tools), the host (web_fetch), or
-    all arguments (other tools)."""
+    all arguments (other tools, and commands that last)."""
     network: str
     """The hosts that the call may reach, as JSON; empty without a policy."""
     covers: Covers | None = None
@@ -87,7 +87,7 @@ def pattern_of(
     if covers == "begins" and (words := begins(tool, arguments)):
         return Pattern(tool, words, hosts, covers)
     subject = None
-    if tool == BASH:
+    if tool == BASH and not lasts(arguments):
         subject = arguments.get("command")
     elif tool in _FILE_TOOLS:
         subject = arguments.get("path")
@@ -101,7 +101,9 @@ def pattern_of(
 def begins(tool: str, arguments: JsonObject) -> str | None:
     """Return the first words of a command, if a decision can cover every command that begins with them."""
     command = arguments.get("command")
-    return first_words(command) if tool == BASH and isinstance(command, str) else None
+    if tool != BASH or not isinstance(command, str) or lasts(arguments):
+        return None
+    return first_words(command)
 
 
 def coverage(tool: str, arguments: JsonObject, covers: Covers | None = None) -> Coverage:
@@ -113,6 +115,12 @@ def coverage(tool: str, arguments: JsonObject, covers: Covers | None = None) -> 
         return Coverage(by="begins", words=words)
     subject = _shown(pattern_of(tool, arguments).subject)
     match tool:
+        case "bash" if "session" in arguments:
+            words = "no further call: what a command does in a session depends on the calls before it"
+            return Coverage(by="nothing", words=words)
+        case "bash" if is_fixed(arguments.get("command")) and lasts(arguments):
+            words = "every call of bash with exactly this command in the background"
+            return Coverage(by="arguments", words=words)
         case "bash" if is_fixed(arguments.get("command")):
             return Coverage(by="command", words="every call of bash with exactly this command")
         case "bash":
@@ -247,7 +255,7 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
     arguments = call.arguments
     match call.name:
         case "bash" if isinstance(arguments.get("command"), str):
-            return Preview(kind="command", command=_shown(arguments["command"]))
+            return Preview(kind="command", command=f"{_mode(arguments)}{_shown(arguments['command'])}")
         case "web_fetch" if isinstance(arguments.get("url"), str):
             return Preview(kind="url", url=_shown(arguments["url"]))
         case "write_file" if isinstance(arguments.get("content"), str):
@@ -262,6 +270,13 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
             return Preview(kind="diff", path=_shown(arguments.get("path")), old=old, new=new)
         case _:
             return Preview(kind="text", text=_shown(json.dumps(arguments, indent=2, ensure_ascii=False)))
+
+
+def _mode(arguments: JsonObject) -> str:
+    """Return a comment above a command that lasts longer than its call."""
+    if (session := arguments.get("session")) is not None:
+        return f"# In the session {_shown(session)} ({_shown(arguments.get('language', 'bash'))})\n"
+    return "# In the background, until it ends or is stopped\n" if lasts(arguments) else ""
 
 
 def _passages(edits: list[JsonValue], name: str) -> str:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from banksman.contracts.assistants import ApprovalRule, Decision
 from banksman.contracts.tools import ToolCall
-from banksman.contracts.wire import JsonValue
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.approval.commands import simple_words, words_match
 
 _URL = re.compile(r"([^:/?#]*)://([^/?#]*)(.*)", re.DOTALL)
@@ -29,9 +29,18 @@ def ruling(rule: ApprovalRule, call: ToolCall, host: str | None) -> Decision | N
         _matches(rule.action, call.name, name, glob, call.arguments[name], host)
         for name, glob in rule.arguments.items()
     }
+    if rule.action == "auto" and call.name == "bash" and "command" in rule.arguments:
+        # Within a session, a command means what the calls before it have defined. One in the background lasts
+        # longer than the author of the pattern may have expected.
+        found.add(not lasts(call.arguments) or "background" in rule.arguments)
     if False in found:
         return None
     return "ask" if None in found else rule.action
+
+
+def lasts(arguments: JsonObject) -> bool:
+    """Return whether a call of bash starts or uses a process that outlives it."""
+    return arguments.get("background") is True or "session" in arguments
 
 
 def _matches(

@@ -106,6 +106,8 @@ def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, objec
         # A snapshot of an earlier generation does not contain the changes that began after it.
         if report.complete and report.generation == record.generation:
             changes["dirty"] = False
+    if report.processes is not None:
+        changes["processes"] = report.processes
     if report.lost is not None:
         changes["loss"] = WorkspaceLoss(term=record.term, snapshot_ts=None, reason=report.lost)
     return changes
@@ -123,7 +125,12 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    return WorkspacePlacement(term=record.term, generation=record.generation, snapshot=record.snapshot)
+    return WorkspacePlacement(
+        term=record.term,
+        generation=record.generation,
+        snapshot=record.snapshot,
+        processes=record.processes,
+    )
 
 
 def _new(chosen: RunnerLease) -> WorkspaceOwner:

@@ -223,7 +223,7 @@ class McpClient:
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
         async with (
-            watching_growth(run, self.limits.sandbox),
+            watching_growth(run.workspace, run.stop, self.limits.sandbox),
             started(transport, self.sandbox, run, secrets, state) as streams,
         ):
             yield streams

@@ -9,6 +9,7 @@ import re
 import socket
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
@@ -61,7 +62,9 @@ OnOutput = Callable[[Stream, bytes], None]
 OnListener = Callable[[socket.socket], None]
 """Called in the event loop with a socket that listens on the sandbox's loopback; the callee owns it."""
 
-KilledReason = Literal["timeout", "cancelled", "fenced", "output_limit", "memory_limit", "workspace_limit"]
+KilledReason = Literal[
+    "timeout", "cancelled", "fenced", "output_limit", "memory_limit", "workspace_limit", "stopped", "idle"
+]
 """
 timeout          the command ran longer than its time-out
 cancelled        the call was cancelled
@@ -69,6 +72,8 @@ fenced           the runner lost its lease
 output_limit     the command wrote more than `max_output_bytes`
 memory_limit     the processes of the command together used more than `memory_bytes`
 workspace_limit  the command grew its workspace beyond the quota
+stopped          a process was stopped by a call or by a user
+idle             the conversation had no call for `processes.idle_s`
 """
 
 
@@ -98,6 +103,10 @@ class SandboxCommand:
     toolchain: Toolchain = NO_TOOLCHAIN
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of this command alone."""
+    lasts: bool = False
+    """True for a process that runs beside the calls of its workspace. Its output is not stored."""
+    stdin: int | None = None
+    """Descriptor of standard input, which stays open until the outcome; None for an empty input."""
 
     def environment(self) -> dict[str, str]:
         """Return all variables of the command."""
@@ -146,6 +155,15 @@ class Sandbox(Protocol):
 
         The caller runs at most one command per workspace at a time; see `CallTurns`. Raises
         `SandboxUnavailable` if the command could not be started.
+        """
+        ...
+
+    def shared(self, on_listener: OnListener | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        """Hold a sandbox for one workspace during the block.
+
+        Its commands run at the same time, within the limits of one command together, and reach each other
+        over the loopback network. Each has its own processes and `/tmp`. The end of the block ends all.
+        `on_listener` receives the listening socket of the proxy of all its commands; None: no network.
         """
         ...
 
@@ -314,10 +332,15 @@ class RunningOutput:
 
 @contextlib.contextmanager
 def capturing(
-    max_chars: int, limits: SandboxLimits, on_output: OnOutput | None, stop: Stop | None
+    max_chars: int,
+    limits: SandboxLimits,
+    on_output: OnOutput | None,
+    stop: Stop | None,
+    *,
+    lasts: bool = False,
 ) -> Generator[RunningOutput]:
-    """Capture the output of a command whose outcome the block returns."""
-    captured = CapturedOutput(max_chars, limits.max_stored_output_bytes)
+    """Capture the output of a command whose outcome the block returns; of one that lasts, only the ends."""
+    captured = CapturedOutput(max_chars, 0 if lasts else limits.max_stored_output_bytes)
     try:
         yield RunningOutput(captured, stop or Stop(), on_output, limits.max_output_bytes)
     except BaseException:

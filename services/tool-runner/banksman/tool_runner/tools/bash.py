@@ -4,31 +4,39 @@ import asyncio
 import codecs
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from banksman.contracts.errors import BanksmanError
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.egress.proxy import CommandProxy
+from banksman.tool_runner.processes.process import Process
+from banksman.tool_runner.processes.processes import LastingProcesses, ProcessRefused
+from banksman.tool_runner.processes.sessions import Language, SessionCall, Sessions
 from banksman.tool_runner.sandbox.base import (
     NO_TOOLCHAIN,
     KilledReason,
     OnListener,
     OnOutput,
-    Sandbox,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
     Stream,
+    run_until,
 )
 from banksman.tool_runner.settings import RunnerLimits, Toolchain
 from banksman.tool_runner.tools import toolbox
+from banksman.tool_runner.tools.leftovers import reporting
+from banksman.tool_runner.tools.processes import shown
 from banksman.tool_runner.tools.terminal import last_state
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Maximum characters of one call that are published while it runs; the result has its own limit."""
+START_S = 0.3
+"""Seconds for which the start of a process in the background waits for its end."""
 SHORT_BYTES = 8 * 1024
 """Maximum bytes of an output that the event loop handles. A thread, which handles longer ones, costs as much
 time as starting the sandbox."""
@@ -36,44 +44,96 @@ time as starting the sandbox."""
 
 @dataclass(frozen=True, slots=True)
 class BashTool:
-    sandbox: Sandbox
     limits: RunnerLimits
-    proxy: CommandProxy | None
-    """If None, no command may connect, even if its policy allows it."""
+    processes: LastingProcesses
+    sessions: Sessions
     toolchains: Mapping[str, Toolchain] = field(default_factory=dict[str, Toolchain])
     definition = BASH
+
+    @property
+    def proxy(self) -> CommandProxy | None:
+        """If None, no command may connect, even if its policy allows it."""
+        return self.processes.proxy
 
     async def run(self, arguments: JsonObject, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
         script = str(arguments["command"])
-        if refusal := self._refusal(script):
+        if refusal := self._refusal(script) or _contradiction(arguments):
             return toolbox.failure("invalid_arguments", refusal)
         toolchain = self.toolchains.get(run.toolchain) if run.toolchain else NO_TOOLCHAIN
         if toolchain is None:
             return toolbox.failure("unavailable", self._no_toolchain(run.toolchain))
         timeout_s = min(_timeout(arguments, self.limits), run.timeout_s)
-        on_output = _decoded(run.on_progress) if run.on_progress else None
         # Before the workspace is measured, so that the command does not count as the one that wrote it.
         if not run.workspace.has_home:
             await asyncio.to_thread(toolbox.prepare_home, run)
         try:
-            async with (
-                toolbox.within_quota(run, self.limits.sandbox),
-                self._connected(run) as (on_listener, variables),
-            ):
-                command = SandboxCommand(
-                    script,
-                    run.workspace.directory,
-                    timeout_s,
-                    on_listener,
-                    toolchain=toolchain,
-                    variables=variables,
-                )
-                outcome = await self.sandbox.run(command, on_output=on_output, stop=run.stop)
+            if arguments.get("background") is True:
+                return await self._start(script, run, toolchain)
+            if isinstance(session := arguments.get("session"), str):
+                language: Language = "python" if arguments.get("language") == "python" else "bash"
+                called = SessionCall(session, language, script, toolchain)
+                return await self._run_in_session(called, replace(run, timeout_s=timeout_s))
+            return await self._run(script, run, timeout_s, toolchain)
+        except ProcessRefused as refused:
+            return toolbox.failure("tool_error", f"the command was not run: {refused}")
         except toolbox.WorkspaceLocked as locked:
             return toolbox.failure("tool_error", f"the command was not run: {locked}")
         except SandboxUnavailable as error:
             return toolbox.failure("unavailable", f"the sandbox could not be started: {error}")
+        except BanksmanError as error:
+            return toolbox.failure("unavailable", f"the command was not run: {error}")
+
+    async def _run(
+        self, script: str, run: toolbox.ToolRun, timeout_s: float, toolchain: Toolchain
+    ) -> toolbox.ToolOutcome:
+        async with (
+            toolbox.within_quota(run, self.limits.sandbox),
+            self._connected(run) as (on_listener, variables),
+            self.processes.sandbox_for(run) as sandbox,
+        ):
+            command = SandboxCommand(
+                reporting(script),
+                run.workspace.directory,
+                timeout_s,
+                on_listener,
+                toolchain=toolchain,
+                variables=variables,
+            )
+            outcome = await sandbox.run(command, on_output=_on_output(run), stop=run.stop)
+        return await self._ended(outcome, run, timeout_s)
+
+    async def _start(self, script: str, run: toolbox.ToolRun, toolchain: Toolchain) -> toolbox.ToolOutcome:
+        """Start a process, and wait for a moment: one that fails at once is reported with its output."""
+        process = Process(script, script, toolchain)
+        await self.processes.start(run, process)
+        stopped = await run_until(_ended_within(process, START_S), run.stop.wait()) is None
+        if stopped:
+            await self.processes.stop(process, run.stop.reason or "cancelled")
+            kind, error = self._killed(run.stop.reason or "cancelled", START_S, run.workspace)
+            return toolbox.failure(kind, error)
+        if process.problem is not None:
+            raise SandboxUnavailable(process.problem)
+        value = shown(process, self.processes, self.limits.max_output_chars, None)
+        if process.running:
+            value["note"] = (
+                "It runs in the background, also after this run. process_output returns its output, "
+                "process_stop ends it. It ends when no call is made for "
+                f"{self.processes.settings.idle_s:g} seconds."
+            )
+        return toolbox.ToolOutcome(value=value, exit_code=process.exit_code)
+
+    async def _run_in_session(self, called: SessionCall, run: toolbox.ToolRun) -> toolbox.ToolOutcome:
+        async with toolbox.within_quota(run, self.limits.sandbox):
+            outcome = await self.sessions.run(run, called, _on_output(run))
+        ended = await self._ended(outcome, run, run.timeout_s)
+        if not self.sessions.is_running(run, called.name):
+            ended.value["note"] = "The session has ended; its variables and its directory are lost."
+        return ended
+
+    async def _ended(
+        self, outcome: SandboxOutcome, run: toolbox.ToolRun, timeout_s: float
+    ) -> toolbox.ToolOutcome:
         # A thread only for outputs that may be long: a truncated output is stored as a file of the workspace.
         if outcome.output.total_bytes <= min(SHORT_BYTES, self.limits.max_output_chars):
             ended = self._result(outcome, run.workspace, timeout_s)
@@ -156,8 +216,32 @@ class BashTool:
                 return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
                 return "tool_error", f"{killed}: {toolbox.growth_problem(workspace)}"
+            case "stopped" | "idle":
+                return "tool_error", f"{killed}: its session was ended"
             case _:
                 assert_never(reason)
+
+
+def _contradiction(arguments: JsonObject) -> str | None:
+    background, session = arguments.get("background") is True, "session" in arguments
+    if background and session:
+        return "background: a session runs between calls anyway; expected only one of background and session"
+    if background and "timeout_s" in arguments:
+        return "timeout_s: a command in the background has none; end it with process_stop"
+    if "language" in arguments and not session:
+        return "language: expected a session"
+    return None
+
+
+async def _ended_within(process: Process, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await process.ended.wait()
+    return True
+
+
+def _on_output(run: toolbox.ToolRun) -> OnOutput | None:
+    return _decoded(run.on_progress) if run.on_progress else None
 
 
 def _wants_network(run: toolbox.ToolRun) -> bool:

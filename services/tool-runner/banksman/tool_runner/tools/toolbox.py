@@ -18,11 +18,12 @@ from banksman.contracts.calls import SearchTarget
 from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
-from banksman.tool_runner.sandbox.base import USER, Stop, Stream, in_background
+from banksman.tool_runner.sandbox.base import USER, KilledReason, Stop, Stream, in_background
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.settings import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.workspaces.changes import Changes
 from banksman.tool_runner.workspaces.files import HOME_DIRECTORY, PathRefused, read_part, write_whole
+from banksman.tool_runner.workspaces.quota import QuotaMeter
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -170,33 +171,39 @@ class WorkspaceLocked(Exception):
     """The workspace is so far above its limits that no program runs in it; the text is for the model."""
 
 
+class Stoppable(Protocol):
+    def request(self, reason: KilledReason) -> None: ...
+
+
 @asynccontextmanager
-async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[None]:
-    """Watch what a program changes, and stop the call if it makes its workspace too large.
+async def watching_growth(
+    workspace: Workspace, stop: Stoppable, limits: SandboxLimits
+) -> AsyncGenerator[WorkspaceLimits]:
+    """Stop a program if it makes its workspace too large; yield its bounds.
 
     Raises `WorkspaceLocked` if none may run.
 
     A workspace that is already too large may not grow. A hard quota needs a file system per workspace;
     without it, a watchdog measures and kills.
     """
-    before = await run.workspace.index()
-    async with watching_growth(run, limits) as bounds:
-        yield
-    run.found.append(await run.workspace.changes_since(before, bounds, run.run_id))
+    usage = await workspace.meter.current()
+    if usage.locked(workspace.limits):
+        raise WorkspaceLocked(
+            f"{usage.excess(workspace.limits)}; it runs no command until the user deletes files of the "
+            "conversation, or starts another conversation"
+        )
+    bounds = usage.bounds(workspace.limits)
+    async with in_background(_watch_growth(workspace.meter, stop, bounds, limits.watchdog_interval_s)):
+        yield bounds
 
 
 @asynccontextmanager
-async def watching_growth(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[WorkspaceLimits]:
-    """Stop what runs in the block if its workspace grows beyond the yielded limits; see `within_quota`."""
-    usage = await run.workspace.meter.current()
-    if usage.locked(run.workspace.limits):
-        raise WorkspaceLocked(
-            f"{usage.excess(run.workspace.limits)}; it runs no command until the user deletes files of the "
-            "conversation, or starts another conversation"
-        )
-    bounds = usage.bounds(run.workspace.limits)
-    async with in_background(_watch_growth(run, bounds, limits.watchdog_interval_s)):
-        yield bounds
+async def within_quota(run: ToolRun, limits: SandboxLimits) -> AsyncGenerator[None]:
+    """Watch what a program changes, and its quota; see `watching_growth`."""
+    before = await run.workspace.index()
+    async with watching_growth(run.workspace, run.stop, limits) as bounds:
+        yield
+    run.found.append(await run.workspace.changes_since(before, bounds, run.run_id))
 
 
 def growth_problem(workspace: Workspace) -> str:
@@ -204,13 +211,12 @@ def growth_problem(workspace: Workspace) -> str:
     return f"{excess}; delete files first"
 
 
-async def _watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
-    meter = run.workspace.meter
+async def _watch_growth(meter: QuotaMeter, stop: Stoppable, bounds: WorkspaceLimits, every_s: float) -> None:
     while True:
         # The workspace was measured before the program started.
         await asyncio.sleep(every_s)
         if meter.due and (await meter.renew(bounds)).excess(bounds):
-            run.stop.request("workspace_limit")
+            stop.request("workspace_limit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH, WEB_SEARCH
+from banksman.contracts.processes import KnownProcess
+from banksman.contracts.workspace_tools import BASH, PROCESS_TOOLS, SEARCH_CODE, WEB_FETCH, WEB_SEARCH
 from banksman.contracts.workspaces import (
     AssistantFile,
     RepositoryAccess,
@@ -47,7 +48,7 @@ def takes_workspace(tool: str) -> bool:
 
     `web_fetch` is not: it writes no file before the response has arrived. `web_search` writes none.
     """
-    return tool not in (WEB_FETCH.name, WEB_SEARCH.name)
+    return tool not in (WEB_FETCH.name, WEB_SEARCH.name) and tool not in PROCESS_TOOLS
 
 
 class CallTurns:
@@ -70,7 +71,7 @@ class CallTurns:
         async with AsyncExitStack() as held:
             if takes_workspace(tool):
                 await held.enter_async_context(self.workspace(tenant, conversation))
-            else:
+            elif tool not in PROCESS_TOOLS:
                 await held.enter_async_context(self._fetches.place(tenant))
             if tool in _COMMANDS:
                 await held.enter_async_context(self._commands.place(tenant))
@@ -216,6 +217,24 @@ class WorkspaceRegistry:
             if not state.changed:
                 raise Unavailable("the platform has recorded a later change of the workspace")
         state.edits += 1
+
+    async def record_processes(self, key: tuple[str, str], running: tuple[KnownProcess, ...]) -> None:
+        """Store the processes of a workspace that the model takes for running; raise `Unavailable`."""
+        entry = self.get(*key)
+        async with entry.lock:
+            state = entry.state
+            report = WorkspaceReport(
+                runner_epoch=self.runner_epoch,
+                term=state.term,
+                generation=state.generation,
+                processes=running,
+            )
+            await self.report(entry, report, repeats=True)
+
+    def idle_s(self, key: tuple[str, str]) -> float:
+        """Return the seconds since the last request of a workspace; 0 while one is served."""
+        entry = self.get(*key)
+        return 0.0 if entry.state.users else asyncio.get_running_loop().time() - entry.last_used
 
     async def store(self, entry: WorkspaceEntry) -> None:
         await self._records.store(entry)

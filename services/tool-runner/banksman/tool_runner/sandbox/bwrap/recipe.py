@@ -68,7 +68,13 @@ _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 def bwrap_options(
-    command: SandboxCommand, limits: SandboxLimits, *, etc: Path | None, seccomp_fd: int, status_fd: int
+    command: SandboxCommand,
+    limits: SandboxLimits,
+    *,
+    etc: Path | None,
+    seccomp_fd: int,
+    status_fd: int,
+    shares_network: bool = False,
 ) -> list[str]:
     """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
@@ -76,8 +82,8 @@ def bwrap_options(
     environment = (*command.environment().items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
         *_NAMESPACES,
-        # With a proxy, the starter starts bwrap in a network namespace that it has created.
-        *(() if command.on_listener else ("--unshare-net",)),
+        # Otherwise the starter starts bwrap in a network namespace that it has created.
+        *(() if command.on_listener or shares_network else ("--unshare-net",)),
         *_file_system(command, limits),
         *(etc_options(etc, apart=apart) if etc is not None else ()),
         "--remount-ro",

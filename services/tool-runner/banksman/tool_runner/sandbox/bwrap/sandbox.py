@@ -6,14 +6,18 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    OnListener,
     OnOutput,
     RunningOutput,
+    Sandbox,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
@@ -39,6 +43,8 @@ _WATCH_SHARE = 0.5
 """Maximum share of the time that is spent on measuring one call."""
 UNUSED_S = 30.0
 """Seconds after which an unused starter ends; a starter occupies about 2 MiB of memory."""
+SHARED_TREES = 4
+"""How many times `max_processes` all commands of a shared sandbox may have together, with a cgroup."""
 
 
 class BwrapSandbox:
@@ -76,16 +82,33 @@ class BwrapSandbox:
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        with capturing(self._max_output_chars, self._limits, on_output, stop) as output:
+        return await self.run_at(self._starters.lend(), command, on_output, stop)
+
+    @contextlib.asynccontextmanager
+    async def shared(self, on_listener: OnListener | None = None) -> AsyncGenerator[SharedSandbox]:
+        async with self._starters.lend(shared=True) as place:
+            sandbox = SharedSandbox(self, place, on_listener)
+            async with in_background(self._watch_use(lambda: place.starter.process.pid, sandbox, place)):
+                yield sandbox
+
+    async def run_at(
+        self,
+        lent: AbstractAsyncContextManager[PooledStarter],
+        command: SandboxCommand,
+        on_output: OnOutput | None,
+        stop: Stop | None,
+    ) -> SandboxOutcome:
+        """Run a command at a starter; see `Sandbox.run`."""
+        with capturing(self._max_output_chars, self._limits, on_output, stop, lasts=command.lasts) as output:
             # The call may have been cancelled while its proxy was set up. Then no process is started.
             if output.stop.reason is not None:
                 return SandboxOutcome(None, output.captured, output.stop.reason, 0)
             started = time.monotonic()
-            async with self._starters.lend() as place:
+            async with lent as place:
                 cgroup = place.cgroup
-                call = self._spawn(command, output, place.starter)
+                call = self._spawn(command, output, place)
                 try:
-                    await self._watch(call, command.timeout_s, output.stop, cgroup)
+                    await self._watch(call, command.timeout_s, output.stop, place)
                 finally:
                     await call.end(self._limits.kill_wait_s)
                 killed = output.stop.reason
@@ -112,40 +135,56 @@ class BwrapSandbox:
             if killed:
                 log.warning("%d sandbox processes outlived their spawner and were killed", killed)
 
-    def _spawn(self, command: SandboxCommand, output: RunningOutput, starter: Starter) -> BwrapCall:
+    def _spawn(self, command: SandboxCommand, output: RunningOutput, place: PooledStarter) -> BwrapCall:
         with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
             inbox: ListenerInbox | None = None
             special: dict[str, int] = {}
-            if command.on_listener is not None:
+            if command.on_listener is not None and not place.has_listener:
                 inbox = ListenerInbox(command.on_listener)
                 given.callback(inbox.given.close)
                 on_failure.callback(inbox.close)
                 special["proxy"] = inbox.given.fileno()
+                place.has_listener = place.shared
+            if command.stdin is not None:
+                special["stdin"] = command.stdin
             options = bwrap_options(
-                command, self._limits, etc=self._etc, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD
+                command,
+                self._limits,
+                etc=self._etc,
+                seccomp_fd=SECCOMP_FD,
+                status_fd=STATUS_FD,
+                shares_network=place.shared,
             )
             words = inner_command(command)
-            tree = starter.spawn(options, words, on_end=output.stop.exited, special=special)
+            tree = place.starter.spawn(options, words, on_end=output.stop.exited, special=special)
             on_failure.pop_all()
-        return BwrapCall(tree, starter, output, inbox)
+        return BwrapCall(tree, place.starter, output, inbox)
 
-    async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, cgroup: CallCgroup | None) -> None:
-        async with in_background(self._watch_memory(call, stop, cgroup)):
+    async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, place: PooledStarter) -> None:
+        async with (
+            # All commands of a shared sandbox are watched together.
+            contextlib.nullcontext()
+            if place.shared
+            else in_background(self._watch_use(lambda: call.tree.pid, stop, place))
+        ):
             try:
                 async with asyncio.timeout(timeout_s):
                     await stop.wait()
             except TimeoutError:
                 stop.request("timeout")
 
-    async def _watch_memory(self, call: BwrapCall, stop: Stop, cgroup: CallCgroup | None) -> None:
+    async def _watch_use(
+        self, root: Callable[[], int | None], stop: Stop | SharedSandbox, place: PooledStarter
+    ) -> None:
+        """Watch the memory and the hidden files of the processes below `root` until cancelled."""
         pause_s = self._limits.watchdog_interval_s
         hidden = HiddenFilesWatch(self._limits.max_unlinked_bytes, self._limits.file_size_bytes)
         while True:
             await asyncio.sleep(pause_s)
-            if (pid := call.tree.pid) is None:
+            if (pid := root()) is None:
                 continue
             started = time.monotonic()
-            if await asyncio.to_thread(self._exceeds_memory, pid, cgroup):
+            if await asyncio.to_thread(self._exceeds_memory, pid, place.cgroup):
                 stop.request("memory_limit")
             if await asyncio.to_thread(hidden.exceeded, pid):
                 stop.request("workspace_limit")
@@ -169,15 +208,48 @@ def find_bwrap(program: str = "bwrap") -> str:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class SharedSandbox:
+    """One starter, in a network namespace and a cgroup, for several commands at a time."""
+
+    backend: BwrapSandbox
+    place: PooledStarter
+    on_listener: OnListener | None
+    stops: set[Stop] = field(default_factory=set[Stop])
+    """Those of the running commands."""
+
+    async def run(
+        self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
+    ) -> SandboxOutcome:
+        stop = stop or Stop()
+        self.stops.add(stop)
+        try:
+            placed = replace(command, on_listener=self.on_listener)
+            return await self.backend.run_at(contextlib.nullcontext(self.place), placed, on_output, stop)
+        finally:
+            self.stops.discard(stop)
+
+    def request(self, reason: KilledReason) -> None:
+        """Request the end of all running commands."""
+        for stop in self.stops:
+            stop.request(reason)
+
+    def shared(self, on_listener: OnListener | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        return self.backend.shared(on_listener)
+
+
 @dataclass(slots=True)
 class PooledStarter:
     starter: Starter
     cgroup: CallCgroup | None
+    shared: bool = False
+    has_listener: bool = False
+    """Whether the runner has the listening socket of the proxy of a shared sandbox."""
     unused_since: float = 0.0
 
     def reusable(self) -> bool:
         pid = self.starter.process.pid
-        if pid is None or not self.starter.idle:
+        if pid is None or self.shared or not self.starter.idle:
             return False
         return self.cgroup is None or self.cgroup.reusable(pid)
 
@@ -202,11 +274,14 @@ class Starters:
         return bool(self._unused) or self._lent > 0
 
     @contextlib.asynccontextmanager
-    async def lend(self) -> AsyncGenerator[PooledStarter]:
-        """Lend a starter for the block; raise `SandboxUnavailable` if none can be started."""
+    async def lend(self, *, shared: bool = False) -> AsyncGenerator[PooledStarter]:
+        """Lend a starter for the block; raise `SandboxUnavailable` if none can be started.
+
+        A `shared` one is new, and ends with the block.
+        """
         self._lent += 1
         try:
-            place = await self._take()
+            place = self._new(shared=True) if shared else await self._take()
             try:
                 yield place
             finally:
@@ -245,16 +320,20 @@ class Starters:
             await asyncio.shield(self._end(place))
         return self._new()
 
-    def _new(self) -> PooledStarter:
+    def _new(self, *, shared: bool = False) -> PooledStarter:
+        limits = self.limits
+        if shared:
+            most = limits.max_processes * SHARED_TREES
+            limits = limits.model_copy(update={"max_processes": most})
         try:
-            cgroup = None if self.cgroups is None else self.cgroups.create(self.limits)
+            cgroup = None if self.cgroups is None else self.cgroups.create(limits)
         except OSError as error:
             raise SandboxUnavailable(f"cannot create a cgroup: {error}") from error
         with contextlib.ExitStack() as opened:
             joined = [] if cgroup is None else cgroup.open()
             for fd in joined:
                 opened.callback(os.close, fd)
-            return PooledStarter(self.spawner.starter(joined), cgroup)
+            return PooledStarter(self.spawner.starter(joined, shared=shared), cgroup, shared)
 
     async def _end(self, place: PooledStarter) -> None:
         place.starter.end()

@@ -210,15 +210,20 @@ class Spawner:
     """Number of concurrent calls, which share the limits of the kernel per user."""
     _process: subprocess.Popen[bytes] | None = None
 
-    def starter(self, cgroup: Sequence[int]) -> Starter:
-        """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup."""
+    def starter(self, cgroup: Sequence[int], *, shared: bool = False) -> Starter:
+        """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup.
+
+        The sandboxes of a `shared` starter have one network namespace.
+        """
         if self._process is None:
             self._process = self._start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             starter = Starter(self.identity, ours, self._channel.kill)
-            names = [f"cgroup{number}" for number in range(len(cgroup))]
-            self._channel.spawn(starter.process, (theirs.fileno(), *cgroup), names)
+            special = {f"cgroup{number}": fd for number, fd in enumerate(cgroup)}
+            if shared:
+                special["shared"] = theirs.fileno()
+            self._channel.spawn(starter.process, (theirs.fileno(), *special.values()), special)
         return starter
 
     def close(self) -> None:

@@ -42,9 +42,10 @@ PROXY_PORT = 3128
 MAX_SPAWN_FDS = 8
 """Maximum number of descriptors of a `spawn`. The last ones have names, which the packet lists.
 
-of a starter  its channel; `cgroup0` and so on are `cgroup.procs` of its cgroup, in each hierarchy
-of bwrap      the packed command, standard output, standard error and bwrap's report; `proxy` is a socket,
-              over which the starter sends the listening socket of `PROXY_PORT`
+of a starter  its channel; `cgroup0` and so on are `cgroup.procs` of its cgroup, in each hierarchy; with
+              `shared`, any descriptor, all its sandboxes have one network namespace
+of bwrap      the packed command, standard output, standard error and bwrap's report; `stdin` is standard
+              input; `proxy` is a socket, over which the starter sends the listening socket of `PROXY_PORT`
 """
 STARTER_NAME = "bm-starter"
 """Name of a starter in `/proc/{pid}/comm`."""
@@ -80,7 +81,7 @@ def _unpack_command(content: bytes) -> tuple[bytes, list[bytes]]:
     return packed[: int(length)], packed[int(length) :].split(SEPARATOR)
 
 
-_Start = Callable[[Sequence[int], Mapping[bytes, int]], int]
+_Start = Callable[[Sequence[int], dict[bytes, int]], int]
 """Starts a child with the unnamed and the named descriptors of a packet; returns its process id."""
 
 
@@ -195,7 +196,7 @@ class _Starters:
         self._sandboxes = sandboxes
         self._shares = shares
 
-    def start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
+    def start(self, descriptors: Sequence[int], special: dict[bytes, int]) -> int:
         (channel,) = descriptors
         parent = os.getpid()
         pid = os.fork()
@@ -203,18 +204,22 @@ class _Starters:
             return pid
         try:
             os.setsid()
+            shares_network = special.pop(b"shared", None) is not None
             # bwrap inherits the cgroup, so it is in it from the start.
             for fd in special.values():
                 os.write(fd, b"0")
-            self._serve(channel, parent)
+            self._serve(channel, parent, shares_network)
         finally:
             os._exit(0)
 
-    def _serve(self, channel_fd: int, parent: int) -> None:
+    def _serve(self, channel_fd: int, parent: int, shares_network: bool) -> None:
         with socket.socket(fileno=_only_descriptor(channel_fd)) as channel:
             sandboxes = self._sandboxes()
+            sandboxes.shares_network = shares_network
             try:
                 _confine(self._shares)
+                if shares_network:
+                    _enter_network()
             except OSError as error:
                 sandboxes.problem = error
             # After the namespace was entered, because a change of the credentials resets the signal.
@@ -263,6 +268,8 @@ class _Sandboxes:
         self._life, _ = os.pipe2(os.O_CLOEXEC)
         self.problem: OSError | None = None
         """Why no sandbox can be started."""
+        self.shares_network = False
+        """Whether this process is already in the network namespace of its sandboxes."""
 
     def start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
         """Start bwrap; with `proxy`, in a network namespace with a loopback and the proxy's socket."""
@@ -271,13 +278,13 @@ class _Sandboxes:
         command, stdout, stderr, status = descriptors
         options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
         with contextlib.ExitStack() as opened:
-            files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
+            files = {0: special.get(b"stdin", self._null), 1: stdout, 2: stderr, STATUS_FD: status}
             files |= {GATE_FD: self._gate, LIFE_FD: self._life}
             files[OPTIONS_FD] = _pipe_with(options, opened)
             files[SECCOMP_FD] = _pipe_with(self._seccomp, opened)
             arguments = [self._bwrap, b"--args", b"%d" % OPTIONS_FD, b"--", *words]
             if b"proxy" in special:
-                return _start_by_fork(arguments, files, special[b"proxy"])
+                return _start_by_fork(arguments, files, special[b"proxy"], enters=not self.shares_network)
             # posix_spawn does not copy this process's memory, as fork would.
             return os.posix_spawn(
                 self._bwrap,
@@ -290,13 +297,14 @@ class _Sandboxes:
             )
 
 
-def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int) -> int:
+def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int, *, enters: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
-        _call_libc("unshare", _CLONE_NEWNET)
+        if enters:
+            _enter_network()
         _send_listener(proxy)
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
@@ -310,10 +318,15 @@ def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int)
         os._exit(127)
 
 
-def _send_listener(proxy: int) -> None:
+def _enter_network() -> None:
+    """Enter a network namespace that has only a loopback."""
+    _call_libc("unshare", _CLONE_NEWNET)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(control, _SIOCSIFFLAGS, request)
+
+
+def _send_listener(proxy: int) -> None:
     listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64)
     with listener, socket.socket(fileno=os.dup(proxy)) as runner:
         socket.send_fds(runner, [b"listener"], [listener.fileno()])

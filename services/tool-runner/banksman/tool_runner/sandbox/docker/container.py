@@ -22,6 +22,7 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
     Stop,
     Stream,
+    run_until,
 )
 from banksman.tool_runner.sandbox.docker import supervisor
 from banksman.tool_runner.settings import SandboxLimits
@@ -124,6 +125,7 @@ class Container:
         request = {
             "script": command.script,
             "environment": command.environment(),
+            "has_input": command.stdin is not None,
             "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
             "deadline_s": command.timeout_s + _SUPERVISOR_GRACE_S,
         }
@@ -131,9 +133,26 @@ class Container:
             async with asyncio.timeout(command.timeout_s):
                 # Inside the time-out: a frozen engine would block the send.
                 await self._send(supervisor.RUN, json.dumps(request).encode())
-                await stop.wait()
+                if command.stdin is None:
+                    await stop.wait()
+                else:
+                    await run_until(self._forward(command.stdin), stop.wait())
         except TimeoutError:
             stop.request("timeout")
+
+    async def _forward(self, stdin: int) -> None:
+        """Send what arrives at a pipe to the standard input of the command, until cancelled."""
+        readable = asyncio.Event()
+        os.set_blocking(stdin, False)
+        self._loop.add_reader(stdin, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                with contextlib.suppress(BlockingIOError):
+                    await self._send(supervisor.INPUT, os.read(stdin, _READ_BYTES))
+        finally:
+            self._loop.remove_reader(stdin)
 
     async def end(self, wait_s: float) -> bool:
         """Kill the command; return False if the supervisor does not confirm its end within `wait_s` s."""

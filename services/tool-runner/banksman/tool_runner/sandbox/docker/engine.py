@@ -243,10 +243,11 @@ class ContainerRecipe:
     etc: Path
     """The directory with the files of `write_etc` on the engine's host."""
 
-    def config(self, image: str, source: Path, workspace: str) -> JsonObject:
+    def config(self, image: str, source: Path, workspace: str, beside: str | None = None) -> JsonObject:
         """Return the body of the engine's `POST /containers/create`.
 
-        `source` is the workspace's directory on the engine's host, `workspace` its name in the label.
+        `source` is the workspace's directory on the engine's host, `workspace` its name in the label. The
+        container shares the network namespace of `beside`, if it is not None.
         """
         return {
             "Image": image,
@@ -255,7 +256,8 @@ class ContainerRecipe:
             "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
             "User": f"{self.identity.uid}:{self.identity.gid}",
             "WorkingDir": supervisor.WORKSPACE,
-            "Hostname": "sandbox",
+            # The engine refuses a name beside another container, whose name it has.
+            **({"Hostname": "sandbox", "NetworkDisabled": True} if beside is None else {}),
             "Labels": {
                 INSTALLATION_LABEL: self.installation,
                 INSTANCE_LABEL: self.instance,
@@ -269,19 +271,18 @@ class ContainerRecipe:
             # container.
             "StdinOnce": True,
             "Tty": False,
-            "NetworkDisabled": True,
             "Healthcheck": {"Test": ["NONE"]},
             "StopSignal": "SIGKILL",
-            "HostConfig": self._host_config(source),
+            "HostConfig": self._host_config(source, "none" if beside is None else f"container:{beside}"),
         }
 
-    def _host_config(self, source: Path) -> JsonObject:
+    def _host_config(self, source: Path, network: str) -> JsonObject:
         limits = self.limits
         memory_bytes = limits.memory_bytes + limits.tmp_bytes + limits.home_bytes + limits.shm_bytes
         config: JsonObject = {
             # Also removes the container if the runner is killed.
             "AutoRemove": True,
-            "NetworkMode": "none",
+            "NetworkMode": network,
             "IpcMode": "private",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import cast
@@ -17,8 +17,10 @@ from typing import cast
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
+    OnListener,
     OnOutput,
     RunningOutput,
+    Sandbox,
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
@@ -89,6 +91,8 @@ class DockerSandbox:
         """Workspaces with a running command."""
         self._starting: dict[Path, asyncio.Task[Container]] = {}
         self._live: dict[Path, Container] = {}
+        self._lasting: dict[str, Container] = {}
+        """Containers of commands that last, by their names."""
         self._condemned: dict[str, Path] = {}
         """Workspaces by the name of a container that must be removed. Until then, the workspace gets no other
         container: two containers could run commands in it at once."""
@@ -97,7 +101,7 @@ class DockerSandbox:
         """Remove every container within seconds. Containers that remain end with this process."""
         for task in self._starting.values():
             task.cancel()
-        for container in list(self._live.values()):
+        for container in [*self._live.values(), *self._lasting.values()]:
             self._condemn(container)
         removals = [self._threads.submit(self._engine.remove, name) for name in self._condemned]
         wait(removals, _CLOSE_WAIT_S)
@@ -108,10 +112,15 @@ class DockerSandbox:
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
         with (
-            capturing(self._max_output_chars, self._limits, on_output, stop) as output,
-            self._using(command.workspace),
+            capturing(self._max_output_chars, self._limits, on_output, stop, lasts=command.lasts) as output,
+            contextlib.nullcontext() if command.lasts else self._using(command.workspace),
         ):
             return await self._run(command, output)
+
+    @contextlib.asynccontextmanager
+    async def shared(self, on_listener: OnListener | None = None) -> AsyncGenerator[Sandbox]:
+        """See `Sandbox.shared`. A command that lasts has a container of its own, with all limits."""
+        yield self
 
     @contextlib.contextmanager
     def _using(self, workspace: Path) -> Generator[None]:
@@ -134,7 +143,7 @@ class DockerSandbox:
         try:
             await container.run(command, self._limits, stop)
         finally:
-            if not await container.end(self._limits.kill_wait_s):
+            if not await container.end(self._limits.kill_wait_s) or command.lasts:
                 await self._end(container)
         duration_ms = round((time.monotonic() - started) * 1000)
         return SandboxOutcome(call.exit_code(), output.captured, stop.reason, duration_ms)
@@ -154,6 +163,10 @@ class DockerSandbox:
         A container that is still starting then serves the next command of the workspace.
         """
         workspace, image = command.workspace, command.toolchain.image or self._recipe.image
+        if command.lasts:
+            container = await self._start(workspace, image)
+            self._lasting[container.name] = container
+            return container
         container = self._live.get(workspace)
         if container is not None:
             if container.serves(image):
@@ -171,7 +184,7 @@ class DockerSandbox:
         It has another image if an earlier command, which was stopped, has started it.
         """
         if workspace not in self._starting:
-            self._starting[workspace] = asyncio.create_task(self._start(workspace, image))
+            self._starting[workspace] = asyncio.create_task(self._start_live(workspace, image))
             self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
@@ -183,13 +196,17 @@ class DockerSandbox:
                 remedy="Check the load of the engine, or raise tool_runner.docker.start_timeout_s.",
             ) from None
 
-    async def _start(self, workspace: Path, image: str) -> Container:
+    async def _start_live(self, workspace: Path, image: str) -> Container:
         self._free_container_slot()
         await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
         if workspace in self._condemned.values():
             raise SandboxUnavailable(
                 "the Docker engine has not removed the previous container of the workspace"
             )
+        container = self._live[workspace] = await self._start(workspace, image)
+        return container
+
+    async def _start(self, workspace: Path, image: str) -> Container:
         mounted = directory_id(workspace)
         if mounted is None:
             raise SandboxUnavailable(f"{workspace} does not exist")
@@ -202,7 +219,6 @@ class DockerSandbox:
         except BaseException:
             self._condemn(container)
             raise
-        self._live[workspace] = container
         return container
 
     async def _opened(self, container: Container) -> socket.socket:
@@ -220,7 +236,9 @@ class DockerSandbox:
         workspace = source.relative_to(self._host_directory.host_path)
         if container.image != self._recipe.image:
             _checked_image(self._engine, container.image)
-        self._engine.create(container.name, self._recipe.config(container.image, source, str(workspace)))
+        beside = self._beside(container.directory)
+        config = self._recipe.config(container.image, source, str(workspace), beside)
+        self._engine.create(container.name, config)
         connection = self._engine.attach(container.name)
         try:
             self._engine.start(container.name)
@@ -228,6 +246,11 @@ class DockerSandbox:
             connection.close()
             raise
         return connection
+
+    def _beside(self, directory: Path) -> str | None:
+        """Return a container of the workspace, in whose network namespace all others of it are."""
+        of_all = [*self._live.values(), *self._lasting.values()]
+        return next((one.name for one in of_all if one.directory == directory and one.usable), None)
 
     def _free_container_slot(self) -> None:
         excess = len(self._live) + len(self._starting) - self._settings.max_containers
@@ -250,6 +273,7 @@ class DockerSandbox:
     def _condemn(self, container: Container) -> None:
         container.close()
         self._condemned[container.name] = container.directory
+        self._lasting.pop(container.name, None)
         if self._live.get(container.directory) is container:
             del self._live[container.directory]
 

@@ -10,9 +10,9 @@ Python 3.9. It communicates with the runner over standard input and output. If t
 ends, then this process, then the container.
 
 Both sides send frames: one byte for the kind, four bytes for the length (big-endian), then the payload. The
-runner sends `R` {"script", "environment", "cpu_s", "deadline_s"}, and `K` to end the command. The supervisor
-sends `H` when it is ready, `1` and `2` with output, and, when no process of the command is left, `X`
-{"exit_code", "killed_reason", "failure", "reusable"}.
+runner sends `R` {"script", "environment", "cpu_s", "deadline_s", "has_input"}, `I` with input of the command,
+and `K` to end it. The supervisor sends `H` when it is ready, `1` and `2` with output, and, when no process of
+the command is left, `X` {"exit_code", "killed_reason", "failure", "reusable"}.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -35,12 +36,13 @@ from typing import NoReturn, cast
 
 WORKSPACE = "/workspace"
 HEADER = struct.Struct(">cI")
-RUN, KILL, HELLO, STDOUT, STDERR, EXIT = b"R", b"K", b"H", b"1", b"2", b"X"
+RUN, INPUT, KILL, HELLO, STDOUT, STDERR, EXIT = b"R", b"I", b"K", b"H", b"1", b"2", b"X"
 MAX_FRAME_BYTES = 1024 * 1024
 
 _READ_BYTES = 64 * 1024
 _REAP_INTERVAL_S = 0.02
 _CLEAN_S = 1
+_INPUT_BYTES, _F_SETPIPE_SZ = 256 * 1024, 1031
 _HIGHEST_OOM_SCORE = b"1000"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER, _BPF_INSTRUCTION_BYTES = 2, 8
@@ -104,11 +106,19 @@ class _Command:
         self._script = str(request["script"])
         self._environment = cast("dict[str, str]", request["environment"])
         self._pid = 0
+        self._stdin, self.input = os.open(os.devnull, os.O_RDONLY), -1
+        """`input` is the write end of standard input; -1 if that is empty."""
+        if request["has_input"]:
+            os.close(self._stdin)
+            self._stdin, self.input = os.pipe()
+            fcntl.fcntl(self.input, _F_SETPIPE_SZ, _INPUT_BYTES)
+            os.set_blocking(self.input, False)
         self.exit_code: int | None = None
         """As bash reports it: 128 + n for signal n; None while the command runs."""
         self.streams: dict[int, bytes] = {}
         """Kinds of frames, by the descriptor that is read."""
         with contextlib.ExitStack() as theirs, oom_score.raised():
+            theirs.callback(os.close, self._stdin)
             self.failure = self._start(self._pipe(theirs, STDOUT), self._pipe(theirs, STDERR))
         """Why the command was not started; None if it was."""
 
@@ -140,7 +150,7 @@ class _Command:
             os.setsid()
             os.umask(0o022)
             os.chdir(WORKSPACE)
-            for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), stdout, stderr)):
+            for number, fd in enumerate((self._stdin, stdout, stderr)):
                 os.dup2(fd, number)
             for name, value in {**self._rules.limits, "CPU": self._cpu_s}.items():
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
@@ -228,6 +238,9 @@ class _Supervisor:
         poll = select.poll()
         for fd in (0, self._woken, *command.streams):
             poll.register(fd, select.POLLIN)
+        # Input may have arrived together with the request.
+        if self._killed(command):
+            return None
         while command.exit_code is None:
             now = time.monotonic()
             if now >= deadline:
@@ -243,8 +256,10 @@ class _Supervisor:
                 elif fd == self._woken:
                     os.read(self._woken, _READ_BYTES)
                     command.reap()
-                elif self._killed():
-                    return None
+                else:
+                    self._receive()
+                    if self._killed(command):
+                        return None
         return None
 
     def _excess(self, oom_kills: int) -> str | None:
@@ -269,6 +284,8 @@ class _Supervisor:
             while self._forward(command, fd):
                 pass
             os.close(fd)
+        if command.input >= 0:
+            os.close(command.input)
 
     def _end(self, command: _Command) -> None:
         """Kill all other processes, repeatedly: a fork that runs during one pass may escape it."""
@@ -287,11 +304,15 @@ class _Supervisor:
                 subprocess.run(words, stdin=null, stdout=null, stderr=null, timeout=_CLEAN_S)  # noqa: S603
         return not any(map(_entries, (*self._rules.scratch, "/dev/mqueue")))
 
-    def _killed(self) -> bool:
-        self._receive()
+    def _killed(self, command: _Command) -> bool:
+        """Pass input on; return whether the runner has ended the command."""
         killed = False
         while (frame := self._complete_frame()) is not None:
             killed = killed or frame[0] == KILL
+            if frame[0] == INPUT and command.input >= 0:
+                # The pipe holds a whole script; what a session does not read is lost, and its call times out.
+                with contextlib.suppress(OSError):
+                    os.write(command.input, frame[1])
         return killed
 
     def _receive(self) -> None:

@@ -1,0 +1,1 @@
+"""Processes of conversations that outlive a call."""

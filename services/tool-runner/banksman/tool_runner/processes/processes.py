@@ -1,0 +1,277 @@
+"""The processes of this runner that outlive a call, and the sandboxes of conversations in which they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from banksman.contracts.processes import KnownProcess, ProcessInfo
+from banksman.contracts.tools import NetworkPolicy
+from banksman.quotas.places import Shares
+from banksman.tool_runner.egress.proxy import CommandProxy
+from banksman.tool_runner.processes.process import Process
+from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    Sandbox,
+    SandboxCommand,
+    SandboxUnavailable,
+)
+from banksman.tool_runner.settings import ProcessSettings, RunnerLimits
+from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, watching_growth
+
+logger = logging.getLogger(__name__)
+
+MAX_ENDED, MAX_CONVERSATIONS = 8, 128
+"""Ended processes of a conversation, and conversations without a running one, that are listed. The oldest are
+forgotten."""
+END_WAIT_S = 5.0
+LOST = "its tool-runner was restarted, or the workspace moved to another one"
+Key = tuple[str, str]
+"""Tenant and conversation of a workspace."""
+
+
+class ProcessRefused(Exception):
+    """A process is not started; the text is for the model."""
+
+
+async def _unrecorded(_key: Key, _running: tuple[KnownProcess, ...]) -> None:
+    return
+
+
+@dataclass
+class _Conversation:
+    processes: dict[str, Process] = field(default_factory=dict[str, Process])
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the sandbox starts or ends."""
+    stack: AsyncExitStack | None = None
+    """Ends the sandbox; None without one."""
+    sandbox: Sandbox | None = None
+    network: NetworkPolicy | None = None
+    """The policy with which the sandbox started."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those of the policy, for every process."""
+    users: int = 0
+    """Number of processes and calls in the sandbox."""
+
+    def running(self) -> list[Process]:
+        return [process for process in self.processes.values() if process.running]
+
+
+@dataclass
+class LastingProcesses:
+    """A conversation has a sandbox while one of its processes runs. All processes end with this object."""
+
+    backend: Sandbox
+    limits: RunnerLimits
+    proxy: CommandProxy | None = None
+    settings: ProcessSettings = field(default_factory=ProcessSettings)
+    record: Callable[[Key, tuple[KnownProcess, ...]], Awaitable[None]] = _unrecorded
+    """Stores the processes that the model takes for running, in the platform's record of the workspace."""
+    idle_s: Callable[[Key], float] = lambda _: 0.0
+    """Returns the seconds since the last call of a conversation."""
+
+    def __post_init__(self) -> None:
+        self._conversations: dict[Key, _Conversation] = {}
+        self._shares = Shares(self.settings.total)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, run: ToolRun, process: Process, stdin: int | None = None) -> None:
+        """Start a process. Its end is recorded in `process`, also if it could not be started.
+
+        Raises:
+            ProcessRefused: it is not started.
+            BanksmanError: the platform has not recorded it.
+        """
+        key = _key(run)
+        conversation = self._conversations.pop(key, None) or _Conversation()
+        self._conversations[key] = conversation
+        self._check(conversation, run)
+        conversation.processes[process.id] = process
+        self._shares.take(key[0])
+        try:
+            # Recorded before it starts: if this runner ends, the model is notified of the loss.
+            await self.record(key, self._known(key))
+        except BaseException:
+            self._shares.give_back(key[0])
+            del conversation.processes[process.id]
+            raise
+        task = asyncio.create_task(self._run(run, process, stdin), name=f"process {process.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @asynccontextmanager
+    async def sandbox_for(self, run: ToolRun) -> AsyncGenerator[Sandbox]:
+        """Yield the sandbox of an ordinary call: that of its conversation, if it has one with this policy.
+
+        With another policy, the call could reach hosts that it was not approved for.
+        """
+        conversation = self._conversations.get(_key(run))
+        if conversation is None or conversation.sandbox is None or conversation.network != run.network:
+            yield self.backend
+            return
+        async with self._in_sandbox(conversation, run) as sandbox:
+            yield sandbox
+
+    def list(self, key: Key) -> list[Process]:
+        conversation = self._conversations.get(key)
+        return [] if conversation is None else list(conversation.processes.values())
+
+    def infos(self, key: Key) -> list[ProcessInfo]:
+        return [process.info(self.settings.idle_s) for process in self.list(key)]
+
+    def get(self, key: Key, process_id: str) -> Process | None:
+        return next((process for process in self.list(key) if process.id == process_id), None)
+
+    async def stop(self, process: Process, reason: KilledReason = "stopped") -> None:
+        """End a process with all its children, and wait until it has ended."""
+        process.stop.request(reason)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_WAIT_S):
+                await process.ended.wait()
+
+    async def end(self, key: Key, reason: KilledReason) -> None:
+        """End all processes of a conversation, and forget them."""
+        running = [process for process in self.list(key) if process.running]
+        for process in running:
+            process.stop.request(reason)
+        for process in running:
+            await self.stop(process, reason)
+        self._conversations.pop(key, None)
+
+    async def end_all(self, reason: KilledReason) -> None:
+        """End all processes of this runner within `END_WAIT_S` seconds."""
+        for key in self._conversations:
+            for process in self.list(key):
+                process.stop.request(reason)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=END_WAIT_S)
+
+    def notice(self, key: Key, known: tuple[KnownProcess, ...]) -> str | None:
+        """Return a sentence for each process that the model takes for running and that has ended."""
+        return "\n".join(self._ends(key, known)) or None
+
+    def _ends(self, key: Key, known: tuple[KnownProcess, ...]) -> Iterator[str]:
+        for one in known:
+            process = self.get(key, one.id)
+            if process is None:
+                yield f"Process {one.id} ({one.command}) has ended: {LOST}."
+            elif not process.running and not process.told:
+                reason = process.reason(self.settings.idle_s)
+                ended = f"with exit code {process.exit_code}" if reason is None else f": {reason}"
+                yield f"Process {one.id} ({one.command}) has ended {ended}.".replace(" :", ":")
+
+    async def settle(self, key: Key, known: tuple[KnownProcess, ...]) -> None:
+        """Record that the model was notified of the ends of processes."""
+        running = self._known(key)
+        if {one.id for one in known} - {one.id for one in running}:
+            await self.record(key, running)
+
+    def _known(self, key: Key) -> tuple[KnownProcess, ...]:
+        return tuple(process.known for process in self.list(key) if process.running)
+
+    def _check(self, conversation: _Conversation, run: ToolRun) -> None:
+        running = conversation.running()
+        if len(running) >= self.settings.per_conversation:
+            ids = ", ".join(process.id for process in running)
+            raise ProcessRefused(f"{len(running)} processes already run ({ids}); stop one of them first")
+        if running and conversation.network != run.network:
+            raise ProcessRefused("the running processes have another network policy; stop them first")
+        if not self._shares.allows(run.workspace.tenant):
+            raise ProcessRefused("too many processes run on this tool-runner; stop some, or try again later")
+
+    async def _run(self, run: ToolRun, process: Process, stdin: int | None) -> None:
+        key = _key(run)
+        conversation = self._conversations[key]
+        try:
+            async with self._in_sandbox(conversation, run) as sandbox:
+                directory, duration_s = run.workspace.directory, self.settings.max_s
+                command = SandboxCommand(
+                    process.script,
+                    directory,
+                    duration_s,
+                    toolchain=process.toolchain,
+                    variables=conversation.variables,
+                    lasts=True,
+                    stdin=stdin,
+                )
+                on_output = process.on_output or process.output.add
+                outcome = await sandbox.run(command, on_output=on_output, stop=process.stop)
+            outcome.output.close()
+            process.end(exit_code=outcome.exit_code, killed=outcome.killed_reason)
+        except (SandboxUnavailable, WorkspaceLocked) as error:
+            process.end(killed=process.stop.reason, problem=str(error))
+        except BaseException:
+            process.end(killed=process.stop.reason, problem="the tool-runner failed")
+            logger.exception("process %s of %s failed", process.id, key)
+        finally:
+            self._shares.give_back(key[0])
+            self._forget_oldest(conversation)
+
+    @asynccontextmanager
+    async def _in_sandbox(self, conversation: _Conversation, run: ToolRun) -> AsyncGenerator[Sandbox]:
+        conversation.users += 1
+        try:
+            async with conversation.lock:
+                sandbox = conversation.sandbox or await self._open(conversation, run)
+            yield sandbox
+        finally:
+            conversation.users -= 1
+            if not conversation.users:
+                # In a task of its own, so that a cancelled caller leaves no sandbox behind.
+                await asyncio.shield(self._close(conversation))
+
+    async def _open(self, conversation: _Conversation, run: ToolRun) -> Sandbox:
+        async with AsyncExitStack() as opened:
+            on_listener = None
+            grant = None if self.proxy is None else self.proxy.grant(run.network)
+            if self.proxy is not None and grant is not None:
+                session = self.proxy.session(grant.rules, "/".join(_key(run)))
+                on_listener = (await opened.enter_async_context(session)).listen
+            conversation.variables = {} if grant is None else grant.variables
+            quota = watching_growth(run.workspace, _Watched(conversation), self.limits.sandbox)
+            await opened.enter_async_context(quota)
+            sandbox = await opened.enter_async_context(self.backend.shared(on_listener))
+            conversation.sandbox, conversation.network = sandbox, run.network
+            self._end_when_idle(conversation, _key(run))
+            conversation.stack = opened.pop_all()
+            return sandbox
+
+    async def _close(self, conversation: _Conversation) -> None:
+        async with conversation.lock:
+            if not conversation.users and conversation.stack is not None:
+                stack, conversation.stack, conversation.sandbox = conversation.stack, None, None
+                await stack.aclose()
+
+    def _end_when_idle(self, conversation: _Conversation, key: Key) -> None:
+        left_s = self.settings.idle_s - self.idle_s(key)
+        if left_s <= 0:
+            _Watched(conversation).request("idle")
+        elif conversation.sandbox is not None:
+            asyncio.get_running_loop().call_later(left_s, self._end_when_idle, conversation, key)
+
+    def _forget_oldest(self, conversation: _Conversation) -> None:
+        ended = [process.id for process in conversation.processes.values() if not process.running]
+        for process_id in ended[:-MAX_ENDED]:
+            del conversation.processes[process_id]
+        idle = [key for key, one in self._conversations.items() if not one.users and not one.running()]
+        for key in idle[:-MAX_CONVERSATIONS]:
+            del self._conversations[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Ends all processes of a conversation."""
+
+    conversation: _Conversation
+
+    def request(self, reason: KilledReason) -> None:
+        for process in self.conversation.running():
+            process.stop.request(reason)
+
+
+def _key(run: ToolRun) -> Key:
+    return run.workspace.tenant, run.workspace.conversation
