@@ -108,6 +108,9 @@ async def test_server_everything(client: McpClient, runner: Runner) -> None:
     assert await server.text("echo", message="hello") == "Echo: hello"
     assert "5" in await server.text("get-sum", a=2, b=3)
     assert "file:///workspace" in await server.text("get-roots-list")
+    assert "demo://resource" in await server.text("read_resource")
+    assert "simple-prompt" in await server.text("get_prompt")
+    assert await server.text("get_prompt", name="simple-prompt")
     shown: list[str] = []
     await server.text("trigger-long-running-operation", shown, duration=0.2, steps=2)
     assert shown == ["1/2", "2/2"]

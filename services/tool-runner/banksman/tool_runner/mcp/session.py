@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
 import mcp_types as types
@@ -22,6 +22,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
+from banksman.tool_runner.mcp.added_tools import added_tools, call_added, may_add_tools
 from banksman.tool_runner.mcp.connection import ServerFailed
 from banksman.tool_runner.mcp.contents import ResultContents
 from banksman.tool_runner.mcp.messages import ReadableResults
@@ -54,6 +55,8 @@ class ServedTools:
 class Session:
     client: ClientSession
     results: ReadableResults
+    added: set[str] = field(default_factory=set[str])
+    """Names of the listed tools that the runner added."""
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +86,7 @@ async def served_tools(session: Session, secrets: Redaction) -> ServedTools:
     found: dict[str, ServedTool] = {}
     refused = session.results.unusable
     size = 0
-    async for tool in _listed(session.client):
+    async for tool in _listed(session):
         if tool.name in found:
             continue
         if (one := _served(tool, secrets)) is None:
@@ -103,7 +106,7 @@ def _refused(reasons: dict[str, str], secrets: Redaction) -> Iterator[RefusedToo
 
 
 async def served_tool(session: Session, name: str, secrets: Redaction) -> ServedTool | None:
-    async for tool in _listed(session.client):
+    async for tool in _listed(session):
         if tool.name == name:
             return _served(tool, secrets)
     return None
@@ -112,21 +115,36 @@ async def served_tool(session: Session, name: str, secrets: Redaction) -> Served
 async def call(
     session: Session, name: str, arguments: JsonObject, on_progress: ProgressFnT
 ) -> types.CallToolResult:
+    if name in session.added:
+        return await call_added(session.client, name, arguments)
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
     return await session.client.send_request(request, types.CallToolResult, progress_callback=on_progress)
 
 
-async def _listed(session: ClientSession) -> AsyncGenerator[types.Tool]:
+async def _listed(session: Session) -> AsyncGenerator[types.Tool]:
+    names: set[str] = set()
+    async for tool in _own_tools(session.client):
+        names.add(tool.name)
+        yield tool
+    async for tool in added_tools(session.client):
+        if tool.name not in names:
+            session.added.add(tool.name)
+            yield tool
+
+
+async def _own_tools(client: ClientSession) -> AsyncGenerator[types.Tool]:
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(MAX_PAGES):
         try:
-            page: types.ListToolsResult = await session.list_tools(
-                params=types.PaginatedRequestParams(cursor=cursor)
-            )
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page: types.ListToolsResult = await client.list_tools(params=params)
         except (MCPError, ValidationError) as error:
+            lacks = isinstance(error, MCPError) and error.error.code == types.METHOD_NOT_FOUND
+            if lacks and may_add_tools(client):
+                return
             raise ServerFailed(f"the server does not list its tools: {_shown(error)}") from error
         for tool in page.tools:
             yield tool
