@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree node-syntax page-checks check-requirements check-reference
+CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-names check-loops check-words codespell check-tree page-checks check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness heavy-json goodput overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
@@ -71,8 +71,6 @@ check-words:
 	$(BIN)/python tools/check_words.py
 check-tree:
 	$(BIN)/python tools/check_tree.py
-node-syntax:
-	tools/node_syntax.sh
 page-checks:
 	tools/page_checks.sh
 check-reference:

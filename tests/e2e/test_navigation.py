@@ -149,6 +149,7 @@ async def test_a_found_message_is_scrolled_to_and_marked(stage: Stage) -> None:
     stage.resources["context/search"] = {"items": [hit], "next": None}
     async with opened(stage.url) as page:
         await page.get_by_role("textbox", name="Message").press("Control+k")
+        await expect(page.get_by_role("combobox")).to_be_focused()
         await page.keyboard.type("Load 7")
         await page.get_by_role("option").filter(has_text="Load 7 is safe.").click()
         message = page.locator("[data-message=a7]")

@@ -45,4 +45,10 @@ whenIdle(() =>
     () => {},
   ),
 );
-whenIdle(() => Promise.allSettled([import('./components/content.mjs'), import('./components/approval.mjs')]));
+whenIdle(() =>
+  Promise.allSettled([
+    import('./components/content.mjs'),
+    import('./components/approval.mjs'),
+    import('./components/palette.mjs'),
+  ]),
+);

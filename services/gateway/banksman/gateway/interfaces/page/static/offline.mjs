@@ -4,7 +4,7 @@ export async function register() {
   if (!navigator.serviceWorker) return;
   const address = 'service_worker.js';
   // The page requires trusted types, so a browser accepts the address of a worker only from a policy.
-  const policy = globalThis.trustedTypes?.createPolicy('service-worker', { createScriptURL: () => address });
+  const policy = window.trustedTypes?.createPolicy('service-worker', { createScriptURL: () => address });
   const worker = await navigator.serviceWorker
     .register(policy?.createScriptURL('') ?? address, { updateViaCache: 'none' })
     .catch(() => null);

@@ -88,6 +88,7 @@ export const VIEWS = {
 
 /** The names of the views with a command that a user may open. @param {string[] | undefined} rights undefined for all */
 export function viewsFor(rights) {
+  /** @param {View} view */
   const isOpen = ({ icon, right }) => icon && (!right || !rights || rights.includes(right));
   return Object.keys(VIEWS).filter((name) => isOpen(VIEWS[name]));
 }
@@ -116,6 +117,7 @@ export function addressOf(view, ...path) {
   return `#/${[view, ...path.map(encodeURIComponent)].join('/')}`;
 }
 
+/** @param {string} segment */
 function decoded(segment) {
   try {
     return decodeURIComponent(segment);

@@ -23,7 +23,9 @@ export class Store {
 
   /** @param {{api: import('./client/api.mjs').Api, session: Storage, preferences: Storage}} options */
   constructor({ api, session, preferences }) {
-    Object.assign(this, { api, session, preferences });
+    this.api = api;
+    this.session = session;
+    this.preferences = preferences;
     this.connection = signal({ phase: 'connecting' });
     this.welcome = signal(null);
     this.currentId = signal(null);

@@ -48,7 +48,7 @@ export const locale = () => language;
 
 /** The first language that the page speaks; English if it speaks none. @param {(string | null)[]} wanted */
 export function languageFor(wanted) {
-  return wanted.map((tag) => tag?.split('-')[0].toLowerCase()).find((tag) => tag in LANGUAGES) ?? 'en';
+  return wanted.map((tag) => tag?.split('-')[0].toLowerCase() ?? '').find((tag) => tag in LANGUAGES) ?? 'en';
 }
 
 /** Load a language before the first text is shown, because shown texts do not change. @param {Language} chosen */
@@ -84,28 +84,41 @@ async function readTexts(feature) {
 /** @param {number} value */
 export const formatNumber = (value) => numbers.format(value);
 
-/** The text of a key. @param {string} key @param {Record<string, string | number>} values */
+/** The text of a key. @param {Key} key @param {Record<string, unknown>} values */
 export function t(key, values = {}) {
   return parts(key, values).join('');
 }
 
-/** The text of a key that may be missing, such as one for a status that a newer server sends. */
+/**
+ * The text of a key that may be missing, such as one for a status that a newer server sends.
+ *
+ * @template F
+ * @param {string} key
+ * @param {F} fallback
+ * @returns {string | F}
+ */
 export function known(key, fallback) {
-  return key in texts ? t(key) : fallback;
+  return key in texts ? t(/** @type {Key} */ (key)) : fallback;
 }
 
-/** A sentence of a server in the language of the page if it equals the English text of a key; otherwise unchanged. */
+/** A sentence of a server in the language of the page if it equals the English text of a key; otherwise unchanged. @param {string} key @param {string} sentence */
 export function translated(key, sentence) {
-  return english[key] === sentence ? t(key) : sentence;
+  return english[key] === sentence ? known(key, sentence) : sentence;
 }
 
-/** The pieces of a text, for values that are elements. @returns {unknown[]} */
+/**
+ * The pieces of a text, for values that are elements.
+ *
+ * @param {Key} key
+ * @param {Record<string, unknown>} values
+ * @returns {unknown[]}
+ */
 export function parts(key, values = {}) {
-  const text = formOf(texts[key] ?? key, values.count);
+  const text = formOf(texts[key] ?? key, Number(values.count));
   return text.split(/\{(\w+)\}/).map((piece, at) => (at % 2 ? written(values[piece]) : piece));
 }
 
-/** What to show of an error: its text in the language of the page if its code has one, with the message as detail. */
+/** What to show of an error: its text in the language of the page if its code has one, with the message as detail. @param {any} error */
 export function explain(error) {
   const code = error.status === 0 ? 'unreachable' : error.code;
   return known(`error.${code}`, null) ?? reasonOf(`reason.${code}`, error.message);
@@ -127,10 +140,16 @@ export function reasonOf(key, detail) {
   return language === OF_SERVICES ? detail : t('reason.detail', { text, detail: detail.replace(/\.$/, '') });
 }
 
+/** @param {Text} text @param {number} count */
 function formOf(text, count) {
-  return typeof text === 'string' ? text : (text[plurals.select(count)] ?? text.other);
+  return typeof text === 'string'
+    ? text
+    : plurals.select(count) === 'one'
+      ? (text.one ?? text.other)
+      : text.other;
 }
 
+/** @param {unknown} value */
 function written(value) {
   return typeof value === 'number' ? numbers.format(value) : (value ?? '');
 }

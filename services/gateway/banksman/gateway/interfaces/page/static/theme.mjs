@@ -23,6 +23,7 @@ export function setTheme(choice, preferences) {
   apply(choice);
 }
 
+/** @param {string} choice */
 function apply(choice) {
   theme.value = THEMES.includes(choice) ? choice : 'system';
   const root = document.documentElement;

@@ -27,7 +27,10 @@ export class Api {
     onUnauthorized = () => {},
     fetch = (...request) => globalThis.fetch(...request),
   }) {
-    Object.assign(this, { base, token, onUnauthorized, fetch });
+    this.base = base;
+    this.token = token;
+    this.onUnauthorized = onUnauthorized;
+    this.fetch = fetch;
   }
 
   /** The websocket's URL at this gateway. */

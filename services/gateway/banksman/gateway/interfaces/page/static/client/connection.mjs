@@ -95,7 +95,14 @@ export class Connection {
     random = Math.random,
     busy = () => false,
   }) {
-    Object.assign(this, { open, hello, onWelcome, onFrame, onState, clock, random, busy });
+    this.open = open;
+    this.hello = hello;
+    this.onWelcome = onWelcome;
+    this.onFrame = onFrame;
+    this.onState = onState;
+    this.clock = clock;
+    this.random = random;
+    this.busy = busy;
     this.socket = null;
     this.ready = false;
     this.attempt = 0;

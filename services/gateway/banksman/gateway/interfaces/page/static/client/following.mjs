@@ -41,7 +41,11 @@ export class Follower {
    * @param {AbortSignal} [options.signal]
    */
   constructor(subscription, { afterSeq, detail, live, marks = false, onRetry = () => {}, signal }) {
-    Object.assign(this, { subscription, live, marks, onRetry, signal });
+    this.subscription = subscription;
+    this.live = live;
+    this.marks = marks;
+    this.onRetry = onRetry;
+    this.signal = signal;
     this.seq = afterSeq;
     this.#setDetail(detail);
     /** Whether it has all events up to `lastSeq` of its subscription. */
@@ -142,7 +146,9 @@ export class Follower {
 /** The subscription of one connection to one conversation. */
 class Subscription {
   constructor(connection, conversationId, onEmpty) {
-    Object.assign(this, { connection, conversationId, onEmpty });
+    this.connection = connection;
+    this.conversationId = conversationId;
+    this.onEmpty = onEmpty;
     this.followers = new Set();
     this.logEpoch = null;
     this.afterSeq = 0;

@@ -3,6 +3,7 @@
 import { t } from '../strings.mjs';
 import { COMMAND, html } from './ui.mjs';
 
+/** @type {[string[], import('../strings.mjs').Key][]} */
 const KEYS = [
   [[COMMAND, 'K'], 'keys.palette'],
   [['?'], 'keys.map'],

@@ -17,7 +17,8 @@ export class Drafts {
    * @param {import('@preact/signals').Signal<string | null>} options.currentId the open conversation; null for a new one
    */
   constructor({ preferences, currentId }) {
-    Object.assign(this, { preferences, currentId });
+    this.preferences = preferences;
+    this.currentId = currentId;
     /** Drafts of this visit by conversation, with '' for a new one. */
     this.changed = signal({});
     /** Whose drafts are shown; null before the first welcome. */

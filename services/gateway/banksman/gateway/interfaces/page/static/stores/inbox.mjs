@@ -45,7 +45,11 @@ export class Inbox {
    * @param {() => void} options.onDecided
    */
   constructor({ api, request, preferences, show, onDecided }) {
-    Object.assign(this, { api, request, preferences, show, onDecided });
+    this.api = api;
+    this.request = request;
+    this.preferences = preferences;
+    this.show = show;
+    this.onDecided = onDecided;
     this.state = signal({ items: [], loading: true, error: null });
     this.notifies = signal(
       preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted',

@@ -36,7 +36,12 @@ export class OpenConversations {
    * @param {(id: string, frame: object) => void} options.onEvent is called after an event was folded
    */
   constructor({ api, subscriptions, currentId, details, listed, onEvent }) {
-    Object.assign(this, { api, subscriptions, currentId, details, listed, onEvent });
+    this.api = api;
+    this.subscriptions = subscriptions;
+    this.currentId = currentId;
+    this.details = details;
+    this.listed = listed;
+    this.onEvent = onEvent;
     /** The chosen versions by conversation; see `pathOf`. */
     this.chosen = signal({});
     this.current = computed(() => {

@@ -36,7 +36,13 @@ export class Outbox {
    * @param {(runId: string) => Promise<void>} options.cancel
    */
   constructor({ api, socket, opened, drafts, open, onSent, cancel }) {
-    Object.assign(this, { api, socket, opened, drafts, open, onSent, cancel });
+    this.api = api;
+    this.socket = socket;
+    this.opened = opened;
+    this.drafts = drafts;
+    this.open = open;
+    this.onSent = onSent;
+    this.cancel = cancel;
     /** @type {import('@preact/signals').Signal<Entry[]>} */
     this.entries = signal([]);
     this.draft = drafts.text;

@@ -82,7 +82,6 @@ export default {
   'connection.reload': 'Neu laden',
   'connection.stopped': 'Die Verbindung wurde geschlossen: {reason}.',
   'connection.closed.1000': 'das Gateway hat sie beendet',
-  'connection.closed.1001': 'das Gateway wird beendet',
   'connection.closed.1009': 'eine Nachricht war zu groß',
   'connection.closed.4400': 'eine Nachricht war nicht lesbar',
   'connection.closed.4403': 'Ihr Schlüssel hat kein Recht dazu',

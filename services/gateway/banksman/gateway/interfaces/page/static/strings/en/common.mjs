@@ -80,7 +80,6 @@ export default {
   'connection.reload': 'Reload',
   'connection.stopped': 'The connection was closed: {reason}.',
   'connection.closed.1000': 'the gateway ended it',
-  'connection.closed.1001': 'the gateway is shutting down',
   'connection.closed.1009': 'a message was too large',
   'connection.closed.4400': 'a message was not readable',
   'connection.closed.4403': 'your key does not have the right to do this',

@@ -1,0 +1,3 @@
+/** For vendored packages that have no types. */
+declare const anything: any;
+export default anything;
