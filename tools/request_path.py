@@ -114,7 +114,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         "Agent: the decision is verified and committed, and the run resumes.",
         (
-            "banksman.agent.router: decision",
+            "banksman.agent.worker: on_decision",
             "banksman.runs.handlers: on_decision",
             "banksman.runs.approval.requests: problem resolution",
             "banksman.runs.owner: append",

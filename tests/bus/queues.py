@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
-from faststream import AckPolicy
-from faststream.nats import JStream, PullSub
-
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import inbox_of, one_at_a_time
 from banksman.bus.jetstream import call
 from banksman.bus.names import api
 from banksman.bus.queues.handling import MOST_FAILURES, Done, Later, Outcome, WorkMessage
@@ -20,28 +14,6 @@ def queue_topology(name: str, *, ack_wait_s: int = 3) -> Topology:
     stream = StreamConfig(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
     consumer = ConsumerConfig(stream=name, durable="workers", filter=f"{name}.>", ack_wait_s=ack_wait_s)
     return Topology("TEST", (stream,), (consumer,))
-
-
-class DurableConsumer(TypedDict):
-    """The declaration of a durable consumer, as in a service."""
-
-    stream: JStream
-    durable: str
-    pull_sub: PullSub
-    ack_policy: AckPolicy
-    inbox_prefix: bytes
-    no_reply: bool
-
-
-def durable_consumer(bus: Bus, queue: str, durable: str = "readers") -> DurableConsumer:
-    return DurableConsumer(
-        stream=JStream(queue, declare=False),
-        durable=durable,
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-    )
 
 
 def fails_once_after_many_deliveries(message: WorkMessage) -> Outcome:

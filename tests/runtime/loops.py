@@ -8,23 +8,22 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-
-from faststream.nats import NatsRouter
+from types import SimpleNamespace
+from typing import Any
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.agent.router import control_queues
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.tools import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import ControlPlane, Work
 from banksman.bus.names import RUNNERS, TOOLS
-from banksman.bus.publish import durable
-from banksman.bus.queues.handling import Continued, Done, Outcome, WorkMessage
+from banksman.bus.queues.handling import Done, Outcome, WorkMessage
 from banksman.bus.queues.work import work
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.live import LiveHub
@@ -33,8 +32,6 @@ from banksman.bus.storage.slots import CallSlots
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.registry import ToolRegistration
-from banksman.deployment.streams import provision
-from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from banksman.gateway.app import serving
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.oidc.tokens import oidc_tokens
@@ -55,7 +52,6 @@ from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerS
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.workflows import app as workflows
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
-from tests.bus.queues import durable_consumer
 from tests.support.polling import eventually
 
 TENANT = "t-loops"
@@ -126,35 +122,11 @@ async def working(bus: Bus) -> AsyncGenerator[object]:
         stop.set()
 
 
-def handling(bus: Bus) -> AbstractAsyncContextManager[object]:
-    """A FastStream handler that has a message of a stream until the block ends."""
-    return _handling(bus, "HANDLED", continues=False)
-
-
-def continuing(bus: Bus) -> AbstractAsyncContextManager[object]:
-    """A FastStream handler whose rest has a message of a stream until the block ends."""
-    return _handling(bus, "CONTINUED", continues=True)
-
-
 @asynccontextmanager
-async def _handling(bus: Bus, queue: str, *, continues: bool) -> AsyncGenerator[object]:
-    stream = StreamConfig(name=queue, subjects=(f"{queue}.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = ConsumerConfig(stream=queue, durable="readers", filter=f"{queue}.*", ack_wait_s=2)
-    await provision(bus, Topology("TEST", (stream,), (consumer,)))
-    router, release = NatsRouter(), asyncio.Event()
-
-    @router.subscriber(f"{queue}.*", **durable_consumer(bus, queue))
-    async def handle(message: Work) -> Outcome | Continued:
-        return Continued(rest) if continues else await rest()
-
-    async def rest() -> Outcome:
-        await release.wait()
-        return Done()
-
-    async with ControlPlane(bus, router) as control:
-        await durable(bus, f"{queue}.one", b"{}", msg_id="loops-one")
-        yield control
-        release.set()
+async def agent_queues(bus: Bus) -> AsyncGenerator[object]:
+    worker: Any = SimpleNamespace(on_signal=None, on_decision=None, on_timer=None)
+    async with control_queues(bus, worker):
+        yield worker
 
 
 @asynccontextmanager
@@ -240,15 +212,15 @@ def warming(bus: Bus) -> AbstractAsyncContextManager[object]:
 
 LIMITS = DiskLimits(low_bytes=0, low_percent=0, full_bytes=0, full_percent=0)
 LOOPS: dict[str, Component] = {
+    "approval replies": agent_queues,
     "memory": lambda bus: bus.background.running("memory", Memory().watch),
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
     "bucket-runners-expiry": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), ttl_s=0.1),
     "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
-    "continued message": continuing,
     "disk of NATS": lambda bus: bus.disk.watched(Health("loops", background=bus.background), LIMITS),
     "example tools": workflows_with_example_tools,
+    "fired timers": agent_queues,
     "heads": heads,
-    "heartbeat": handling,
     "heartbeats": working,
     "live": following,
     "oidc": lambda bus: oidc_tokens(OidcSettings(issuer=UNREACHABLE, audience="loops"), bus.background),
@@ -257,6 +229,7 @@ LOOPS: dict[str, Component] = {
     "retention": gateway,
     "archive": gateway,
     "runner-presence": presence,
+    "run signals": agent_queues,
     "runner-room": lambda bus: RunnerRoom(bus, soonest_s=0.1),
     "schedules": gateway,
     "slots": removing,

@@ -22,7 +22,7 @@ from banksman.agent.worker import RunWorker
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.names import RUNNERS
-from banksman.bus.queues.handling import Continued, Done, WorkMessage
+from banksman.bus.queues.handling import Done, WorkMessage
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.log import EventLog
@@ -99,8 +99,7 @@ class Agent:
         """Handle a signal."""
         subject = subjects.run_signal(self.tenant, self.conversation)
         message = WorkMessage(subject, signal.model_dump_json().encode(), {}, 1, 1)
-        outcome = await self.worker.on_signal(signal, message)
-        assert (await outcome.rest() if isinstance(outcome, Continued) else outcome) == Done()
+        assert await self.worker.on_signal(message) == Done()
 
     async def history(self) -> list[Event]:
         """Return every event of the log."""

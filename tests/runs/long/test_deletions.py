@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from banksman.agent.router import agent_router
+from banksman.agent.router import control_queues
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.jetstream import count_below
 from banksman.bus.messages import Message
 from banksman.bus.names import OWNERS, RUNNERS, RUNS
@@ -51,11 +49,9 @@ async def test_a_cancel_is_handled_while_deletions_of_another_tenant_wait_for_th
     agent: Agent, bus: Bus
 ) -> None:
     queue = RunQueue(bus)
-    unused: Any = None
     other, conversation = new_id("t"), new_id("c")
     deletions = subjects.run_signal(agent.tenant, ANY)
-    router = agent_router(bus, agent.worker, unused, unused, unused)
-    async with slow_runner(bus) as requests, ControlPlane(bus, router):
+    async with slow_runner(bus) as requests, control_queues(bus, agent.worker):
         for number in range(DELETIONS):
             deleted = f"{agent.conversation}-{number}"
             owner = WorkspaceOwner(runner=RUNNER, runner_epoch=1)

@@ -16,7 +16,7 @@ from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.relay import Relay
 from banksman.agent.relayed_messages import TenantRedaction
-from banksman.agent.router import agent_router
+from banksman.agent.router import agent_router, control_queues
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
@@ -163,10 +163,9 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 away_s=away_s,
             )
         )
-        router = agent_router(
-            bus, worker, registry, WorkspaceReports(bus, TenantSecrets(bus, SecretBox(key))), stores
-        )
-        await enter(ControlPlane(bus, router))
+        await enter(control_queues(bus, worker))
+        reports = WorkspaceReports(bus, TenantSecrets(bus, SecretBox(key)))
+        await enter(ControlPlane(bus, agent_router(registry, reports, stores)))
         redaction = await enter(TenantRedaction(bus, key))
         # A connection of its own: a flood of messages may make the server close it.
         relay_bus = await enter(await _new_bus(settings, process, f"{AGENT} relay", "relay").open())

@@ -1,96 +1,61 @@
-"""Handlers of an agent besides the work loop: signals, decisions, timers, the tool registry and reports."""
+"""What an agent handles besides runs: signals, decisions, timers, the tool registry and reports."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
-from faststream import AckPolicy, ExceptionMiddleware
-from faststream.nats import JStream, NatsRouter
-from faststream.nats.subscriber.usecases import LogicSubscriber
+from faststream.nats import NatsRouter
 
 from banksman.agent.runners.stores import RunnerStores, WorkspaceReports
 from banksman.agent.tools import ToolRegistry
-from banksman.agent.worker import RunWorker, TimedApproval
+from banksman.agent.worker import RunWorker, is_quick
 from banksman.bus import names
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
-from banksman.bus.queues.handling import Continued, Done, Outcome, check_subject
+from banksman.bus.control_plane.control import CONCURRENCY, Received
+from banksman.bus.queues.work import work
 from banksman.contracts import subjects
-from banksman.contracts.errors import Poison
 from banksman.contracts.mcp import OfferedTools, OfferTools
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
-from banksman.contracts.work import ApprovalReply, RunSignal
 from banksman.contracts.workspaces import (
     ObjectRemoval,
     ObjectRemovalReply,
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs import handlers
+from banksman.quotas.places import Shares
+
+PLACES = 16
+"""Messages of one durable consumer that a process handles at a time. Tenants share them."""
 
 
-def agent_router(
-    bus: Bus, worker: RunWorker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
-) -> NatsRouter:
+@asynccontextmanager
+async def control_queues(bus: Bus, worker: RunWorker) -> AsyncGenerator[None]:
+    """Handle signals, decisions and fired timers while the context is open."""
+
+    async def run_signals() -> None:
+        # Behind deletions that wait for their runner there may be a cancel.
+        await work(bus, names.RUNS, names.SIGNALS, worker.on_signal, slots=Shares(PLACES), is_short=is_quick)
+
+    async def approval_replies() -> None:
+        await work(bus, names.APPROVALS, names.APPROVAL_REPLIES, worker.on_decision, slots=Shares(PLACES))
+
+    async def fired_timers() -> None:
+        await work(bus, names.TIMERS, names.FIRED_TIMERS, worker.on_timer, slots=Shares(PLACES))
+
+    async with (
+        bus.background.running("run signals", run_signals),
+        bus.background.running("approval replies", approval_replies),
+        bus.background.running("fired timers", fired_timers),
+    ):
+        yield
+
+
+def agent_router(registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores) -> NatsRouter:
     router = NatsRouter()
-    consumer = partial(_consumer, bus, router)
-
-    @consumer(subjects.run_signal(ANY, ANY), names.RUNS, names.SIGNALS, "run signals")
-    async def signal(signal: RunSignal, message: Work) -> Outcome | Continued:
-        """Handle a cancel, a steering message, a renaming or a deletion without the queue of runs."""
-        return await worker.on_signal(signal, message)
-
-    @consumer(subjects.timer_fired(ANY, ANY, ANY), names.TIMERS, names.FIRED_TIMERS, "fired timers")
-    async def timer(approval: TimedApproval, message: Work) -> Outcome:
-        """Escalate or expire an approval request, or remove a decided one."""
-        return await worker.on_timer(approval, message)
-
-    router.include_routers(
-        _decision_router(bus, worker),
-        registry_router(registry),
-        report_router(reports),
-        store_router(stores),
-    )
-    return router
-
-
-def _consumer(
-    bus: Bus, router: NatsRouter, subject: str, stream: str, durable: str, title: str
-) -> LogicSubscriber[Any]:
-    """Declare a handler of a durable consumer; the handler's outcome settles each message."""
-    return router.subscriber(
-        subject,
-        stream=JStream(stream, declare=False),
-        durable=durable,
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-        title=title,
-    )
-
-
-def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
-    invalid = ExceptionMiddleware()
-    router = NatsRouter(middlewares=(invalid,))
-    consumer = partial(_consumer, bus, router)
-
-    @invalid.add_handler(Poison, publish=True)
-    async def discard(poison: Poison, message: Work) -> Outcome:
-        if poison.subject != message.subject:
-            # Another message cannot be read, such as a commit of the log. The reply may be valid.
-            raise poison
-        return await worker.on_invalid_decision(message, poison.reason)
-
-    @consumer(subjects.approval_reply(ANY, ANY), names.APPROVALS, names.APPROVAL_REPLIES, "approval replies")
-    async def decision(reply: ApprovalReply, message: Work) -> Outcome:
-        """Handle the stored decision of an approval request."""
-        check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
-        await handlers.on_decision(worker.ports, reply)
-        return Done()
-
+    router.include_routers(registry_router(registry), report_router(reports), store_router(stores))
     return router
 
 
@@ -133,7 +98,7 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
 
     reports_of = subjects.workspace_report(ANY, ANY, ANY)
 
-    @router.subscriber(reports_of, queue=names.AGENTS, max_workers=CONCURRENCY, title="workspace.report")
+    @router.subscriber(reports_of, queue=names.AGENTS, max_workers=CONCURRENCY)
     async def report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply:
         """Record a runner's report about a workspace and return the placement of the workspace."""
         return await reports.on_report(report, message.subject)
@@ -144,9 +109,7 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
 def store_router(stores: RunnerStores) -> NatsRouter:
     router = NatsRouter()
 
-    @router.subscriber(
-        subjects.object_removal(ANY), queue=names.AGENTS, max_workers=CONCURRENCY, title="object.remove"
-    )
+    @router.subscriber(subjects.object_removal(ANY), queue=names.AGENTS, max_workers=CONCURRENCY)
     async def remove(request: ObjectRemoval, message: Received) -> ObjectRemovalReply:
         """Remove an object that the requesting runner stored."""
         return await stores.on_removal(request, message.subject)

@@ -18,7 +18,6 @@ from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.step import ModelStep
 from banksman.bus.publish import is_behind
 from banksman.bus.queues.handling import (
-    Continued,
     Done,
     Later,
     Leave,
@@ -37,6 +36,7 @@ from banksman.bus.storage.approval_slots import (
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused
 from banksman.contracts.work import (
+    ApprovalReply,
     ArchiveConversation,
     CancelRun,
     DeleteConversation,
@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 N = TypeVar("N", int, float)
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
+RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
+APPROVAL_REPLY = TypeAdapter(ApprovalReply)
 DELETE_RETRY_S = 0.5
 """Seconds until a deletion checks again whether the open run has ended."""
 REMOVE_AFTER_S = 86_400.0
@@ -77,6 +79,17 @@ class TimedApproval(BaseModel):
     tenant: str
     conversation_id: str
     approval_id: str
+
+
+TIMED_APPROVAL = TypeAdapter(TimedApproval)
+
+
+def is_quick(message: WorkMessage) -> bool:
+    """Return whether the handler of a signal waits for no runner."""
+    try:
+        return not isinstance(decoded(RUN_SIGNAL, message), DeleteConversation | ArchiveConversation)
+    except BanksmanError:
+        return True
 
 
 SUSPECT_CLAIMS = 2
@@ -160,6 +173,10 @@ class RunWorker:
         default_factory=WeakValueDictionary[tuple[str, str], asyncio.Lock]
     )
     """One handler of a conversation records all that waits, and the others find it recorded."""
+    _signals: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[str, asyncio.Lock]
+    )
+    """By subject: the signals of a conversation are handled in the order of their arrival."""
 
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run until it ends or parks. Idempotent: the claim in the log names its message.
@@ -216,12 +233,17 @@ class RunWorker:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
 
-    async def on_signal(self, signal: RunSignal, message: WorkMessage) -> Outcome | Continued:
+    async def on_signal(self, message: WorkMessage) -> Outcome:
         """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
 
-        A deletion waits for a runner, possibly for seconds. Its rest continues beside the next signals.
+        A deletion waits for a runner, possibly for seconds.
         """
+        signal: RunSignal = decoded(RUN_SIGNAL, message)
         check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
+        async with self._signals.setdefault(message.subject, asyncio.Lock()):
+            return await self._handle(signal, message)
+
+    async def _handle(self, signal: RunSignal, message: WorkMessage) -> Outcome:
         match signal:
             case CancelRun() | SteerRun():
                 await handlers.on_ordered(self.ports, signal, message.stream_seq)
@@ -238,20 +260,19 @@ class RunWorker:
                 tombstone = await handlers.on_delete(self.ports, signal)
                 if tombstone is None:
                     return Later(DELETE_RETRY_S)
-                return Continued(partial(self._remove, signal, before=tombstone))
+                await self._remove(signal, before=tombstone)
             case ArchiveConversation():
-                return Continued(partial(self._archive, signal))
+                await self._archive(signal)
         return Done()
 
-    async def _remove(self, deletion: DeleteConversation, *, before: int) -> Outcome:
+    async def _remove(self, deletion: DeleteConversation, *, before: int) -> None:
         tenant, conversation_id = deletion.tenant, deletion.conversation_id
         await self.ports.runners.forget(tenant, conversation_id)
         await self.approvals.forget_conversation(tenant, conversation_id)
         await self._purge(tenant, conversation_id, before=before)
         await self.log.remove_archive(tenant, conversation_id)
-        return Done()
 
-    async def _archive(self, signal: ArchiveConversation) -> Outcome:
+    async def _archive(self, signal: ArchiveConversation) -> None:
         try:
             before = await self.archiver.archive(signal)
             if before is not None:
@@ -259,7 +280,6 @@ class RunWorker:
         except BanksmanError as error:
             # A gateway sends the signal again at its next search.
             logger.warning("%s: was not archived: %s", signal.conversation_id, error)
-        return Done()
 
     async def _purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
         # Before the purge: a process that starts later counts the usage of tenants from the logs.
@@ -269,17 +289,26 @@ class RunWorker:
         await usage.release(tenant, freed)
         await self.log.purge(tenant, conversation_id, before=before)
 
-    async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:
-        """Dead-letter an invalid reply, and open its approval request again."""
-        # The stream APPROVALS retains acked messages, so this one would block the slot of the reply.
-        await self.approvals.discard(message, reason)
+    async def on_decision(self, message: WorkMessage) -> Outcome:
+        """Handle a decision; an invalid one is dead-lettered, and its approval request is opened again."""
+        try:
+            reply = decoded(APPROVAL_REPLY, message)
+            check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
+            await handlers.on_decision(self.ports, reply)
+        except Poison as poison:
+            if poison.subject != message.subject:
+                # Another message cannot be read, such as a commit of the log. The reply may be valid.
+                raise
+            # The stream APPROVALS retains acked messages, so this one would block the slot of the reply.
+            await self.approvals.discard(message, poison.reason)
         return Done()
 
-    async def on_timer(self, approval: TimedApproval, message: WorkMessage) -> Outcome:
+    async def on_timer(self, message: WorkMessage) -> Outcome:
         """Escalate or expire an approval request without a decision; later remove the request and its reply.
 
         Idempotent by approval id: the first reply stays.
         """
+        approval = decoded(TIMED_APPROVAL, message)
         timer = fired_timer(message.subject)
         check_subject(message, subjects.timer_fired(timer.kind, approval.tenant, approval.approval_id))
         ids = approval.tenant, approval.conversation_id, approval.approval_id

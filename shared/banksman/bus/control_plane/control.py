@@ -1,36 +1,32 @@
 """The control plane: the handlers that a service declares with FastStream, under our rules.
 
 A service declares its handlers on a `NatsRouter`: decorated functions with a typed body, a typed return
-value, and `Received` or `Work` where a handler needs the message itself. `ControlPlane` serves them on the
+value, and `Received` where a handler needs the message itself. `ControlPlane` serves them on the
 connection that the service has, and adds what FastStream's defaults lack (see `docs/decisions/0016`):
 
 - A body is decoded and validated inside our error handling, as strict JSON of the declared type. FastStream's
-  own decoder guesses whether bytes are JSON, and a body that does not validate is left without a reply or an
-  acknowledgement.
+  own decoder guesses whether bytes are JSON, and a body that does not validate is left without a reply.
 - A request whose handler raises gets an error envelope. FastStream sends no reply.
-- The outcome that a handler returns settles a message of a stream. FastStream's default policy deletes a
-  message whose handler raises.
-- A handler of a stream that returns `Continued` makes room for the next message: see `broker`.
+
+The messages of durable consumers are handled by `queues.work`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Annotated, Any, Self
 
 from faststream import FastStream, StreamMessage
-from faststream.nats import NatsRouter, PullSub
+from faststream.nats import NatsRouter
 from nats.aio.msg import Msg
 from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import Intake, NoReply, SharedConnectionBroker, respond
 from banksman.bus.messages import Message
-from banksman.bus.queues.handling import WorkMessage, decoded, work_message
-from banksman.bus.settings import Replicas
 from banksman.contracts.wire import parse_as
 from banksman.library_internals.faststream_nats import (
     DeclaredHandler,
@@ -43,23 +39,6 @@ logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Requests of one subject that a process handles at a time, where a service sets no other number."""
-PULL_S: Mapping[Replicas, float] = {1: 20.0, 3: 1.0}
-"""Seconds after which a durable consumer pulls again, by number of replicas. One server loses a pull only
-with the connection, which `LastingPulls` notices. Three servers also lose it with the consumer's leader."""
-
-
-def one_at_a_time(bus: Bus) -> PullSub:
-    """Return the settings with which a durable consumer pulls one message at a time.
-
-    More workers or a larger batch would handle messages twice; `queues.work` serves consumers with many
-    messages in flight.
-    """
-    return PullSub(batch_size=1, timeout=PULL_S[bus.settings.replicas])
-
-
-def inbox_of(bus: Bus) -> bytes:
-    """Return the inbox prefix for a durable consumer: a user may subscribe to its own inbox only."""
-    return f"{bus.inbox_prefix}.".encode()
 
 
 def _message(raw: Msg) -> Message:
@@ -68,8 +47,6 @@ def _message(raw: Msg) -> Message:
 
 Received = Annotated[Message, FromMessage(_message)]
 """Parameter of a handler that receives the request as it was sent."""
-Work = Annotated[WorkMessage, FromMessage(work_message)]
-"""Parameter of a handler that receives the stored message of a durable consumer."""
 
 Decode = Callable[[Message], Any]
 """Decodes and validates a request's body. Raises `BanksmanError`, which becomes the reply."""
@@ -101,8 +78,7 @@ class ControlPlane:
         """Create the control plane of a router's handlers.
 
         Args:
-            router: The handlers. Handlers of a durable consumer return an `Outcome` or `Continued`; other
-                handlers return a model, bytes or None.
+            router: The handlers, which return a model, bytes or None.
             body: Returns the decoder for the declared type of a request's body.
             intake: Decides whether and when each request is handled. None limits concurrent requests to the
                 workers of their handler.
@@ -113,9 +89,6 @@ class ControlPlane:
         self._broker = SharedConnectionBroker(bus, intake)
         self._broker.include_router(router)
         for handler in declared_handlers(self._broker):
-            if handler.of_stream:
-                handler.decode_with(_work_decoder(handler))
-                continue
             decode = _decode_request(handler, body)
             handler.decode_with(_request_decoder(decode))
             if handler.subject in at_once:
@@ -158,14 +131,5 @@ def _decode_request(handler: DeclaredHandler, body: Callable[[Any], Decode]) -> 
 def _request_decoder(decode: Decode) -> Decoder:
     async def decoder(message: StreamMessage[Msg]) -> Any:
         return decode(_message(message.raw_message))
-
-    return decoder
-
-
-def _work_decoder(handler: DeclaredHandler) -> Decoder:
-    adapter = cache(lambda: TypeAdapter[Any](handler.body))
-
-    async def decoder(message: StreamMessage[Msg]) -> Any:
-        return None if handler.body is None else decoded(adapter(), work_message(message.raw_message))
 
     return decoder

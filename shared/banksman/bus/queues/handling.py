@@ -95,17 +95,6 @@ class Leave:
 Outcome = Done | Later | Leave
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """Returned by a declared handler: handle the consumer's next message, and run `rest` beside it.
-
-    The message is settled with the outcome of `rest`, which may raise what a `Handler` may raise. `rest` does
-    not run if too many others do; then the message is delivered again.
-    """
-
-    rest: Callable[[], Awaitable[Outcome]]
-
-
 Handler = Callable[[WorkMessage], Awaitable[Outcome]]
 """Handles a message; safe to run twice. It may raise `Poison` of the message's own subject, which
 dead-letters and acks the message, and `Fenced` or `Refused`, which count as `Leave`. After any other error
