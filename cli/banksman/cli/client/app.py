@@ -40,6 +40,11 @@ app.add_typer(mcp.app, name="mcp")
 Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
 Model = Annotated[str | None, typer.Option(help="Model of a new conversation, as provider:model.")]
 Assistant = Annotated[str | None, typer.Option(help="Assistant of a new conversation (default: `default`).")]
+Repository = Annotated[
+    str | None, typer.Option(help="Git repository with which the workspace of a new conversation starts.")
+]
+Branch = Annotated[str | None, typer.Option(help="Its branch (default: that of its server).")]
+Secret = Annotated[str | None, typer.Option(help="Name of the secret that gives access to it.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Show only events after this number.")]
 Detail = Annotated[Literal["final", "steps", "full"], typer.Option(help="Level of detail.")]
 
@@ -69,6 +74,9 @@ def run(
     assistant: Assistant = None,
     approve: Annotated[bool, typer.Option("--approve", help="Approve all approval requests.")] = False,
     reject: Annotated[bool, typer.Option("--reject", help="Reject all approval requests.")] = False,
+    repository: Repository = None,
+    branch: Branch = None,
+    secret: Secret = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -87,6 +95,7 @@ def run(
             model=model,
             assistant=assistant,
             verdict=verdict,
+            source={"repository": repository, "branch": branch, "secret": secret} if repository else None,
             as_json=json,
         )
     exit_with(code)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
@@ -50,12 +51,13 @@ def run(
     model: str | None = None,
     assistant: str | None = None,
     verdict: Verdict | None = None,
+    source: Mapping[str, str | None] | None = None,
     as_json: bool = False,
 ) -> Exit:
     """Send one message and follow its run; raise `BadInput` if the message is empty or not valid text."""
     message, view = check_message(text if text != "-" else sys.stdin.read()), _view(as_json)
     with gateway.session() as session:
-        opened = _opened(session, conversation_id, view, model=model, assistant=assistant)
+        opened = _opened(session, conversation_id, view, model=model, assistant=assistant, source=source)
         if conversation_id is None and not as_json:
             output.print_error(f"conversation {opened}")
         # Text from a pipe is the output of another program.
@@ -181,7 +183,7 @@ class _Follower:
         return True
 
 
-def _opened(session: FrameSession, conversation_id: str | None, view: View, **settings: str | None) -> str:
+def _opened(session: FrameSession, conversation_id: str | None, view: View, **settings: Any) -> str:
     """Return the id of the given conversation, to which the session subscribes, or of a new one."""
     if conversation_id is None:
         return session.create(**settings)

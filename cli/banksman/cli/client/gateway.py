@@ -124,7 +124,7 @@ class FrameSession:
             yield frame
         raise self._explained(self.websocket.ended.result())
 
-    def create(self, **fields: str | None) -> str:
+    def create(self, **fields: Any) -> str:
         return str(self.request("conversation.create", detail="steps", **fields)["conversation_id"])
 
     def subscribe(self, conversation_id: str, *, detail: Detail = "steps", **fields: Any) -> Frame:
