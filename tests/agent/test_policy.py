@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -304,6 +305,16 @@ def test_request_says_what_a_remembered_approval_covers(requested: ToolCall, wor
     covers = approval_item(requested).covers
     assert covers is not None
     assert words in covers.words
+
+
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [(2**53, False), (2**53 + 1, True), ([{"n": -(10**20)}], True), (0.1, False), (True, False)],
+)
+def test_request_has_the_text_of_numbers_that_browsers_round(value: Any, exact: bool) -> None:
+    text = approval_item(call("pay", amount=value)).exact
+    assert (text is not None) == exact
+    assert text is None or json.loads(text) == {"amount": value}
 
 
 def test_rejection_is_remembered_and_the_last_decision_applies() -> None:

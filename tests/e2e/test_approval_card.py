@@ -17,8 +17,6 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
 
-PHONE = {"width": 390, "height": 844}
-
 
 async def shown(page: Page, stage: Stage, *items: dict[str, Any], **fields: Any) -> None:
     """Show one request in the inbox."""
@@ -148,7 +146,7 @@ async def test_the_buttons_of_a_long_request_stay_in_view_on_a_phone(stage: Stag
     """R13, R38: the content scrolls inside the card."""
     text = "".join(f"line {number}\n" for number in range(400))
     async with opened(stage.url) as page:
-        await page.set_viewport_size(PHONE)
+        await page.set_viewport_size({"width": 390, "height": 844})
         await shown(page, stage, scenes.write("a.md", "", text))
         card = page.locator(".approval.pending")
         for name in ("Approve", "Reject and stop", "Reject and tell the agent"):
@@ -171,3 +169,15 @@ async def test_focus_moves_no_button_and_tab_leaves_the_card(stage: Stage) -> No
         await button.focus()
         await page.keyboard.press("Tab")
         await expect(card.locator(":focus")).to_have_count(0)
+
+
+async def test_every_digit_of_a_number_is_shown_and_an_edit_cannot_round_it(stage: Stage) -> None:
+    """R13, P15: a browser reads 9007199254740993 as 9007199254740992."""
+    item = {**scenes.command(1), "name": "pay", "arguments": {"amount": 9007199254740993}}
+    text = '{\n  "amount": 9007199254740993\n}'
+    async with opened(stage.url) as page:
+        await shown(page, stage, {**item, "exact": text, "preview": {"kind": "text", "text": text}})
+        card = page.locator(".approval.pending")
+        await expect(card.locator(".exact pre")).to_contain_text("9007199254740993")
+        await expect(card.get_by_role("button", name="Edit")).to_have_count(0)
+        await expect(card.get_by_text("9007199254740992")).to_have_count(0)

@@ -43,6 +43,8 @@ class ApprovalItem(Stored):
     name: str
     arguments: JsonObject
     digest: str
+    exact: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The arguments as JSON text, if a client that reads numbers as doubles would show others."""
     editable: bool = True
     preview: Preview
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)

@@ -27,6 +27,8 @@ from banksman.runs.state import OpenApproval, Run
 
 BASH = "bash"
 WEB_FETCH = "web_fetch"
+MAX_EXACT = 2**53
+"""The largest of the integers that doubles, the numbers of browsers, represent one by one."""
 MAX_PREVIEW_CHARS = 50_000
 """Maximum characters of each text of a preview; the arguments next to it are always complete."""
 
@@ -224,10 +226,23 @@ def approval_item(call: ToolCall, *, old_content: str | None = None) -> Approval
         arguments=call.arguments,
         digest=call.digest,
         network=call.network,
+        exact=json.dumps(call.arguments, indent=2) if _exceeds_doubles(call.arguments) else None,
         covers=coverage(call.name, call.arguments),
         begins=begins(call.name, call.arguments),
         preview=preview(call, old_content=old_content),
     )
+
+
+def _exceeds_doubles(value: JsonValue) -> bool:
+    match value:
+        case int():
+            return abs(value) > MAX_EXACT
+        case list():
+            return any(map(_exceeds_doubles, value))
+        case dict():
+            return any(map(_exceeds_doubles, value.values()))
+        case _:
+            return False
 
 
 def approval_requested(

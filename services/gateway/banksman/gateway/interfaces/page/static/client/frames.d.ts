@@ -52,6 +52,8 @@ export type ApprovalItem = {
   name: string;
   arguments: Record<string, JsonValue>;
   digest: string;
+  /** The arguments as JSON text, if a client that reads numbers as doubles would show others. */
+  exact?: string | null;
   editable?: boolean;
   preview: Preview;
   /** The hosts that the call may reach; see `ToolCall.network`. */

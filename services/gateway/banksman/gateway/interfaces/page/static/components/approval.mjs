@@ -63,7 +63,9 @@ function Pending({ approval }) {
   const [refused, setRefused] = useState(null);
   // The request as it is now: the first of two users may have changed what will run.
   const sent = refused ?? store.inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
-  const { items, first, terms } = sent;
+  const { first, terms } = sent;
+  // An edit would send the numbers as this browser reads them.
+  const items = sent.items.map((item) => (item.exact ? { ...item, editable: false } : item));
   const waitsForOthers = first?.by === store.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
   const chosen = (decision) => items.filter((item) => choices[item.tool_call_id] === decision);

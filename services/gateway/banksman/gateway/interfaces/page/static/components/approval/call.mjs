@@ -86,12 +86,16 @@ function longestOf(areas) {
 }
 
 function ExactArguments({ item }) {
-  const text = JSON.stringify(item.arguments, null, 2);
-  return html`<details class="exact" open=${item.preview?.kind === 'text' || !item.preview}>
+  const text = item.exact ?? JSON.stringify(item.arguments, null, 2);
+  return html`<details
+    class="exact"
+    open=${Boolean(item.exact) || item.preview?.kind === 'text' || !item.preview}
+  >
     <summary>
       ${t('approval.exact')}
       <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span>
     </summary>
+    ${item.exact && html`<p class="muted">${t('approval.exactNumbers')}</p>`}
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </details>`;
 }

@@ -35,6 +35,8 @@ export default {
   'approval.jsonField': '{label} (JSON)',
   'approval.jsonArguments': 'Argumente (JSON)',
   'approval.editJson': 'Alle Argumente als JSON bearbeiten',
+  'approval.exactNumbers':
+    'Zahlen dieses Aufrufs haben mehr Stellen, als ein Browser bearbeiten kann. Sie gelten wie hier gezeigt.',
   'approval.exact': 'Genaue Argumente',
   'approval.expired': 'abgelaufen',
   'approval.expiresDays': { one: 'läuft in {count} Tag ab', other: 'läuft in {count} Tagen ab' },

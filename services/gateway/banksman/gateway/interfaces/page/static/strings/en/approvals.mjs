@@ -34,6 +34,8 @@ export default {
   'approval.jsonField': '{label} (JSON)',
   'approval.jsonArguments': 'Arguments (JSON)',
   'approval.editJson': 'Edit all arguments as JSON',
+  'approval.exactNumbers':
+    'Numbers of this call have more digits than a browser can edit. They run as shown here.',
   'approval.exact': 'Exact arguments',
   'approval.expired': 'expired',
   'approval.expiresDays': { one: 'expires in {count} day', other: 'expires in {count} days' },
