@@ -35,14 +35,3 @@ class ProcessInfo(KnownProcess):
     ended_at: Timestamp | None = None
     output_bytes: int = 0
     """Bytes that it has written so far. The last 262,144 of them are kept."""
-
-
-class ProcessOutput(Stored):
-    """A part of the output of a process: standard output and error in order of arrival."""
-
-    process: ProcessInfo
-    text: str
-    offset: int
-    """Bytes of the output before this part; higher than requested if those in between are no longer kept."""
-    next_offset: int
-    """The offset with which to request the next part."""

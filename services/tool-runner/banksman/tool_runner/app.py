@@ -134,6 +134,7 @@ async def _serve(
             await processes.end((tenant, conversation), "cancelled")
 
         scheduler.registry.before_removal = end_all
+        scheduler.registry.runs_processes = processes.runs
         mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits, sessions)
         finder = McpFinder(mcp, local.workspaces, turns)
         outputs = Outputs(

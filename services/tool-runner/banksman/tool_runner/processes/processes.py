@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from banksman.contracts.processes import KnownProcess, ProcessInfo
+from banksman.contracts.processes import KnownProcess
 from banksman.contracts.tools import NetworkPolicy
 from banksman.quotas.places import Shares
 from banksman.tool_runner.egress.proxy import CommandProxy
@@ -120,8 +120,8 @@ class LastingProcesses:
         conversation = self._conversations.get(key)
         return [] if conversation is None else list(conversation.processes.values())
 
-    def infos(self, key: Key) -> list[ProcessInfo]:
-        return [process.info(self.settings.idle_s) for process in self.list(key)]
+    def runs(self, key: Key) -> bool:
+        return any(process.running for process in self.list(key))
 
     def get(self, key: Key, process_id: str) -> Process | None:
         return next((process for process in self.list(key) if process.id == process_id), None)

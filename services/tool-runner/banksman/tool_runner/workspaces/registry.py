@@ -94,6 +94,8 @@ class WorkspaceRegistry:
     reports: Reports
     turns: CallTurns
     runner_epoch: int
+    runs_processes: Callable[[tuple[str, str]], bool] = lambda _: False
+    """Whether processes that outlive their call run in a workspace, and may change it at any time."""
     before_removal: Callable[[str, str], Awaitable[None]] | None = None
     """Ends what still runs in the workspace of a tenant's conversation, before its files are removed."""
     repositories: LoadsRepositories | None = None

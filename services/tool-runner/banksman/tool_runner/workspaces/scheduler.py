@@ -37,6 +37,8 @@ class SnapshotScheduler:
     _in_progress: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     _refused: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Edit count of each workspace whose snapshot was refused; it is tried again after the next edit."""
+    _partial: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """Edit count of each workspace at its last snapshot."""
     _ending: bool = False
     """Whether the runner has stopped taking calls."""
 
@@ -95,6 +97,8 @@ class SnapshotScheduler:
         state = entry.state
         idle = asyncio.get_running_loop().time() - entry.last_used >= self.settings.idle_s
         known = entry.key in self._in_progress or self._refused.get(entry.key) == state.edits
+        # While processes run, a snapshot is incomplete; another one follows each call, and their end.
+        known |= self.registry.runs_processes(entry.key) and self._partial.get(entry.key) == state.edits
         return state.changed and not state.users and idle and not known
 
     def _may_evict(self, entry: WorkspaceEntry) -> bool:
@@ -155,7 +159,9 @@ class SnapshotScheduler:
             stored = await self.snapshots.store(*entry.key, archived, term=term, generation=generation)
         async with entry.lock:
             replaced = entry.snapshot
-            report = self._report(entry, snapshot=stored, complete=state.edits == edits)
+            quiet = not self.registry.runs_processes(entry.key)
+            self._partial[entry.key] = edits
+            report = self._report(entry, snapshot=stored, complete=quiet and state.edits == edits)
             verdict = await self._report_snapshot(entry, report)
         await self._remove_unneeded(entry, stored, verdict, replaced)
 
