@@ -10,6 +10,7 @@ from typing import cast
 
 from tools.model_talk import Talk
 
+from banksman.agent.protocols.base import LoadedFile
 from banksman.agent.protocols.structured import written_object
 from banksman.agent.providers.base import Provider
 from banksman.contracts.assistants import ModelOptions
@@ -98,9 +99,32 @@ async def _images(talk: Talk) -> Finding:
     return "yes" if "red" in text.lower() else "as a note"
 
 
+def inventory() -> bytes:
+    """Return a PDF document of one page with the number of apples."""
+    text = b"BT /F1 24 Tf 72 700 Td (Apples: 17) Tj ET"
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>"
+    objects = (
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        page,
+        b"<</Length %d>>stream\n%s\nendstream" % (len(text), text),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    )
+    body, offsets = b"%PDF-1.4\n", list[int]()
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(body))
+        body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    head = b"xref\n0 6\n0000000000 65535 f \n"
+    return body + head + table + b"trailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n" % len(body)
+
+
 async def _documents(talk: Talk) -> Finding:
-    talk.tools = (READ_FILE,)
-    text = await talk.say((TextPart(text=APPLES), FilePart(path="inventory.txt")))
+    async def load(_message: str, _path: str) -> LoadedFile:
+        return LoadedFile("application/pdf", base64.b64encode(inventory()).decode())
+
+    talk.tools, talk.load = (READ_FILE,), load
+    text = await talk.say((TextPart(text=APPLES), FilePart(path="inventory.pdf")))
     called = any(call.name == "read_file" for reply in talk.replies for call in reply.calls)
     return ("with read_file" if called else "yes") if "17" in text else "no"
 

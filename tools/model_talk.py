@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Final,
+    LoadFile,
     Malformed,
     ModelReply,
     ModelRequest,
@@ -62,6 +63,8 @@ class Talk:
     options: ModelOptions = field(default_factory=ModelOptions)
     system: str = SYSTEM
     protocol: ToolProtocol = "native"
+    load: LoadFile | None = None
+    """Loads the files of messages; None sends their paths."""
     deadline_s: float = 60.0
     history: list[Message] = field(default_factory=list[Message])
     replies: list[ModelReply] = field(default_factory=list[ModelReply])
@@ -86,7 +89,13 @@ class Talk:
     async def _step(self) -> str | None:
         protocol, pieces = protocol_for(self.protocol), Pieces()
         request = ModelRequest(
-            self.model, self.system, tuple(self.history), self.tools, self.options, "conversation"
+            self.model,
+            self.system,
+            tuple(self.history),
+            self.tools,
+            self.options,
+            "conversation",
+            self.load,
         )
         reply = await self.provider.complete(
             protocol.prepare(request), deltas=pieces, deadline_s=self.deadline_s

@@ -70,7 +70,7 @@ async def test_pages_that_a_search_found_are_listed_with_title_day_and_snippet(s
         },
         {"title": "Locks", "url": "https://example.com/locks", "snippet": "Not a lease"},
         {"title": "Bad", "url": "javascript:alert(1)", "snippet": "Click"},
-    ]  # fmt: skip
+    ]
     scenes.start(stage)
     found = {"success": True, "provider": "brave", "results": results}
     scenes.call(stage, "k1", "web_search", {"query": "end of a lease"}, content=found)

@@ -231,13 +231,19 @@ class FileList(PlacedRequest):
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
+MAX_FILE_BYTES = 512 * 1024
+"""Bytes of a file in one message."""
+
+
 class FileRead(PlacedRequest):
-    """Reads a slice of a file."""
+    """Reads a slice of a file, or an image as vendors of models take it."""
 
     op: Literal["read"] = "read"
     path: str = Field(max_length=4096)
     offset: int = Field(default=0, ge=0)
-    max_bytes: int = Field(default=512 * 1024, ge=1, le=512 * 1024)
+    max_bytes: int = Field(default=MAX_FILE_BYTES, ge=1, le=MAX_FILE_BYTES)
+    image: bool = Field(default=False, exclude_if=lambda image: not image)
+    """True returns the whole image as PNG or JPEG, reduced to `MAX_FILE_BYTES`."""
 
 
 class FileWrite(PlacedRequest):

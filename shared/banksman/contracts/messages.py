@@ -44,6 +44,19 @@ class FilePart(Stored):
     path: str = Field(max_length=4096)
 
 
+_IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".heic", ".heif", ".avif")
+
+
+def is_image(path: str) -> bool:
+    """Return whether a file is an image that a runner can reduce to what models take."""
+    return path.lower().endswith(_IMAGES)
+
+
+def is_document(path: str) -> bool:
+    """Return whether a file may be sent as a document; all vendors that take documents take PDF."""
+    return path.lower().endswith(".pdf")
+
+
 Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
 
 Content = Text | tuple[Part, ...]

@@ -18,6 +18,8 @@ MAX_FILES_BYTES = 256 * 1024
 MAX_PATH_CHARS, MAX_NAME_BYTES, MAX_PARTS = 512, 255, 16
 RESERVED_PREFIX = ".banksman-"
 """Prefix of the names that the tool-runner reserves for files that it is still writing."""
+IMAGES_DIRECTORY = ".banksman/images"
+"""Where a runner keeps the images that a model has seen. Their names are digests."""
 
 
 def _checked_path(path: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
@@ -165,7 +166,15 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             )
             schemas = await stack.enter_async_context(SchemaChecker())
             model_step = ModelStep(
-                bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants, schemas
+                bus,
+                providers,
+                catalog,
+                placements,
+                Compactor(providers, chosen),
+                chosen,
+                tenants,
+                schemas,
+                WorkspaceFiles(placements),
             )
             key = b"a key that signs what people decide"
             ports = bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-")

@@ -19,6 +19,7 @@ from tests.support.vendors.base import (
     Turn,
     event,
     pieces,
+    prompt_tokens,
     signature,
     tokens,
 )
@@ -61,7 +62,7 @@ class Anthropic(StandIn):
         for index, tool in enumerate(body.get("tools") or ()):
             self._check_tool(index, tool)
         self._check_messages(body)
-        count = len(json.dumps(body["messages"])) // CHARS_PER_TOKEN
+        count = prompt_tokens(body["messages"])
         if count > self.context_tokens:
             raise self.refusal(f"prompt is too long: {count} tokens > {self.context_tokens} maximum")
 

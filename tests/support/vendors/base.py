@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -200,6 +201,14 @@ def signature(*signed: Any) -> str:
     """Return a signature that only this process writes."""
     digest = hashlib.sha256(json.dumps(["a secret of the vendor", *signed]).encode()).digest()
     return base64.b64encode(digest).decode()
+
+
+_FILES = re.compile(r"[A-Za-z0-9+/]{1000,}={0,2}")
+
+
+def prompt_tokens(messages: Any) -> int:
+    """Return the tokens of messages without the base64 of their files, which vendors count otherwise."""
+    return tokens(_FILES.sub("", json.dumps(messages)))
 
 
 def tokens(text: str) -> int:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from aiohttp import web
 
 from tests.support.vendors.base import (
-    CHARS_PER_TOKEN,
     Call,
     Json,
     Prompt,
@@ -19,6 +18,7 @@ from tests.support.vendors.base import (
     Turn,
     event,
     pieces,
+    prompt_tokens,
     tokens,
 )
 from tests.support.vendors.strict import problem
@@ -67,7 +67,7 @@ class ChatStandIn(StandIn):
         if len(body.get("tools") or ()) > self.max_tools:
             raise self.too_many_tools(len(body["tools"]))
         self.check_messages(body["messages"])
-        count = len(json.dumps(body["messages"])) // CHARS_PER_TOKEN
+        count = prompt_tokens(body["messages"])
         if count > self.context_tokens and not self.cuts_prompts:
             raise self.overflow(count)
 

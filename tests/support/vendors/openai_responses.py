@@ -10,7 +10,6 @@ from aiohttp import web
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
 from tests.support.vendors.base import (
-    CHARS_PER_TOKEN,
     Call,
     Json,
     Prompt,
@@ -19,6 +18,7 @@ from tests.support.vendors.base import (
     Turn,
     event,
     pieces,
+    prompt_tokens,
     signature,
     tokens,
 )
@@ -58,7 +58,7 @@ class OpenAIResponses(StandIn):
                     param=f"tools[{index}].parameters",
                 )
         self._check_input(body)
-        count = len(json.dumps(body["input"])) // CHARS_PER_TOKEN
+        count = prompt_tokens(body["input"])
         if count > self.context_tokens:
             raise self.refusal(
                 "Your input exceeds the context window of this model. Please adjust your input and try "

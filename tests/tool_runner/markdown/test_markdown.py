@@ -257,20 +257,25 @@ if sys.argv[3] == "thread":
     thread.start()
 confine(order)
 begin.set()
-thread.join() if sys.argv[3] == "thread" else attempt()
+if sys.argv[3] == "thread of an image":
+    thread = threading.Thread(target=attempt)
+    thread.start()
+thread.join() if "thread" in sys.argv[3] else attempt()
 """
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-@pytest.mark.parametrize("where", ["program", "thread"])
+@pytest.mark.parametrize("where", ["program", "thread", "thread of an image"])
 def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str, where: str) -> None:
-    """Also in a thread that a library has started before."""
+    """Also in a thread that a library has started before, and in one that it may start for an image."""
+    task: converter_process.Task = "image" if where == "thread of an image" else "markdown"
     order = converter_process.Order(
-        task="markdown",
+        task=task,
         charset="utf-8",
         base_url="",
         media_type="",
-        filter=base64.b64encode(converter_filter()).decode(),
+        max_bytes=0,
+        filter=base64.b64encode(converter_filter(threads=task == "image")).decode(),
         user=[runner.identity.uid, runner.identity.gid] if runner.identity.switches else [],
         memory_bytes=256 * 1024 * 1024,
         cpu_s=5,

@@ -23,7 +23,6 @@ TEXTS = {
 }
 SAMPLES = {
     "report": (b"%PDF-1.7\n\xe2\xe3", "a PDF document"),
-    "a.png": (b"\x89PNG\r\n\x1a\n\0\0", "a PNG image"),
     "a.zip": (b"PK\x03\x04\x14\0", "a ZIP archive"),
     "a.db": (b"SQLite format 3\0\x10", "`sqlite3`"),
     "a.out": (b"\x7fELF\x02\x01", "a program"),

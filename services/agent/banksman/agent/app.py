@@ -11,6 +11,7 @@ from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.cut_prompts import CutPrompts
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.request import UnfinishedTexts
 from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
@@ -147,6 +148,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 settings.agent,
                 TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,
+                WorkspaceFiles(placements),
                 cut_prompts,
                 texts,
             ),

@@ -35,7 +35,9 @@ from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
+from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.diffs import Diffs
+from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.workspaces.entry import Reports, objects_of
 from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
@@ -121,7 +123,7 @@ async def _serve(
     )
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
-    executor = finder = None
+    executor = finder = images = None
     if local.box is not None and local.egress is not None and local.processes is not None:
         processes, sandbox = local.processes, own.limits.sandbox
         processes.record = scheduler.registry.record_processes
@@ -136,6 +138,7 @@ async def _serve(
         scheduler.registry.before_removal = end_all
         scheduler.registry.runs_processes = processes.runs
         mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits, sessions)
+        images = Images(Converter(own.limits.markdown))
         finder = McpFinder(mcp, local.workspaces, turns)
         outputs = Outputs(
             objects_of(bus, names.OUTPUTS, local.identity.runner),
@@ -154,6 +157,7 @@ async def _serve(
         lease,
         Diffs(own.limits.markdown),
         finder,
+        images,
     )
     router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)

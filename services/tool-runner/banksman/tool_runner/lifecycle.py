@@ -40,6 +40,7 @@ from banksman.tool_runner.tools.bash import BashTool
 from banksman.tool_runner.tools.converter import Converter
 from banksman.tool_runner.tools.edit_file import EditFileTool
 from banksman.tool_runner.tools.files import SearchCodeTool, WriteFileTool
+from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.tools.processes import ProcessListTool, ProcessOutputTool, ProcessStopTool
 from banksman.tool_runner.tools.read_file import ReadFileTool
 from banksman.tool_runner.tools.toolbox import ToolBox
@@ -194,7 +195,7 @@ def workspace_tools(
     return ToolBox(
         (
             BashTool(limits, processes, Sessions(processes), toolchains or {}),
-            ReadFileTool(limits, converter),
+            ReadFileTool(limits, converter, Images(converter)),
             EditFileTool(limits),
             WriteFileTool(limits),
             WebFetchTool(egress, limits, converter),

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import assert_never
 
 from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.providers.images import result_images
 from banksman.contracts.messages import (
     AssistantMessage,
     Content,
@@ -19,6 +20,8 @@ from banksman.contracts.messages import (
     TextPart,
     ToolMessage,
     UserMessage,
+    is_document,
+    is_image,
 )
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonValue
@@ -109,7 +112,8 @@ def _message_tokens(message: Message) -> int:
             text = _text_tokens(message.content or "") + _json_tokens(message.provider_state)
             return MESSAGE_TOKENS + text + calls
         case ToolMessage(result=result):
-            return MESSAGE_TOKENS + _json_tokens(result.content)
+            images = IMAGE_TOKENS * len(result_images(message))
+            return MESSAGE_TOKENS + _json_tokens(result.content) + images
         case _:
             assert_never(message)
 
@@ -130,7 +134,7 @@ def _part_tokens(part: Part) -> int:
         case TextPart(text=text):
             return _text_tokens(text)
         case FilePart(path=path):
-            return _text_tokens(path)
+            return _text_tokens(path) + (IMAGE_TOKENS if is_image(path) or is_document(path) else 0)
         case ImagePart():
             return IMAGE_TOKENS
         case _:

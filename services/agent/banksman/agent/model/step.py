@@ -16,6 +16,7 @@ from banksman.agent.model.checks import CallFacts, TenantBudgets, argument_probl
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model.cut_prompts import CutPrompts
+from banksman.agent.model.files import WorkspaceFiles
 from banksman.agent.model.replies import PaidReply, PartialReply, ReplyCommit, UnusableReply
 from banksman.agent.model.request import (
     Completion,
@@ -36,6 +37,7 @@ from banksman.agent.protocols.base import (
     truncated_text,
 )
 from banksman.agent.providers.catalog import Providers
+from banksman.agent.providers.images import with_result_images
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tools import AvailableTools
 from banksman.bus.connection import Bus
@@ -97,6 +99,7 @@ class ModelStep:
     settings: AgentSettings
     tenants: TenantBudgets
     schemas: SchemaChecker
+    files: WorkspaceFiles
     cut_prompts: CutPrompts = field(default_factory=CutPrompts)
     texts: UnfinishedTexts = field(default_factory=UnfinishedTexts)
 
@@ -313,10 +316,11 @@ class ModelStep:
         request = ModelRequest(
             settings.model,
             prompt.text,
-            without_old_corrections(state.history, run.message.message_id),
+            with_result_images(without_old_corrections(state.history, run.message.message_id)),
             prompt.tools,
             settings.options,
             state.conversation_id,
+            partial(self.files.load, state.tenant, state.conversation_id),
         )
         # Without tools a reply is text, also one that shows how a call is written (R82, R86).
         callable_tools = tools or self.catalog.returning(state.tenant, settings.tools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -34,6 +34,17 @@ _CUT_NOTE = "\n\n[The reply was cut at its size limit.]"
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedFile:
+    media_type: str
+    """`image/png`, `image/jpeg` or `application/pdf`."""
+    base64: str
+
+
+LoadFile = Callable[[str, str], Awaitable[LoadedFile | None]]
+"""Loads a file of the workspace, given the id of its message and its path; None if it cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One provider-neutral model request, which a provider's adapter translates."""
 
@@ -47,6 +58,8 @@ class ModelRequest:
     options: ModelOptions = field(default_factory=ModelOptions)
     conversation_id: str = ""
     """Names the state that a vendor stores per conversation; empty outside a conversation."""
+    load: LoadFile | None = None
+    """None outside a conversation: its messages refer to no files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,9 @@ def _part(part: exchanges.SentPart) -> Block:
             return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
         case exchanges.InlineImage(media_type, _):
             return _text(f"[The user attached an image of the type {media_type}, which cannot be shown.]")
+        case exchanges.InlineDocument(data):
+            source = {"type": "base64", "media_type": exchanges.PDF, "data": data}
+            return cast("Block", {"type": "document", "source": source})
         case exchanges.LinkedImage(url):
             return {"type": "image", "source": {"type": "url", "url": url}}
         case _:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.agent.protocols.base import ModelRequest, prose_call, result_text
 from banksman.agent.providers.exchanges import (
+    InlineDocument,
     InlineImage,
     LinkedImage,
     ModelExchange,
@@ -193,6 +194,8 @@ def _piece(part: SentPart) -> str:
             return part
         case InlineImage(media_type, _):
             return f"[The user attached an image of the type {media_type}, which cannot be shown.]"
+        case InlineDocument():
+            return "[The user attached a document, which you cannot see.]"
         case LinkedImage(url):
             return f"[The user attached the image {url}]"
         case _:

@@ -20,19 +20,27 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pydantic import ConfigDict, Field, field_validator
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers.facts import Facts
-from banksman.agent.providers.images import concerns_images, has_links, unsupported, with_images
+from banksman.agent.providers.images import (
+    Images,
+    concerns_images,
+    has_links,
+    unsupported,
+    with_files,
+    with_images,
+)
 from banksman.agent.providers.profiles import Profile, profile_of, read_profiles
 from banksman.agent.providers.schemas import offered
 from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
 from banksman.contracts.calls import ModelPause, WaitReason
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
+from banksman.contracts.messages import Message
 from banksman.contracts.model_options import ModelOptions
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
 from banksman.runtime.redaction import Redaction, redacted
@@ -204,6 +212,9 @@ C = TypeVar("C", bound=Closable)
 class RetryingProvider(ABC, Generic[C]):
     """A `Provider` with one client. Only `make_client` and the attempts import the library of the client."""
 
+    own_api: ClassVar[bool] = False
+    """Whether it uses the vendor's own API, not one that several vendors serve."""
+
     def __init__(self, name: str, settings: ProviderSettings, entry: ProviderEntry) -> None:
         self.name = name
         self.settings = settings
@@ -222,8 +233,8 @@ class RetryingProvider(ABC, Generic[C]):
         until = time.monotonic() + deadline_s
         profile = self.profile(request.model)
         tools, notices = offered(request.tools, profile)
-        blind = self.facts(request.model).images is False
-        messages = with_images(request.messages, "none" if blind else profile.images)
+        accepted: Images = "none" if self.facts(request.model).images is False else profile.images
+        messages = await self._with_files(request, with_images(request.messages, accepted), accepted)
         request = replace(request, messages=opened(messages, self.name, self.origin), tools=tools)
         wait_s = self.settings.max_wait_s if wait_s is None else wait_s
         wait_until = asyncio.get_running_loop().time() + wait_s
@@ -253,6 +264,15 @@ class RetryingProvider(ABC, Generic[C]):
                     raise
             await deltas.restart()
             deadline_s = max(0.1, until - time.monotonic())
+
+    async def _with_files(
+        self, request: ModelRequest, messages: tuple[Message, ...], accepted: Images
+    ) -> tuple[Message, ...]:
+        documents = self.profile(request.model).documents in ("any", "own" if self.own_api else "any")
+        images = accepted != "none" and _IMAGES not in self._refused.get(request.model, ())
+        if request.load is None or not (images or documents):
+            return messages
+        return await with_files(messages, request.load, images=images, documents=documents)
 
     def _remember_refused(self, model: str, option: str) -> None:
         self._refused[model] = self._refused.get(model, frozenset()) | {option}

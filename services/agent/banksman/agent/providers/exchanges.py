@@ -22,6 +22,7 @@ from banksman.contracts.messages import (
 from banksman.contracts.tools import ToolCall, failed
 from banksman.contracts.urls import UrlRefused
 from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runtime.addresses import public_url
 
 CALL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
@@ -116,7 +117,7 @@ def _short_id(id: str, number: int) -> str:
     return hashlib.sha256(f"{number}:{id}".encode()).hexdigest()[:9]
 
 
-_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]*)")
+_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+|application/pdf);base64,([A-Za-z0-9+/=\s]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,19 @@ class LinkedImage:
     url: str
 
 
-SentPart = str | InlineImage | LinkedImage
+@dataclass(frozen=True, slots=True)
+class InlineDocument:
+    """A PDF document. The text before it names it."""
+
+    base64: str
+
+    @property
+    def url(self) -> str:
+        return f"data:{PDF};base64,{self.base64}"
+
+
+PDF = "application/pdf"
+SentPart = str | InlineImage | InlineDocument | LinkedImage
 
 
 def sent_parts(content: Content) -> list[SentPart]:
@@ -161,10 +174,13 @@ def _sent(part: TextPart | ImagePart | FilePart) -> SentPart:
 def _image(part: ImagePart) -> SentPart:
     data = _DATA_URL.fullmatch(part.url)
     if data is not None:
-        return InlineImage(data[1], "".join(data[2].split()))
+        content = "".join(data[2].split())
+        return InlineDocument(content) if data[1] == PDF else InlineImage(data[1], content)
     if part.is_link:
         try:
             return LinkedImage(str(public_url(part.url)))
         except UrlRefused as refused:
             return f"[The user attached an image at an address that is refused: {refused}.]"
+    if part.url.startswith(f"{IMAGES_DIRECTORY}/"):
+        return "[An image, which you cannot see.]"
     return f"[The user attached the image {part.url[:4096]}, which is in the workspace.]"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Library(RetryingProvider["LibraryApi"]):
     """The `Provider` of one vendor. The library is imported before its first request: 1.3 s of CPU."""
 
+    own_api = True
+
     def make_client(self) -> LibraryApi:
         try:
             from banksman.agent.providers.library_api import LibraryApi

@@ -236,6 +236,8 @@ def _part(part: history.SentPart) -> ai.UserContent:
             return part
         case history.InlineImage(media_type, base64):
             return ai.BinaryContent(b64decode(base64), media_type=media_type)
+        case history.InlineDocument(base64):
+            return ai.BinaryContent(b64decode(base64), media_type=history.PDF)
         case history.LinkedImage(url):
             # The library would fetch it in this process, whose network reaches more than the tenant's.
             return f"[The user attached an image at {url}, which this model cannot read.]"

@@ -105,6 +105,8 @@ def _part(part: exchanges.SentPart) -> ChatCompletionContentPartParam:
             return {"type": "text", "text": part}
         case exchanges.InlineImage() | exchanges.LinkedImage():
             return {"type": "image_url", "image_url": {"url": part.url}}
+        case exchanges.InlineDocument():
+            return {"type": "file", "file": {"filename": "document.pdf", "file_data": part.url}}
         case _:
             assert_never(part)
 

@@ -109,6 +109,10 @@ class Profile(BaseModel):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The field with the limit of output tokens. OpenAI's reasoning models refuse the older one."""
 
+    documents: Literal["any", "own", "none"] = "none"
+    """Whether a request may contain PDF documents; `own` only in the vendor's own API, which the extra
+    `library` uses. Others get the text of a document from `read_file`."""
+
     structured_output: Literal["always", "without_tools", "never"] = "without_tools"
     """When a request may contain a response schema. Many servers apply it to each reply, and so exclude calls
     of tools. Without it, the prompt states the schema."""

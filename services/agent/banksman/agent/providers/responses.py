@@ -100,6 +100,8 @@ def _part(part: exchanges.SentPart) -> dict[str, Any]:
             return {"type": "input_text", "text": part}
         case exchanges.InlineImage() | exchanges.LinkedImage():
             return {"type": "input_image", "image_url": part.url, "detail": "auto"}
+        case exchanges.InlineDocument():
+            return {"type": "input_file", "filename": "document.pdf", "file_data": part.url}
         case _:
             assert_never(part)
 

@@ -90,6 +90,7 @@ _CONVERTER_CALLS = (
     "exit", "exit_group",
 )  # fmt: skip
 _PROT_EXEC = 0x4
+_CLONE_THREAD = 0x10000
 
 
 def command_filter() -> bytes:
@@ -121,11 +122,12 @@ def command_filter() -> bytes:
 
 
 @functools.cache
-def converter_filter() -> bytes:
-    """Build the BPF program of a page converter, which may use memory, clocks and its inherited descriptors.
+def converter_filter(*, threads: bool = False) -> bytes:
+    """Build the BPF program of a converter, which may use memory, clocks and its inherited descriptors.
 
     Every other system call fails with EPERM, as does a request for executable memory. A converter thus has no
-    files, sockets or processes. System calls of another ABI (x32, int 0x80) kill the process.
+    files, sockets or processes. With `threads` it may start threads, which have the same filter: libraries of
+    images start one for each image. System calls of another ABI (x32, int 0x80) kill the process.
     """
     with _libseccomp():
         import pyseccomp  # pyright: ignore[reportMissingTypeStubs]
@@ -135,6 +137,13 @@ def converter_filter() -> bytes:
             _add(rules, pyseccomp.ALLOW, name)
         for name in ("mmap", "mprotect"):
             _add(rules, pyseccomp.ALLOW, name, pyseccomp.Arg(2, pyseccomp.MASKED_EQ, _PROT_EXEC, 0))
+        if threads:
+            # The flags of clone3 are in memory, which a filter does not see; glibc then calls clone.
+            _add(rules, pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+            thread = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD)
+            _add(rules, pyseccomp.ALLOW, "clone", thread)
+            for name in ("set_robust_list", "rseq"):
+                _add(rules, pyseccomp.ALLOW, name)
         return _exported(rules)
 
 

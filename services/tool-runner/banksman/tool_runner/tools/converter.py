@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import cast
 
+from banksman.contracts.calls import MAX_FILE_BYTES
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxUnavailable
 from banksman.tool_runner.sandbox.seccomp import converter_filter
@@ -67,6 +68,10 @@ class Converter:
         content = json.dumps({"files": files, "plain": plain}).encode()
         return (await self._run(self._order(identity, "patch"), content)).text.split("\0")
 
+    async def image(self, content: bytes, *, identity: SandboxIdentity) -> Converted:
+        """Return PNG or JPEG of at most `MAX_FILE_BYTES`: its media type, a comma, and base64."""
+        return await self._run(self._order(identity, "image"), content)
+
     async def _run(self, order: Order, page: bytes) -> Converted:
         try:
             async with asyncio.timeout(self._limits.timeout_s), self._slots:
@@ -76,7 +81,8 @@ class Converter:
 
     async def _in_process(self, order: Order, page: bytes) -> Converted:
         try:
-            order["filter"] = base64.b64encode(await asyncio.to_thread(converter_filter)).decode()
+            program = await asyncio.to_thread(converter_filter, threads=order["task"] == "image")
+            order["filter"] = base64.b64encode(program).decode()
             process = await _start()
         except SandboxUnavailable as error:
             raise ConversionFailed(str(error)) from error
@@ -111,6 +117,7 @@ class Converter:
             "charset": charset,
             "base_url": base_url,
             "media_type": media_type,
+            "max_bytes": MAX_FILE_BYTES,
             "filter": "",
             "user": [identity.uid, identity.gid] if identity.switches else [],
             "memory_bytes": self._limits.memory_bytes,

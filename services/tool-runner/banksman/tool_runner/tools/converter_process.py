@@ -1,4 +1,4 @@
-"""The program that decodes or converts one page, returns the text of one document, or writes patches.
+"""The program that converts one page, document or image, or writes patches.
 
 It is started by path. It imports the libraries, confines itself to its standard input and output, and only
 then reads the content: a hostile one may exploit a fault of the parser.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import io
 import json
 import os
 import platform
@@ -33,7 +34,18 @@ _MAX_REASON_CHARS = 300
 _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe", "object", "embed"]
 
 
-Task = Literal["decode", "markdown", "document", "patch"]
+MAX_PIXELS = 50_000_000
+"""Pixels of an image that is decoded: 150 MB in colour."""
+MAX_THREADS = 4096
+"""Threads and processes of the user, which other sandboxes start too. The filter refuses processes, and each
+thread takes memory of the limit."""
+EDGE_PIXELS = 1568
+"""Longest edge of a reduced image. Vendors reduce larger images themselves.
+https://platform.claude.com/docs/en/build-with-claude/vision#image-size-guidelines"""
+_ATTEMPTS = ((EDGE_PIXELS, 85), (EDGE_PIXELS, 60), (1024, 75), (640, 60))
+"""Edges in pixels and qualities of JPEG; the first whose result is small enough applies."""
+
+Task = Literal["decode", "markdown", "document", "patch", "image"]
 
 
 class Order(TypedDict):
@@ -44,6 +56,8 @@ class Order(TypedDict):
     """Makes relative links of Markdown absolute."""
     media_type: str
     """Type of the document."""
+    max_bytes: int
+    """Maximum bytes of the reduced image."""
     filter: str
     """The seccomp program as base64."""
     user: list[int]
@@ -87,6 +101,8 @@ def _converter(order: Order) -> Convert:
             return _document_converter(order["media_type"])
         case "patch":
             return _patch_converter()
+        case "image":
+            return _image_converter(order["max_bytes"])
         case _:
             return _page_converter(order)
 
@@ -130,6 +146,50 @@ def _document_converter(media_type: str) -> Convert:
     return convert
 
 
+def _image_converter(max_bytes: int) -> Convert:
+    import pillow_heif
+    from PIL import Image, ImageOps
+
+    pillow_heif.register_heif_opener(thumbnails=False)  # pyright: ignore[reportUnknownMemberType]
+    Image.init()
+    Image.MAX_IMAGE_PIXELS = None  # The next limit is stricter, and an error.
+
+    def encoded(image: Image.Image, form: str, **options: int) -> str:
+        output = io.BytesIO()
+        image.save(output, form, **options)
+        return f"image/{form.lower()},{base64.b64encode(output.getvalue()).decode()}"
+
+    def fits(text: str) -> bool:
+        return len(text) <= max_bytes * 4 // 3
+
+    def convert(content: bytes) -> tuple[str, list[str]]:
+        image = Image.open(io.BytesIO(content))
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ValueError(f"the image has {width} x {height} pixels; at most {MAX_PIXELS} can be shown")
+        photo = image.format in ("JPEG", "HEIF", "AVIF")
+        image.draft("RGB", (EDGE_PIXELS, EDGE_PIXELS))
+        clear = "RGBA" if image.has_transparency_data else "RGB"
+        image = image if image.mode in ("L", "RGB", clear) else image.convert(clear)
+        image.thumbnail((EDGE_PIXELS, EDGE_PIXELS))
+        image = ImageOps.exif_transpose(image)
+        notes = [f"The image has {width} x {height} pixels and is shown with {image.width} x {image.height}."]
+        notes = notes if max(width, height) > EDGE_PIXELS else []
+        # Without the metadata, which may name a place.
+        image.info.clear()
+        if not photo and fits(whole := encoded(image, "PNG")):
+            return whole, notes
+        if image.mode == "RGBA":
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+        for edge, quality in _ATTEMPTS:
+            image.thumbnail((edge, edge))
+            if fits(whole := encoded(image, "JPEG", quality=quality)):
+                return whole, notes
+        raise ValueError("the image cannot be reduced")
+
+    return convert
+
+
 def _markdown_converter(base_url: str) -> Callable[[str], tuple[str, list[str]]]:
     import html_to_markdown
 
@@ -163,7 +223,7 @@ def confine(order: Order) -> None:
         (resource.RLIMIT_CPU, order["cpu_s"]),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NPROC, MAX_THREADS if order["task"] == "image" else 0),
         (resource.RLIMIT_NOFILE, 0),
     ):
         resource.setrlimit(limit, (most, most))

@@ -11,6 +11,7 @@ from banksman.contracts.workspace_tools import READ_FILE
 from banksman.tool_runner.sandbox.base import MAX_UTF8_BYTES, run_until
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.converter import ConversionFailed, Converter
+from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.tools.texts import (
     MAX_TRANSCODED_BYTES,
     SAMPLE_BYTES,
@@ -18,10 +19,19 @@ from banksman.tool_runner.tools.texts import (
     binary_kind,
     document_type,
     encoding_of,
+    is_image,
     known_encoding,
     label_of,
 )
-from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, continuation, failure, page, store_output
+from banksman.tool_runner.tools.toolbox import (
+    ToolOutcome,
+    ToolRun,
+    continuation,
+    failure,
+    growth_problem,
+    page,
+    store_output,
+)
 from banksman.tool_runner.workspaces.files import (
     SCANNED_BYTES,
     FilePiece,
@@ -60,9 +70,16 @@ class _Document:
 
 
 @dataclass(frozen=True, slots=True)
+class _Image:
+    path: str
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadFileTool:
     limits: RunnerLimits
     converter: Converter
+    images: Images
     definition = READ_FILE
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
@@ -72,7 +89,33 @@ class ReadFileTool:
             error = f"encoding: expected a name such as windows-1252, utf-16le or shift_jis (got {label!r})"
             return failure("invalid_arguments", error)
         found = await asyncio.to_thread(self._read, arguments, run, encoding)
-        return await self._text_of(found, run) if isinstance(found, _Document) else found
+        match found:
+            case _Document():
+                return await self._text_of(found, run)
+            case _Image():
+                return await self._shown(found, run)
+            case _:
+                return found
+
+    async def _shown(self, image: _Image, run: ToolRun) -> ToolOutcome:
+        """Return a result whose image a model sees that takes images."""
+        try:
+            showing = self.images.shown(run.workspace, image.path)
+            shown = await run_until(showing, run.stop.wait())
+        except (ConversionFailed, PathRefused) as failed:
+            error = f"{image.path}: this image could not be read: {failed}"
+            return failure("tool_error", error, path=image.path)
+        if shown is None:
+            return failure("cancelled", "the reading was cancelled", path=image.path)
+        if shown.path is None:
+            return failure("tool_error", growth_problem(run.workspace), path=image.path)
+        value: JsonObject = {
+            "success": True,
+            "path": relative(image.path),
+            "images": [shown.path],
+            "total_bytes": image.total_bytes,
+        }
+        return ToolOutcome(value=value | ({"note": shown.note} if shown.note else {}))
 
     async def _text_of(self, document: _Document, run: ToolRun) -> ToolOutcome:
         """Return the first part of a document's text; the whole text is stored as a file to read on."""
@@ -106,13 +149,17 @@ class ReadFileTool:
             value |= {"full_output_path": stored, "more": continuation(stored, shown.consumed_bytes)}
         return ToolOutcome(value=value, truncated=rest, output=data if rest else None)
 
-    def _read(self, arguments: JsonObject, run: ToolRun, encoding: str | None) -> ToolOutcome | _Document:
+    def _read(
+        self, arguments: JsonObject, run: ToolRun, encoding: str | None
+    ) -> ToolOutcome | _Document | _Image:
         path, directory = str(arguments["path"]), run.workspace.directory
         try:
             beginning = read_part(directory, path, offset=0, max_bytes=SAMPLE_BYTES)
             if media_type := document_type(path, beginning.data):
                 content = _whole(directory, path, beginning, MAX_DOCUMENT_BYTES, "this document")
                 return _Document(path, media_type, content)
+            if encoding is None and is_image(beginning.data):
+                return _Image(path, beginning.total_bytes)
             source = self._source(directory, path, beginning, arguments, encoding)
         except PathRefused as refused:
             return failure("tool_error", str(refused), path=path)

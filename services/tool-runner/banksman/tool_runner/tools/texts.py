@@ -65,10 +65,23 @@ _DOCUMENTS = {
 """The beginning and the type of the documents whose text can be read, by the suffix of their names."""
 
 
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1", b"avif")
+
+
 def document_type(name: str, beginning: bytes) -> str | None:
     """Return the media type of a document whose text can be read; None for any other file."""
     start, media_type = _DOCUMENTS.get(PurePosixPath(name).suffix.lower(), (b"", None))
     return media_type if beginning.startswith(start) else None
+
+
+def is_image(beginning: bytes) -> bool:
+    """Return whether a file is an image that can be shown."""
+    kind, brand = beginning[:4], beginning[8:12]
+    return (
+        beginning.startswith((b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8"))
+        or (kind == b"RIFF" and brand == b"WEBP")
+        or (beginning[4:8] == b"ftyp" and brand in _HEIF_BRANDS)
+    )
 
 
 def binary_kind(beginning: bytes) -> str | None:

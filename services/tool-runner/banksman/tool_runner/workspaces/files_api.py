@@ -31,6 +31,8 @@ from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.quotas.places import Shares
 from banksman.runs.runners.lease import Lease
+from banksman.tool_runner.tools.converter import ConversionFailed
+from banksman.tool_runner.tools.images import Images
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceMoved
 from banksman.tool_runner.workspaces.files import PathRefused, has_reason, relative
@@ -75,6 +77,7 @@ class FilesApi:
     lease: Lease
     diffs: WritesDiffs
     mcp: HandlesMcpRequests | None = None
+    images: Images | None = None
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
         """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
@@ -119,6 +122,8 @@ class FilesApi:
                 await self.workspaces.get(tenant, conversation_id).meter.before_write()
             if isinstance(request, FileWrite):
                 asyncio.get_running_loop().call_later(ABANDONED_S + 1, self.uploads.remove_abandoned)
+            if isinstance(request, FileRead) and request.image:
+                return await self._image(self.workspaces.get(tenant, conversation_id), request.path)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self.registry.leave(entry)
@@ -127,6 +132,15 @@ class FilesApi:
         if self.mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
         return self.mcp
+
+    async def _image(self, workspace: Workspace, path: str) -> FileReply:
+        if self.images is None:
+            raise Unavailable("the sandbox of this runner does not isolate conversions")
+        try:
+            data = (await self.images.shown(workspace, path)).data
+        except ConversionFailed as failed:
+            return FileReply(error=f"this image could not be read: {failed}")
+        return FileReply(data_base64=base64.b64encode(data).decode(), total_bytes=len(data))
 
     def _handle(self, tenant: str, conversation_id: str, request: _OneFile) -> FileReply:
         workspace = self.workspaces.get(tenant, conversation_id)
