@@ -44,22 +44,26 @@ async def test_picked_pasted_and_dropped_files_are_stored_and_sent_with_the_mess
     async with opened(stage.url, bypass_csp=True) as page:
         await page.goto(f"{stage.url}/#/c/c1")
         picked: FilePayload = {"name": "a b.txt", "mimeType": "text/plain", "buffer": b"40 t"}
-        await page.locator(".composer input[type=file]").set_input_files([picked])
+        dot: FilePayload = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PIXEL)}
+        await page.locator(".composer input[type=file]").set_input_files([picked, dot])
         await page.evaluate(PASTE)
         assert await page.evaluate(DROP) == [False, False]
-        await expect(page.locator(".attached-file")).to_have_count(3)
+        await expect(page.locator(".attached-file")).to_have_count(4)
         await page.get_by_role("textbox", name="Message").fill("What is this?")
         await page.keyboard.press("Enter")
         content = (await eventually(sent, WAIT_TIMEOUT_S))["content"]
         await expect(page.locator(".attached-file")).to_have_count(0)
-    assert [part["type"] for part in content] == ["text", "file", "image", "file", "file"]
+    assert [part["type"] for part in content] == ["text", "file", "image", "file", "file", "file"]
     assert content[1]["path"] == "uploads/a b-2.txt"
     assert stage.uploads["context/conversations/c1/files/uploads/a b-2.txt"] == b"40 t"
     assert stage.uploads["context/conversations/c1/files/uploads/image.png"].startswith(b"\x89PNG")
     assert stage.uploads["context/conversations/c1/files/uploads/south.txt"] == b"32 t"
-    kind, _, data = content[2]["url"].partition(",")
-    assert kind == "data:image/jpeg;base64"
-    assert len(base64.b64decode(data)) < 160 * 1024
+    assert content[2]["url"] == f"data:image/png;base64,{PIXEL}"
+    assert [part["path"] for part in content[3:]] == [
+        "uploads/dot.png",
+        "uploads/image.png",
+        "uploads/south.txt",
+    ]
 
 
 async def test_images_and_files_of_a_message_are_shown(stage: Stage) -> None:
@@ -68,10 +72,14 @@ async def test_images_and_files_of_a_message_are_shown(stage: Stage) -> None:
         {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
         {"type": "image", "url": "https://evil.example/leak.png"},
         {"type": "file", "path": "uploads/a.txt"},
+        {"type": "file", "path": "uploads/shot.png"},
     ]
+    stage.resources["context/conversations/c1/files/uploads/shot.png"] = base64.b64decode(PIXEL)
     stage.event("run.started", {"message_id": "u1", "message": message, "model": "demo:model"})
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
         await expect(page.locator(".bubble")).to_have_text("Look")
-        await expect(page.locator(".message-images img")).to_have_count(1)
+        await expect(page.locator(".message-images img")).to_have_count(2)
+        stored = page.get_by_role("img", name="uploads/shot.png")
+        assert await stored.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
         await expect(page.get_by_role("button", name="uploads/a.txt")).to_be_visible()

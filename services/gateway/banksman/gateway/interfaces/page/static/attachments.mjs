@@ -1,14 +1,21 @@
 /** Files that a user adds to a message: images for models that see them, and each file in the workspace. */
 
-/** Bytes of the images of one message: a frame has at most 256 KiB. */
+/** Bytes of the images inside of one message, which has at most 256 KiB. Larger ones are sent as files. */
 const IMAGES_BYTES = 160 * 1024;
-const LONGEST_PX = 1568;
 const FOLDER = 'uploads';
 
 /** Image types that models accept. */
 const SEEN = /^image\/(?:png|jpeg|gif|webp)$/;
+const SHOWN = /\.(?:png|jpe?g|gif|webp)$/i;
 
 export const isImage = (file) => SEEN.test(file.type);
+
+/** The files of a message that browsers show as images, without those that the message itself has as data. */
+export function imageFiles(content) {
+  return content
+    .filter((part, at) => part.type === 'file' && SHOWN.test(part.path) && content[at - 1]?.type !== 'image')
+    .map((part) => part.path);
+}
 
 /** The text that a user wrote. @param {string | {type: string, text?: string}[]} content */
 export function writtenText(content) {
@@ -44,12 +51,17 @@ export function pathFor(file, taken) {
  */
 export async function attached(api, { conversationId, text, files }) {
   const taken = await pathsOf(api, conversationId);
-  const images = files.filter(isImage);
   const parts = text ? [{ type: 'text', text }] : [];
+  let room = IMAGES_BYTES;
   for (const file of files) {
     const path = pathFor(file, taken);
     await api.upload(conversationId, path, file);
-    if (isImage(file)) parts.push({ type: 'image', url: await shrunk(file, IMAGES_BYTES / images.length) });
+    // The agent reads a larger image from its file, at the size that the model's vendor takes.
+    if (isImage(file) && file.size * 1.4 < room) {
+      const url = await dataUrl(file);
+      room -= url.length;
+      parts.push({ type: 'image', url });
+    }
     parts.push({ type: 'file', path });
   }
   return parts;
@@ -65,27 +77,6 @@ export async function stored(api, conversationId, file) {
 async function pathsOf(api, conversationId) {
   const listed = await api.files(conversationId).catch(() => ({ items: [] }));
   return new Set(listed.items.map((item) => item.path));
-}
-
-/** An image as a data URL of at most about `limit` characters: smaller, as JPEG, if it is larger. */
-async function shrunk(file, limit) {
-  const bitmap = await createImageBitmap(file);
-  let side = Math.min(LONGEST_PX, Math.max(bitmap.width, bitmap.height));
-  if (file.size * 1.4 < limit && side === Math.max(bitmap.width, bitmap.height)) return dataUrl(file);
-  for (;;) {
-    const scale = side / Math.max(bitmap.width, bitmap.height);
-    const canvas = new OffscreenCanvas(
-      Math.max(1, Math.round(bitmap.width * scale)),
-      Math.max(1, Math.round(bitmap.height * scale)),
-    );
-    const context = canvas.getContext('2d');
-    context.fillStyle = '#fff';
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    const blob = await canvas.convertToBlob({ type: 'image/jpeg', quality: 0.8 });
-    if (blob.size * 1.4 < limit || side < 64) return dataUrl(blob);
-    side = Math.round(side * 0.75);
-  }
 }
 
 /** A blob as a data URL. @param {Blob} blob @returns {Promise<string>} */

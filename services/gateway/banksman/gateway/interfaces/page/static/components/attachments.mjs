@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { isImage, writtenText } from '../attachments.mjs';
+import { imageFiles, isImage, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { formatBytes, isImageData } from '../text.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
@@ -70,14 +70,28 @@ export function AttachedFiles({ files, onRemove }) {
   </ul>`;
 }
 
-function Thumbnail({ file }) {
+function Thumbnail({ file, name = '' }) {
   const [url, setUrl] = useState(null);
   useEffect(() => {
     const made = URL.createObjectURL(file);
     setUrl(made);
     return () => URL.revokeObjectURL(made);
   }, [file]);
-  return url && html`<img src=${url} alt="" />`;
+  return url && html`<img src=${url} alt=${name} />`;
+}
+
+/** An image of the workspace; nothing if it is gone. */
+function StoredImage({ path }) {
+  const { api, currentId } = useStore();
+  const id = currentId.value;
+  const [file, setFile] = useState(null);
+  useEffect(() => {
+    let current = true;
+    const show = (blob) => current && setFile(blob);
+    if (id) api.file(id, path).then(show, () => {});
+    return () => (current = false);
+  }, [id, path]);
+  return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 
 /** The content of a message of the user: text, images and files. */
@@ -87,7 +101,9 @@ export function MessageContent({ content }) {
   const text = writtenText(content);
   const images = content.filter((part) => part.type === 'image' && isImageData(part.url));
   const files = content.filter((part) => part.type === 'file');
-  return html` ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
+  const stored = imageFiles(content);
+  return html` ${stored.length > 0 && html`<div class="message-images">${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}</div>`}
+  ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
   ${text && html`<div class="bubble">${text}</div>`}
   ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (store.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
 }
