@@ -164,8 +164,8 @@ async def account_invitation(page: Page, stage: Stage) -> None:
 async def invited(page: Page, stage: Stage) -> None:
     await page.get_by_label("signs in with").select_option("a key")
     stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-" + "0" * 40}
-    await page.get_by_role("button", name="Create the key").click()
-    await expect(page.get_by_text("The key is shown only now")).to_be_visible()
+    await page.get_by_role("button", name="Create the link").click()
+    await expect(page.get_by_text("It is shown only now")).to_be_visible()
 
 
 async def schedules(page: Page, stage: Stage) -> None:

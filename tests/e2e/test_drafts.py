@@ -38,7 +38,7 @@ async def test_a_draft_stays_in_its_conversation_through_a_reload_and_a_sign_in(
         await expect(message).to_have_value("")
         await expect(page.get_by_text("load.csv")).to_have_count(0)
         await message.fill("another one")
-        await page.evaluate("sessionStorage.clear()")
+        await page.evaluate("localStorage.removeItem('banksman.token')")
         await page.reload()
         await page.get_by_label("Key").fill("right")
         await page.get_by_role("button", name="Sign in").click()

@@ -120,8 +120,8 @@ async def test_an_operator_sees_what_each_tenant_consumes_of_its_limits(stage: S
         await expect(rows).to_have_text([re.compile("^zeta")])
 
 
-async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) -> None:
-    """R34: with rights and an expiry; the key is in no address. A user without a key gets one first."""
+async def test_a_colleague_is_invited_by_a_link_that_is_shown_once(stage: Stage) -> None:
+    """R34: with rights and an expiry. A user without a key gets one first."""
     stage.resources |= scenes.RESOURCES
     stage.resources["POST context/keys"] = {**scenes.KEY, "user": "ada", "key": "bk-own"}
     async with opened(stage.url) as page:
@@ -131,20 +131,20 @@ async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) 
         await page.get_by_role("button", name="Create my key").click()
         await expect(page.get_by_text("bk-own")).to_be_visible()
         own = json.loads(stage.uploads["context/keys"])
-        stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-secret"}
+        stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bi-secret"}
         await page.get_by_role("button", name="I have stored it").click()
         await page.get_by_label("Name or e-mail address", exact=True).fill("linus")
         await page.get_by_label("approve commands and file changes").uncheck()
-        await page.get_by_role("button", name="Create the key").click()
-        await expect(page.get_by_text("bk-secret")).to_be_visible()
-        assert "bk-secret" not in page.url
+        await page.get_by_role("button", name="Create the link").click()
+        await expect(page.get_by_text("#/invitation/bi-secret")).to_be_visible()
         await page.get_by_role("button", name="Done").click()
-        await expect(page.get_by_text("bk-secret")).to_have_count(0)
+        await expect(page.get_by_text("bi-secret")).to_have_count(0)
         await page.get_by_role("button", name="Account: ada").click()
         await expect(page.get_by_role("menuitem", name="Sign out")).to_be_visible()
     assert (own["user"], set(own["rights"])) == ("ada", {"chat", "approve", "admin", "operator"})
     body = json.loads(stage.uploads["context/keys"])
-    assert (body["user"], body["rights"], "expires_at" in body) == ("linus", ["chat"], True)
+    assert (body["user"], body["rights"]) == ("linus", ["chat"])
+    assert {"expires_at", "claim_by"} <= body.keys()
     assert [frame.get("token") for frame in stage.received if frame["type"] == "hello"] == [None, "bk-own"]
 
 
@@ -197,3 +197,41 @@ async def test_a_user_signs_in_with_a_key_where_none_is_needed(stage: Stage) -> 
         await page.get_by_role("button", name="Account: ada").click()
         await expect(page.get_by_role("menuitem", name="Sign out")).to_be_visible()
     assert tokens() == [None, None, "bk-linus"]
+
+
+async def test_an_invited_person_opens_the_link_and_stays_signed_in(stage: Stage) -> None:
+    """R34: the address keeps no secret; a reload and a second tab need no key, and sign out together."""
+    stage.token = "bk-of-linus"
+    stage.resources["POST v1/invitations"] = {**scenes.KEY, "user": "linus", "key": "bk-of-linus"}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/invitation/bi-secret")
+        message = page.get_by_role("textbox", name="Message")
+        await expect(message).to_be_visible()
+        assert "secret" not in page.url
+        await page.reload()
+        await expect(message).to_be_visible()
+        second = await page.context.new_page()
+        await second.goto(stage.url)
+        await expect(second.get_by_role("textbox", name="Message")).to_be_visible()
+        await second.get_by_role("button", name="Account").click()
+        await second.get_by_role("menuitem", name="Sign out").click()
+        await expect(page.get_by_label("Key")).to_be_visible()
+    assert json.loads(stage.uploads["v1/invitations"]) == {"text": "bi-secret"}
+
+
+async def test_own_instructions_are_saved_and_the_month_is_shown(stage: Stage) -> None:
+    """R34: what the user wants of every reply, and what all runs of the tenant have cost."""
+    stage.resources |= scenes.RESOURCES
+    stage.resources["context/instructions"] = {"user": "ada", "text": "In Latin."}
+    month = {"window": "month", "cost_usd": 12.5, "requests": 40, "max_cost_usd": None}
+    stage.resources["context/usage"] = {"windows": [month]}
+    stage.resources["PUT context/instructions"] = {"user": "ada", "text": "In Greek."}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/settings")
+        field = page.get_by_label("Your instructions")
+        await expect(field).to_have_value("In Latin.")
+        await expect(page.get_by_text("All runs together")).to_be_visible()
+        await field.fill("In Greek.")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_text("Your instructions are saved.")).to_be_visible()
+    assert json.loads(stage.uploads["context/instructions"]) == {"text": "In Greek."}

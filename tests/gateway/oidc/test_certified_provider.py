@@ -148,7 +148,7 @@ async def test_the_command_line_takes_a_token_of_the_provider_and_names_its_vari
 
     await sign_in(page, "ann")
     await is_signed_in(page, "ann")
-    token = await page.evaluate("sessionStorage.getItem('banksman.token')")
+    token = await page.evaluate("localStorage.getItem('banksman.token')")
     accepted = await asyncio.to_thread(banksman, token, "approvals")
     refused = [await asyncio.to_thread(banksman, "", *one) for one in (("approvals",), ("run", "hello"))]
     assert (accepted.returncode, accepted.stdout) == (0, "no open approval requests\n"), accepted.stderr

@@ -313,7 +313,7 @@ async def test_a_user_signs_in_on_the_page(signed: Served, provider: Provider) -
         await page.get_by_role("button", name="Sign in with your account").click()
         await expect(page.get_by_role("textbox", name="Message")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
         address = page.url
-        stored = await page.evaluate("sessionStorage.getItem('banksman.token')")
+        stored = await page.evaluate("localStorage.getItem('banksman.token')")
         pending = await page.evaluate("sessionStorage.getItem('banksman.signin')")
     assert "code=" not in address and "state=" not in address
     assert jwt.decode(stored, options={"verify_signature": False})["aud"] == CLIENT_ID

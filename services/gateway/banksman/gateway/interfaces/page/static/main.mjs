@@ -5,9 +5,13 @@ import { render } from 'preact';
 import { Api } from './client/api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
-import { languageFor, setLanguage } from './strings.mjs';
-import { Store } from './store.mjs';
+import { explain, languageFor, setLanguage } from './strings.mjs';
+import { Store, TOKEN } from './store.mjs';
 import { restoreTheme } from './theme.mjs';
+
+const INVITATION = /^#\/invitation\/([\w-]+)$/;
+// A link that is opened in a tab with the page changes only the address.
+addEventListener('hashchange', () => INVITATION.test(location.hash) && location.reload());
 
 restoreTheme(localStorage);
 const language = languageFor([localStorage.getItem('banksman.language'), ...navigator.languages]);
@@ -19,7 +23,7 @@ const api = new Api({
   token: () => store.token,
   onUnauthorized: () => store.unauthorized(),
 });
-const store = new Store({ api, session: sessionStorage, preferences: localStorage });
+const store = new Store({ api, preferences: localStorage });
 
 // Only a user who returns from the provider has a `state`; other visits do not need the module.
 const signIn = new URLSearchParams(location.search).has('state') ? await import('./signin.mjs') : null;
@@ -29,10 +33,12 @@ const signedIn = await signIn?.complete(api, {
   location,
   history,
 });
-if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
-store.signInError = signedIn?.error ?? null;
+const invited = await claimed();
+const token = signedIn?.token ?? invited?.token;
+if (token) localStorage.setItem(TOKEN, token);
 
 await languageLoaded;
+store.signInError = signedIn?.error ?? (invited?.failure ? explain(invited.failure) : null);
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
 store.start();
 sessionStorage.removeItem('banksman.starts');
@@ -52,3 +58,15 @@ whenIdle(() =>
     import('./components/palette.mjs'),
   ]),
 );
+
+/** The key of the invitation that the address names; the address must not stay. It is null for other addresses. */
+async function claimed() {
+  const [, text] = INVITATION.exec(location.hash) ?? [];
+  if (!text) return null;
+  history.replaceState(null, '', location.pathname);
+  try {
+    return { token: (await api.claimInvitation(text)).key };
+  } catch (failure) {
+    return { failure };
+  }
+}

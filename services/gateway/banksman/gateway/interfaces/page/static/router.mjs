@@ -67,6 +67,13 @@ export const VIEWS = {
     icon: 'plug',
     right: 'admin',
   },
+  models: {
+    load: () => withTexts(import('./views/models.mjs'), 'models'),
+    title: 'servers.title',
+    group: 'manage',
+    icon: 'brain',
+    right: 'admin',
+  },
   audit: {
     load: () => withTexts(import('./views/audit.mjs'), 'audit'),
     title: 'audit.title',

@@ -18,13 +18,14 @@ const VERSION = '1';
 const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 
+export const TOKEN = 'banksman.token';
+
 export class Store {
   #titled = new Set();
 
-  /** @param {{api: import('./client/api.mjs').Api, session: Storage, preferences: Storage}} options */
-  constructor({ api, session, preferences }) {
+  /** @param {{api: import('./client/api.mjs').Api, preferences: Storage}} options */
+  constructor({ api, preferences }) {
     this.api = api;
-    this.session = session;
     this.preferences = preferences;
     this.connection = signal({ phase: 'connecting' });
     this.welcome = signal(null);
@@ -81,6 +82,7 @@ export class Store {
   start() {
     addEventListener('hashchange', () => this.#openFromUrl());
     addEventListener('online', () => this.reconnect());
+    addEventListener('storage', ({ key, newValue }) => key === TOKEN && this.#signedElsewhere(newValue));
     document.addEventListener('visibilitychange', () => this.#shown());
     addEventListener('pageshow', () => this.#shown());
     setInterval(
@@ -103,12 +105,20 @@ export class Store {
     if (this.connection.value.phase !== 'online') this.socket.connect();
   }
 
+  /** Another tab signed in or out: this one follows. @param {string | null} token */
+  #signedElsewhere(token) {
+    if (token) return this.socket.connect();
+    this.welcome.value = null;
+    this.socket.close();
+    this.unauthorized();
+  }
+
   get token() {
-    return this.session.getItem('banksman.token');
+    return this.preferences.getItem(TOKEN);
   }
 
   login(token) {
-    this.session.setItem('banksman.token', token);
+    this.preferences.setItem(TOKEN, token);
     this.socket.connect();
   }
 
@@ -121,7 +131,7 @@ export class Store {
   async logout() {
     await this.inbox.endPush().catch(() => {});
     await this.drafts.clear();
-    this.session.removeItem('banksman.token');
+    this.preferences.removeItem(TOKEN);
     // Read by `signin.mjs`, also in other tabs.
     this.preferences.setItem('banksman.signedOut', 'yes');
     this.welcome.value = null;

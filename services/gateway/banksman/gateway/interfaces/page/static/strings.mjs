@@ -26,6 +26,7 @@ export const LANGUAGES = { en: 'English', de: 'Deutsch' };
  *   | keyof typeof import("./strings/en/files.mjs").default
  *   | keyof typeof import("./strings/en/forms.mjs").default
  *   | keyof typeof import("./strings/en/mcp.mjs").default
+ *   | keyof typeof import("./strings/en/models.mjs").default
  *   | keyof typeof import("./strings/en/operator.mjs").default
  *   | keyof typeof import("./strings/en/people.mjs").default
  *   | keyof typeof import("./strings/en/runs.mjs").default

@@ -328,6 +328,39 @@ export class Api {
     return this.#json('mcp.sign_out', { server_id: id });
   }
 
+  /** The servers of models: those of the operator, then those of the tenant. */
+  modelServers() {
+    return this.#items('model_server.list');
+  }
+
+  /** @param {string} name @param {{base_url?: string, api?: string, api_key?: string}} server */
+  setModelServer(name, server) {
+    return this.#json('model_server.set', { name }, server);
+  }
+
+  deleteModelServer(name) {
+    return this.#json('model_server.delete', { name });
+  }
+
+  /** Request the list of models from a server. @returns {Promise<{problem: string | null, models: string[]}>} */
+  testModelServer(name) {
+    return this.#json('model_server.test', { name });
+  }
+
+  /** Exchange the text of an invitation for its key, once. @returns {Promise<{key: string}>} */
+  claimInvitation(text) {
+    return this.#json('invitation.claim', {}, { text });
+  }
+
+  /** What the user wants of every reply. @returns {Promise<{text: string}>} */
+  instructions() {
+    return this.#json('instructions.read');
+  }
+
+  setInstructions(text) {
+    return this.#json('instructions.set', {}, { text });
+  }
+
   /** The API keys that were created here. */
   keys() {
     return this.#items('key.list');

@@ -1,4 +1,4 @@
-/** The login form of a gateway that requires a token. The token is stored for this tab only. */
+/** The login form of a gateway that requires a token. The token is stored in this browser until the user signs out. */
 
 import { useEffect, useState } from 'preact/hooks';
 

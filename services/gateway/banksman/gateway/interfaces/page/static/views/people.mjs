@@ -4,14 +4,16 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { Records } from '../components/operator/records.mjs';
 import { Account, providerName } from '../components/people/account.mjs';
-import { Address, Line, pageAddress } from '../components/people/sent.mjs';
-import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
+import { Line, Reachable, pageAddress } from '../components/people/sent.mjs';
+import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 
 const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
 const DAYS = [7, 30, 90, 365, 0];
+/** Days within which an invited person opens the link. */
+const CLAIM_DAYS = 7;
 const DAY_MS = 86_400_000;
 
 export default function PeopleView() {
@@ -60,7 +62,11 @@ function KeyTable({ keys, onWithdraw }) {
     html`<strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}`,
     entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `),
     t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by }),
-    entry.expires_at ? formatWhen(entry.expires_at) : t('people.never'),
+    entry.claim_by
+      ? t('people.invitedUntil', { when: formatWhen(entry.claim_by) })
+      : entry.expires_at
+        ? formatWhen(entry.expires_at)
+        : t('people.never'),
     html`<button
       type="button"
       class="link"
@@ -152,9 +158,11 @@ function Invitation({ providers, onClose }) {
   const submit = async (event) => {
     event.preventDefault();
     if (provider) return onClose();
-    const expiry = days ? { expires_at: new Date(Date.now() + days * DAY_MS).toISOString() } : {};
+    const after = (count) => new Date(Date.now() + count * DAY_MS).toISOString();
+    const expiry = days ? { expires_at: after(days) } : {};
     try {
-      setCreated(await store.api.createKey({ user: user.trim(), rights, ...expiry }));
+      const claim = { claim_by: after(CLAIM_DAYS) };
+      setCreated(await store.api.createKey({ user: user.trim(), rights, ...expiry, ...claim }));
     } catch (failure) {
       setError(explain(failure));
     }
@@ -216,18 +224,14 @@ function Expiry({ days, onChange }) {
   </label>`;
 }
 
-/** The key, which is not stored and shown only here. It is never part of an address. */
+/** The link, whose text is not stored and shown only here. It opens the page once. */
 function Created({ entry, onClose }) {
   return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">
-      <p>${t('people.once')}</p>
-      <${Address} />
-      <${Line} label=${t('people.key')} text=${entry.key} />
+      <p>${t('people.once', { count: CLAIM_DAYS })}</p>
+      <${Reachable} />
+      <${Line} label=${t('people.link')} text=${`${pageAddress()}#/invitation/${entry.key}`} />
       <div class="dialog-actions">
-        <${CopyButton}
-          text=${t('people.message', { address: pageAddress(), key: entry.key })}
-          label=${t('people.copyMessage')}
-        />
         <button type="button" class="button primary" onClick=${onClose}>${t('people.done')}</button>
       </div>
     </div>

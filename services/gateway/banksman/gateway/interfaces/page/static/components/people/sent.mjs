@@ -8,10 +8,14 @@ const LOOPBACK = /^(?:localhost|127\.|\[::1\])/;
 /** The address of this page, without the view that it shows. */
 export const pageAddress = () => location.origin + location.pathname;
 
-/** The address, and whether others can open it. */
+/** The address of the page, and whether others can open it. */
 export function Address() {
-  return html`<${Line} label=${t('people.address')} text=${pageAddress()} />
-    ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
+  return html`<${Line} label=${t('people.address')} text=${pageAddress()} /> <${Reachable} />`;
+}
+
+/** A note where only this computer can open the page. */
+export function Reachable() {
+  return html`${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
 }
 
 /** @param {{label: string, text: string}} properties */
