@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 
+from tests.e2e.navigating import open_view
 from tests.support.browser import opened
 from tests.support.mcp_oauth import protected
 from tests.support.system import System
@@ -21,7 +22,7 @@ async def test_an_administrator_adds_a_server_signs_in_and_approves_its_tools_an
         protected(mcp_port) as remote,
         opened(system.url, also=f"http://127.0.0.1:{mcp_port}/") as page,
     ):
-        await page.get_by_role("link", name="MCP servers").click()
+        await open_view(page, "MCP servers")
         await page.get_by_role("button", name="Add a server").click()
         dialog = page.get_by_role("dialog", name="Add a server")
         await dialog.get_by_role("textbox", name="Name").fill("cranes")

@@ -41,7 +41,7 @@ async def test_the_four_workspace_tools_are_offered_in_the_vendors_schema(
     tools = offered if vendor == "anthropic" else [entry["function"] for entry in offered]
     schema = "input_schema" if vendor == "anthropic" else "parameters"
 
-    required = {tool["name"]: set(tool[schema]["required"]) for tool in tools}
+    required = {tool["name"]: set(tool[schema].get("required", ())) for tool in tools}
     four = {
         "bash": {"command"},
         "read_file": {"path"},

@@ -12,6 +12,7 @@ from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
     WAIT_TIMEOUT_S,
     backboard_port,
+    git_port,
     http,
     json_api,
     mcp_port,
@@ -34,6 +35,7 @@ __all__ = [
     "backboard_port",
     "client",
     "gateway",
+    "git_port",
     "http",
     "json_api",
     "mcp_port",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
+from tests.e2e.navigating import open_view
 from tests.gateway.conftest import GatewayFactory, Served
 from tests.gateway.oidc.certified_provider import CLIENT, CertifiedProvider, certified_provider
 from tests.support.browser import opened
@@ -66,6 +67,11 @@ async def sign_in(page: Page, account: str) -> None:
     await page.get_by_role("button", name="Continue").click()
 
 
+async def sign_out(page: Page) -> None:
+    await page.get_by_role("button", name="Account: ").click()
+    await page.get_by_role("menuitem", name="Sign out").click()
+
+
 async def is_signed_in(page: Page, account: str) -> None:
     await expect(page.get_by_text(f"{account} · acme")).to_be_visible()
 
@@ -77,17 +83,19 @@ async def test_an_invited_account_has_the_rights_of_its_role(page: Page) -> None
     """
     await sign_in(page, "ann")
     await is_signed_in(page, "ann")
-    await page.get_by_role("link", name="People").click()
+    await open_view(page, "People")
     await page.get_by_role("button", name="Invite").click()
     await page.get_by_label("Signs in with").select_option(index=1)
     await page.get_by_label("approve").uncheck()
     invitation = page.get_by_role("dialog")
     await expect(invitation.get_by_text("staff", exact=True)).to_be_visible()
     await page.get_by_role("button", name="Done").click()
-    await page.get_by_role("button", name="Sign out").click()
+    await sign_out(page)
     await sign_in(page, "bob")
     await is_signed_in(page, "bob")
-    await expect(page.get_by_role("link", name="People")).to_have_count(0)
+    await page.get_by_role("button", name="Account: ").click()
+    await expect(page.get_by_role("menuitem", name="Settings")).to_be_visible()
+    await expect(page.get_by_role("menuitem", name="Manage")).to_have_count(0)
 
 
 async def test_an_account_without_a_role_or_tenant_is_refused_and_another_one_may_sign_in(page: Page) -> None:
@@ -124,11 +132,11 @@ async def test_a_sign_in_survives_new_keys_and_a_clock_that_differs_a_little(
     provider.execute("rotate")
     await sign_in(page, "ann")
     await is_signed_in(page, "ann")
-    await page.get_by_role("button", name="Sign out").click()
+    await sign_out(page)
     provider.execute("clock 20")
     await sign_in(page, "bob")
     await is_signed_in(page, "bob")
-    await page.get_by_role("button", name="Sign out").click()
+    await sign_out(page)
     provider.execute("clock 300")
     await sign_in(page, "ann")
     await expect(page.get_by_role("alert")).to_contain_text("The token is not yet valid")

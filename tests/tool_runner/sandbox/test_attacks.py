@@ -336,7 +336,7 @@ print(fill(1 << 30) <= fill(0))
 
 async def test_calls_continue_while_a_hostile_command_runs(runner: Runner) -> None:
     """A hostile call can only take its share of the processors."""
-    hostile = "while :; do :; done & yes > /dev/null & while :; do kill -9 -1 2>/dev/null; done"
+    hostile = "while :; do :; done & yes > /dev/null & while :; do kill -STOP -1 2>/dev/null; done"
     neighbour = runner.store.get("acme", "neighbour")
     async with asyncio.TaskGroup() as tasks:
         attack = tasks.create_task(bash(runner, hostile, timeout_s=2))

@@ -105,7 +105,8 @@ async def test_output_above_the_storage_limit_states_the_stored_bytes(runner: Ru
 
 
 def test_definitions_describe_paging_to_models(runner: Runner) -> None:
-    bash, read_file, _, _, web_fetch, _ = (tool.description for tool in runner.box.definitions)
+    described = {tool.name: tool.description for tool in runner.box.definitions}
+    bash, read_file, web_fetch = described["bash"], described["read_file"], described["web_fetch"]
     assert "full_output_path" in bash and "read_file" in bash
     assert "10000 characters at a time" in read_file and "offset" in read_file
     assert "full_output_path" in web_fetch and "read_file" in web_fetch

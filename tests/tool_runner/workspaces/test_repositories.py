@@ -29,6 +29,12 @@ SECRET = "token-that-stays-secret"
 
 
 @pytest.fixture
+def base_image(image_with_programs: str) -> str:
+    """In this module, containers have the image of an operator who provides the usual programs."""
+    return image_with_programs
+
+
+@pytest.fixture
 def repository(tmp_path: Path) -> Path:
     made = new_repository(tmp_path / "project", {"README.md": "first\n", "src/app.py": "print(1)\n"})
     commit(made, {"README.md": "second\n"})

@@ -34,7 +34,14 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import SnapshotRoom, Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
-HOME_BYTES = len('[user]\n\tname = "agent"\n\temail = c1@banksman.invalid\n')
+GIT_SETTINGS = """\
+[include]
+\tpath = /etc/banksman/gitconfig
+[user]
+\tname = "agent"
+\temail = c1@banksman.invalid
+"""
+HOME_BYTES = len(GIT_SETTINGS)
 """Size of the settings of git in the home directory of commands."""
 ZSTD = bytes.fromhex("28b52ffd")
 """First bytes of an archive."""

@@ -117,7 +117,10 @@ def diff(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Print what a conversation changed in its workspace, as a patch for `git apply`."""
+    """Print what changed in a workspace, as a patch.
+
+    `git apply` accepts it. Files that are not compared are named before the first one.
+    """
     with gateway(url) as api:
         found = api.call("file.diff", conversation, body={"since": since})
     if json:
