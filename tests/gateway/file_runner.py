@@ -13,6 +13,7 @@ from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileEntry, FileReply, RunnerLease, WorkspaceDiff
 from banksman.contracts.ids import new_id
+from banksman.contracts.processes import ProcessInfo
 from banksman.contracts.wire import strict_json
 
 
@@ -48,6 +49,9 @@ async def serve_files(bus: Bus, files: dict[str, bytes]) -> dict[str, bytes]:
                 response = FileReply()
             case "diff":
                 response = FileReply(diff=WorkspaceDiff(patch="the patch\n"))
+            case "process.list":
+                process = ProcessInfo(id="p1", command="make serve", status="running")
+                response = FileReply(processes=(process,))
             case "end_upload":
                 uploads.pop(request["upload"], None)
                 response = FileReply()

@@ -19,6 +19,7 @@ from banksman.contracts.mcp import (
     RequestToken,
     ServedTool,
 )
+from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.tools import Change, ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspacePlacement
@@ -281,6 +282,31 @@ class FileDiff(PlacedRequest):
     """Only this file; empty for all."""
 
 
+class ProcessList(PlacedRequest):
+    """Lists the processes that outlive their calls."""
+
+    op: Literal["process.list"] = "process.list"
+
+
+class ProcessRead(PlacedRequest):
+    """Reads a part of the output of a process."""
+
+    op: Literal["process.read"] = "process.read"
+    process_id: str = Field(max_length=200)
+    after: int | None = Field(default=None, ge=0)
+    """Bytes before the part; None for the last part."""
+
+
+class ProcessStop(PlacedRequest):
+    """Ends a process for a user."""
+
+    op: Literal["process.stop"] = "process.stop"
+    process_id: str = Field(max_length=200)
+
+
+ProcessRequest = ProcessList | ProcessRead | ProcessStop
+
+
 class FindMcpTools(PlacedRequest):
     """Lists the tools of an MCP server; a `stdio` server runs in the workspace."""
 
@@ -295,6 +321,7 @@ FileRequest = Annotated[
     | FileWrite
     | FileDelete
     | FileDiff
+    | ProcessRequest
     | UploadEnd
     | WorkspaceForget
     | FindMcpTools
@@ -356,6 +383,10 @@ class FileReply(Stored):
     more: bool = False
     diff: WorkspaceDiff | None = Field(default=None, exclude_if=lambda diff: diff is None)
     """The reply to `FileDiff`."""
+    processes: tuple[ProcessInfo, ...] = Field(default=(), exclude_if=lambda processes: not processes)
+    """The reply to `ProcessList`; the stopped process in the reply to `ProcessStop`."""
+    output: ProcessOutput | None = Field(default=None, exclude_if=lambda output: output is None)
+    """The reply to `ProcessRead`."""
     tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The reply to `FindMcpTools`."""
     refused_tools: tuple[RefusedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)

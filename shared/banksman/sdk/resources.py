@@ -15,6 +15,7 @@ from banksman.contracts.assistants import (
     NewAssistant,
 )
 from banksman.contracts.calls import FileEntry, WorkspaceDiff
+from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.registry import CallPage, ToolView, ToolViews, WorkflowDefinition
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -48,6 +49,10 @@ class _Approvals(Stored):
 
 class _Workflows(Stored):
     items: tuple[WorkflowDefinition, ...]
+
+
+class _Processes(Stored):
+    items: tuple[ProcessInfo, ...]
 
 
 class _Deleted(Stored):
@@ -121,6 +126,24 @@ class Resources:
         """
         body: JsonObject = {"since": since, "path": path}
         return await self._transport.call("file.diff", WorkspaceDiff, conversation_id, body=body)
+
+    async def processes(self, conversation_id: str) -> tuple[ProcessInfo, ...]:
+        """Return the processes of a conversation that outlive their calls, also the last that ended."""
+        return (await self._transport.call("process.list", _Processes, conversation_id)).items
+
+    async def process_output(
+        self, conversation_id: str, process_id: str, *, after: int | None = None
+    ) -> ProcessOutput:
+        """Return the output of a process after `after` bytes, or its last part, of at most 64 KiB."""
+        body: JsonObject = {"process_id": process_id}
+        if after is not None:
+            body["after"] = after
+        return await self._transport.call("process.read", ProcessOutput, conversation_id, body=body)
+
+    async def stop_process(self, conversation_id: str, process_id: str) -> ProcessInfo:
+        """Stop a process of a conversation, with all that it has started, and return its state."""
+        body: JsonObject = {"process_id": process_id}
+        return await self._transport.call("process.stop", ProcessInfo, conversation_id, body=body)
 
     async def assistants(self) -> tuple[Assistant, ...]:
         """Return all assistants of the tenant, sorted by id."""

@@ -27,6 +27,8 @@ IN_LOGS = {
     "POST /context/conversations/{conversation_id}/title",
     "PUT /context/conversations/{conversation_id}/files/{path}",
     "DELETE /context/conversations/{conversation_id}/files/{path}",
+    # The next result of the conversation states which process a user stopped.
+    "POST /context/conversations/{conversation_id}/processes/{process_id}/stop",
     "POST /context/runs/{run_id}/cancel",
     "POST /context/conversations/{conversation_id}/compact",
     "POST /context/approvals/{approval_id}",

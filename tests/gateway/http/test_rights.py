@@ -36,6 +36,9 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/conversations/{conversation_id}/archive": READ,
     "GET /context/conversations/{conversation_id}/diff": READ,
     "GET /context/conversations/{conversation_id}/patch": READ,
+    "GET /context/conversations/{conversation_id}/processes": READ,
+    "GET /context/conversations/{conversation_id}/processes/{process_id}": READ,
+    "POST /context/conversations/{conversation_id}/processes/{process_id}/stop": CHAT,
     "GET /context/conversations/{conversation_id}/files": READ,
     "GET /context/conversations/{conversation_id}/files/{path}": READ,
     "PUT /context/conversations/{conversation_id}/files/{path}": CHAT,
@@ -293,6 +296,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
         "prompt_id": prompt,
         "key_id": key["id"],
         "path": "notes.txt",
+        "process_id": "p1",
     }
 
 

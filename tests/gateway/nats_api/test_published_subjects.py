@@ -159,6 +159,8 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "file read": {"path": "x"},
         "file write": {"path": "x", "data_base64": ""},
         "file delete": {"path": "x"},
+        "process read": {"process_id": "p1"},
+        "process stop": {"process_id": "p1"},
         "output read": {"tool_call_id": "k1"},
         "schedule create": schedule,
         "schedule update": schedule,
@@ -309,11 +311,14 @@ async def test_files_are_written_in_slices_listed_read_and_deleted(documented: D
     page = await documented.request("file list", {"limit": 1}, **here)
     rest = await documented.request("file list", {"limit": 1, "after": page["next"]}, **here)
     read = await documented.request("file read", {"path": "a.txt", "offset": 3}, **here)
+    compared = await documented.request("file diff", {"since": "r1"}, **here)
+    running = await documented.request("process list", **here)
     deleted = await documented.request("file delete", {"path": "a.txt"}, **here)
     wrong = await documented.request("file write", {"path": "c", "data_base64": "=?"}, **here)
     assert (stored, files) == ({"path": "a.txt", "size": 6}, {"b.txt": b"b"})
     assert [entry["path"] for entry in (*page["items"], *rest["items"])] == ["a.txt", "b.txt"]
     assert (read["data_base64"], read["more"], rest["next"]) == ("dHdv", False, None)
+    assert (compared["patch"], [one["id"] for one in running["items"]]) == ("the patch\n", ["p1"])
     assert deleted == {"id": "a.txt"}
     assert (wrong["details"]["field"], wrong["message"]) == (
         "data_base64",

@@ -18,6 +18,7 @@ from banksman.cli.options import Json, JsonLog, group, lazy
 from banksman.cli.output import Exit, exit_with
 from banksman.cli.services import run_service
 from banksman.contracts.ids import check_token
+from banksman.contracts.visible import one_line
 
 if TYPE_CHECKING:
     from banksman.cli.client import conversations
@@ -127,6 +128,36 @@ def diff(
         output.print_json(found)
     else:
         sys.stdout.write(found["patch"])
+
+
+@app.command()
+def processes(
+    conversation: Conversation,
+    stop: Annotated[str | None, typer.Option(help="Stop this process.")] = None,
+    read: Annotated[
+        str | None, typer.Option("--output", help="Print the last output of this process.")
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """List the commands and sessions that a conversation keeps running, or stop one."""
+    with gateway(url) as api:
+        if stop is not None:
+            ended = api.call("process.stop", conversation, body={"process_id": stop})
+            output.print_result(ended, _process_line(ended), as_json=json)
+        elif read is not None:
+            part = api.call("process.read", conversation, body={"process_id": read})
+            output.print_result(part, part["output"].removesuffix("\n"), as_json=json)
+        else:
+            found = api.items("process.list", conversation)
+            output.print_items(found, _process_line, none="no processes", as_json=json)
+
+
+def _process_line(process: Mapping[str, Any]) -> str:
+    code, reason = process["exit_code"], process["reason"]
+    why = f": {reason}" if reason else "" if code is None else f" with exit code {code}"
+    since = process["started_at"] or "unknown"
+    return f"{process['id']}  {process['status']}{why}  since {since}  {one_line(process['command'])}"
 
 
 @app.command()

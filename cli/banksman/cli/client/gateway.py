@@ -78,9 +78,9 @@ class GatewayClient:
         except Unavailable as error:
             raise _unreachable(self.url, str(error)) from error
 
-    def items(self, operation: str) -> list[Any]:
+    def items(self, operation: str, *names: str) -> list[Any]:
         """Call an operation that lists items; raise `Fault` if the server is no gateway of this version."""
-        body = self.call(operation)
+        body = self.call(operation, *names)
         found = cast(Mapping[str, Any], body).get("items") if isinstance(body, dict) else None
         if not isinstance(found, list):
             raise Fault("the gateway's response has no list 'items'")

@@ -32,6 +32,7 @@ from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
 from banksman.tool_runner.mcp.open_sessions import OpenSessions
 from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
+from banksman.tool_runner.processes.requests import ProcessRequests
 from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
@@ -123,11 +124,12 @@ async def _serve(
     )
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
-    executor = finder = images = None
+    executor = finder = images = requests = None
     if local.box is not None and local.egress is not None and local.processes is not None:
         processes, sandbox = local.processes, own.limits.sandbox
         processes.record = scheduler.registry.record_processes
         processes.idle_s = scheduler.registry.idle_s
+        requests = ProcessRequests(processes)
         sessions = OpenSessions(Shares(sandbox.max_sessions), sandbox.session_idle_s)
         stack.push_async_callback(sessions.close)
 
@@ -158,6 +160,7 @@ async def _serve(
         Diffs(own.limits.markdown),
         finder,
         images,
+        requests,
     )
     router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)

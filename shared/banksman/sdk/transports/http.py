@@ -28,7 +28,7 @@ ROUTES: Final[Mapping[str, tuple[str, str]]] = json.loads(
     files("banksman.sdk").joinpath("routes.json").read_text()
 )
 """Method and path by operation, which `make docs` writes. A parameter of a path stands in braces."""
-PARAMETER = re.compile(r"\{\w+\}")
+PARAMETER = re.compile(r"\{(\w+)\}")
 """A parameter in the path of a route."""
 
 CODES = {
@@ -64,12 +64,18 @@ class HttpApi:
     ) -> bytes:
         """Return the body of the response to an operation; `{}` if it has none.
 
-        `names` are the parameters of the path, in order. For a GET, the body becomes the query.
+        `names` are the parameters of the path, in order; the body has those that are missing, as over NATS.
+        For a GET, the body becomes the query.
         """
         method, path = ROUTES[operation]
-        values = iter(names)
-        address = PARAMETER.sub(lambda _: quote(next(values), safe=""), path)
-        content = {"params": body} if method == "GET" else {"json": body or {}}
+        values, fields = iter(names), dict(body or {})
+
+        def value_of(parameter: re.Match[str]) -> str:
+            value = next(values, None)
+            return quote(str(fields.pop(parameter[1])) if value is None else value, safe="")
+
+        address = PARAMETER.sub(value_of, path)
+        content = {"params": fields} if method == "GET" else {"json": fields}
         headers = {"idempotency-key": request_id or new_id("q")}
         response = await self.request(method, address, headers=headers, **content)
         return response.content or b"{}"

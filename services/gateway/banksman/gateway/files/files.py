@@ -17,6 +17,7 @@ from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts import calls, errors
 from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
+from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
@@ -159,6 +160,24 @@ class ConversationWorkspace:
         """Return what has changed since a run began, or since the workspace began; only `path` if given."""
         reply = await self._request(path, calls.FileDiff(since=since, path=path))
         return reply.diff or calls.WorkspaceDiff()
+
+    async def processes(self) -> tuple[ProcessInfo, ...]:
+        """Return the processes that outlive their calls: those that run, and the last ones that ended."""
+        return (await self._request("", calls.ProcessList())).processes
+
+    async def process_output(self, process_id: str, after: int | None) -> ProcessOutput:
+        """Return the part of a process's output after `after` bytes; the last part for None."""
+        reply = await self._request("", calls.ProcessRead(process_id=process_id, after=after))
+        if reply.output is None:
+            raise errors.NotFound("process", process_id)
+        return reply.output
+
+    async def stop_process(self, process_id: str) -> ProcessInfo:
+        """Stop a process and return its state, which is "running" if its end is not confirmed in time."""
+        reply = await self._request("", calls.ProcessStop(process_id=process_id))
+        if not reply.processes:
+            raise errors.NotFound("process", process_id)
+        return reply.processes[0]
 
     async def slice(self, path: str, offset: int) -> calls.FileReply:
         return await self._request(path, calls.FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))

@@ -17,6 +17,7 @@ from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import ConversationFiles, StoredFile, check_length
+from banksman.gateway.files.process_operations import operations as process_operations
 from banksman.gateway.files.slice_operations import operations as slice_operations
 from banksman.gateway.operation.declaration import BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
@@ -155,4 +156,4 @@ async def build(base: Foundation) -> None:
     services.add(ConversationFiles(services[Placements], outputs, services[Conversations], services[Runs]))
 
 
-FEATURE = Feature((*operations, *slice_operations), build)
+FEATURE = Feature((*operations, *slice_operations, *process_operations), build)

@@ -55,6 +55,8 @@ class Process:
     session: str | None = None
     descriptors: tuple[int, ...] = ()
     """Closed at its end."""
+    run_id: str | None = None
+    """The run whose call started it; None before its start."""
     id: str = field(default_factory=lambda: f"p{secrets.token_hex(4)}")
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     output: RecentOutput = field(default_factory=RecentOutput)
@@ -94,6 +96,7 @@ class Process:
     def info(self, idle_s: float) -> ProcessInfo:
         return ProcessInfo(
             **dict(self.known),
+            run_id=self.run_id,
             session=self.session,
             status="running" if self.running else "ended",
             exit_code=self.exit_code,
@@ -112,6 +115,8 @@ class Process:
                 return f"its sandbox was ended because the conversation had no call for {idle_s:g} s"
             case "stopped":
                 return "it was stopped"
+            case "user":
+                return "a user stopped it"
             case "timeout":
                 return "it was killed after its time-out"
             case "fenced":

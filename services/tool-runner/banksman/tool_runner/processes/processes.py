@@ -90,6 +90,7 @@ class LastingProcesses:
         conversation = self._conversations.pop(key, None) or _Conversation()
         self._conversations[key] = conversation
         self._check(conversation, run)
+        process.run_id = run.run_id or None
         conversation.processes[process.id] = process
         self._shares.take(key[0])
         try:

@@ -63,7 +63,15 @@ OnListener = Callable[[socket.socket], None]
 """Called in the event loop with a socket that listens on the sandbox's loopback; the callee owns it."""
 
 KilledReason = Literal[
-    "timeout", "cancelled", "fenced", "output_limit", "memory_limit", "workspace_limit", "stopped", "idle"
+    "timeout",
+    "cancelled",
+    "fenced",
+    "output_limit",
+    "memory_limit",
+    "workspace_limit",
+    "stopped",
+    "user",
+    "idle",
 ]
 """
 timeout          the command ran longer than its time-out
@@ -72,7 +80,8 @@ fenced           the runner lost its lease
 output_limit     the command wrote more than `max_output_bytes`
 memory_limit     the processes of the command together used more than `memory_bytes`
 workspace_limit  the command grew its workspace beyond the quota
-stopped          a process was stopped by a call or by a user
+stopped          a call stopped the process
+user             a user stopped the process
 idle             the conversation had no call for `processes.idle_s`
 """
 

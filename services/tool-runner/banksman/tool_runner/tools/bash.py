@@ -216,7 +216,7 @@ class BashTool:
                 return "tool_error", f"{killed}: it used more than {limits.memory_bytes} bytes of memory"
             case "workspace_limit":
                 return "tool_error", f"{killed}: {toolbox.growth_problem(workspace)}"
-            case "stopped" | "idle":
+            case "stopped" | "user" | "idle":
                 return "tool_error", f"{killed}: its session was ended"
             case _:
                 assert_never(reason)

@@ -89,7 +89,7 @@ def shown(process: Process, processes: LastingProcesses, max_chars: int, start: 
 
 def state_of(process: Process, processes: LastingProcesses) -> dict[str, JsonValue]:
     info = process.info(processes.settings.idle_s)
-    state = info.model_dump(mode="json", exclude_none=True)
+    state = info.model_dump(mode="json", exclude_none=True, exclude={"run_id"})
     return {"process": state.pop("id"), **state}
 
 

@@ -23,6 +23,7 @@ from banksman.contracts.calls import (
     FileRequest,
     FileWrite,
     FindMcpTools,
+    ProcessRequest,
     UploadEnd,
     WorkspaceDiff,
 )
@@ -42,7 +43,7 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete | UploadEnd
-WorkspaceRequest = _OneFile | FileDiff | FindMcpTools
+WorkspaceRequest = _OneFile | FileDiff | FindMcpTools | ProcessRequest
 ABANDONED_S = 180.0
 """Seconds after its last slice at which an upload is removed. A gateway ends one whose client has gone."""
 MAX_UPLOADS = 64
@@ -66,6 +67,12 @@ class WritesDiffs(Protocol):
         ...
 
 
+class HandlesProcessRequests(Protocol):
+    async def reply(self, key: tuple[str, str], request: ProcessRequest) -> FileReply:
+        """Reply to a request about the processes of a workspace, which is a tenant with a conversation."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FilesApi:
     """Replies to file requests. They take no turn: each reads or replaces one file atomically."""
@@ -78,6 +85,7 @@ class FilesApi:
     diffs: WritesDiffs
     mcp: HandlesMcpRequests | None = None
     images: Images | None = None
+    processes: HandlesProcessRequests | None = None
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
         """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
@@ -106,6 +114,11 @@ class FilesApi:
         place, changes = request.place, not isinstance(request, FileList | FileRead | FileDiff)
         if not self.registry.admits(tenant, conversation_id, place):
             return FileReply(moved=True)
+        if isinstance(request, ProcessRequest):
+            # It does not enter the workspace: to look at processes must not prevent their idle end.
+            if self.processes is None:
+                return FileReply()
+            return await self.processes.reply((tenant, conversation_id), request)
         if isinstance(request, FileList | FileDiff) and self.registry.is_empty(
             tenant, conversation_id, place
         ):

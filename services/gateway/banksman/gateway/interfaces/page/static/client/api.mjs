@@ -470,6 +470,20 @@ export class Api {
     return this.#blob('file.archive', { conversation_id: conversationId });
   }
 
+  /** The processes of a conversation that outlive their calls, as a list with `items`. */
+  processes(conversationId) {
+    return this.#json('process.list', { conversation_id: conversationId });
+  }
+
+  /** The last part of the output of a process. */
+  processOutput(conversationId, processId) {
+    return this.#json('process.read', { conversation_id: conversationId, process_id: processId });
+  }
+
+  stopProcess(conversationId, processId) {
+    return this.#json('process.stop', { conversation_id: conversationId, process_id: processId }, {});
+  }
+
   upload(conversationId, path, body) {
     return this.#fetch(
       'file.write',

@@ -1,4 +1,4 @@
-/** The workspace of the open conversation: its files, what changed in them, and the commands that ran. */
+/** The workspace of the open conversation: its files, what changed in them, the commands that ran, and those that still run. */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
@@ -9,9 +9,10 @@ import { OpenedFile } from './workspace/opened.mjs';
 import { FileTree } from './workspace/tree.mjs';
 
 const Changes = lazy(() => import('./workspace/changes.mjs'), 'Changes');
+const Processes = lazy(() => import('./workspace/processes.mjs'), 'Processes');
 const Terminal = lazy(() => import('./workspace/terminal.mjs'), 'Terminal');
 
-const TABS = ['files', 'changes', 'terminal'];
+const TABS = ['files', 'changes', 'terminal', 'running'];
 
 export function FilePanel() {
   const store = useStore();
@@ -56,6 +57,7 @@ export function FilePanel() {
     ${!opened && tab === 'files' && html`<${FileList} files=${files} onOpen=${setOpened} />`}
     ${!opened && tab === 'changes' && html`<${Changes} id=${id} />`}
     ${!opened && tab === 'terminal' && html`<${Terminal} />`}
+    ${!opened && tab === 'running' && html`<${Processes} id=${id} />`}
   </aside>`;
 }
 

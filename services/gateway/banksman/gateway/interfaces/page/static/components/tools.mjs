@@ -97,7 +97,7 @@ export function sections(content) {
   return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
 }
 
-function OutputText({ label, text }) {
+export function OutputText({ label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">
