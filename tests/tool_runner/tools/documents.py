@@ -1,4 +1,4 @@
-"""Makes one small document of each format that `read_file` reads."""
+"""Makes one small document of each format that `read_file` reads, and of one that it does not."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ def docx(text: str) -> bytes:
     return _office("word/document.xml", "wordprocessingml.document", main)
 
 
-def xlsx(text: str) -> bytes:
-    cell = f'<c r="A1" t="inlineStr"><is><t>{text}</t></is></c>'
-    rows = f'<sheetData><row r="1">{cell}</row></sheetData>'
-    sheet = f'<worksheet xmlns="{_OFFICE}/spreadsheetml/2006/main">{rows}</worksheet>'
-    sheets = '<sheets><sheet name="One" sheetId="1" r:id="r1"/></sheets>'
+def xlsx(**sheets: str) -> bytes:
+    """Return a workbook with one cell of text in each sheet, by the name of the sheet."""
+    listed = "".join(
+        f'<sheet name="{name}" sheetId="{number}" r:id="r{number}"/>' for number, name in enumerate(sheets, 1)
+    )
     names = f'xmlns="{_OFFICE}/spreadsheetml/2006/main" xmlns:r="{_KIND}"'
-    book = f"<workbook {names}>{sheets}</workbook>"
-    link = f'<Relationship Id="r1" Type="{_KIND}/worksheet" Target="worksheets/sheet1.xml"/>'
-    more = {
-        "xl/worksheets/sheet1.xml": sheet,
-        "xl/_rels/workbook.xml.rels": f"{_RELATIONS}{link}</Relationships>",
-    }
+    book = f"<workbook {names}><sheets>{listed}</sheets></workbook>"
+    links, more = "", dict[str, str]()
+    for number, text in enumerate(sheets.values(), 1):
+        target = f"worksheets/sheet{number}.xml"
+        links += f'<Relationship Id="r{number}" Type="{_KIND}/worksheet" Target="{target}"/>'
+        cell = f'<c r="A1" t="inlineStr"><is><t>{text}</t></is></c>'
+        rows = f'<sheetData><row r="1">{cell}</row></sheetData>'
+        more[f"xl/{target}"] = f'<worksheet xmlns="{_OFFICE}/spreadsheetml/2006/main">{rows}</worksheet>'
+    more["xl/_rels/workbook.xml.rels"] = f"{_RELATIONS}{links}</Relationships>"
     return _office("xl/workbook.xml", "spreadsheetml.sheet", book, more)
 
 
@@ -78,14 +81,59 @@ def pptx(*slides: str) -> bytes:
 
 
 def odt(text: str) -> bytes:
-    body = f"<office:body><office:text><text:p>{text}</text:p></office:text></office:body>"
-    names = f'xmlns:office="{_ODF}:office:1.0" xmlns:text="{_ODF}:text:1.0"'
-    content = f"<office:document-content {names}>{body}</office:document-content>"
-    return _zipped({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+    return _open_document("text", f"<office:text><text:p>{text}</text:p></office:text>")
+
+
+def ods(**sheets: str) -> bytes:
+    """Return a workbook with one cell of text in each sheet, by the name of the sheet."""
+    tables = "".join(
+        f'<table:table table:name="{name}"><table:table-row><table:table-cell office:value-type="string">'
+        f"<text:p>{text}</text:p></table:table-cell></table:table-row></table:table>"
+        for name, text in sheets.items()
+    )
+    return _open_document("spreadsheet", f"<office:spreadsheet>{tables}</office:spreadsheet>")
+
+
+def odp(text: str) -> bytes:
+    box = f"<draw:frame><draw:text-box><text:p>{text}</text:p></draw:text-box></draw:frame>"
+    page = f'<draw:page draw:name="1">{box}</draw:page>'
+    return _open_document("presentation", f"<office:presentation>{page}</office:presentation>")
+
+
+def epub(*chapters: str) -> bytes:
+    """Return a book with one paragraph in each chapter; https://www.w3.org/TR/epub-33/."""
+    book_type = "application/oebps-package+xml"
+    root = f'<rootfiles><rootfile full-path="book.opf" media-type="{book_type}"/></rootfiles>'
+    container = f'<container version="1.0" xmlns="{_ODF}:container">{root}</container>'
+    count = range(len(chapters))
+    items = "".join(f'<item id="c{n}" href="c{n}.xhtml" media-type="application/xhtml+xml"/>' for n in count)
+    spine = "".join(f'<itemref idref="c{n}"/>' for n in count)
+    named = "<dc:identifier id='i'>x</dc:identifier><dc:title>Beams</dc:title><dc:language>en</dc:language>"
+    book = (
+        '<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="i">'
+        f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/">{named}</metadata>'
+        f"<manifest>{items}</manifest><spine>{spine}</spine></package>"
+    )
+    files = {"mimetype": "application/epub+zip", "META-INF/container.xml": container, "book.opf": book}
+    for number, text in enumerate(chapters):
+        head = f"<head><title>{number}</title></head>"
+        page = f'<html xmlns="http://www.w3.org/1999/xhtml">{head}<body><p>{text}</p></body></html>'
+        files[f"c{number}.xhtml"] = page
+    return _zipped(files)
 
 
 def rtf(text: str) -> bytes:
     return b"{\\rtf1\\ansi\\ansicpg1252 " + text.encode("cp1252") + b"\\par}"
+
+
+def _open_document(kind: str, body: str) -> bytes:
+    parts = {"office": "office", "text": "text", "table": "table", "draw": "drawing"}
+    names = " ".join(f'xmlns:{prefix}="{_ODF}:{part}:1.0"' for prefix, part in parts.items())
+    content = f"<office:document-content {names}><office:body>{body}</office:body></office:document-content>"
+    media_type = f"application/vnd.oasis.opendocument.{kind}"
+    entry = f'<manifest:file-entry manifest:full-path="/" manifest:media-type="{media_type}"/>'
+    manifest = f'<manifest:manifest xmlns:manifest="{_ODF}:manifest:1.0">{entry}</manifest:manifest>'
+    return _zipped({"mimetype": media_type, "content.xml": content, "META-INF/manifest.xml": manifest})
 
 
 def _office(path: str, kind: str, main: str, more: dict[str, str] | None = None) -> bytes:

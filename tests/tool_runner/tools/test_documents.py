@@ -14,9 +14,11 @@ TEXT = "The beam carries 12,5 kN in total"
 SAMPLES = {
     "a.pdf": documents.pdf(TEXT, "second"),
     "a.docx": documents.docx(TEXT),
-    "a.xlsx": documents.xlsx(TEXT),
+    "a.xlsx": documents.xlsx(First=TEXT, Last="second"),
     "a.pptx": documents.pptx(TEXT, "second"),
     "a.odt": documents.odt(TEXT),
+    "a.ods": documents.ods(First=TEXT, Last="second"),
+    "a.epub": documents.epub(TEXT, "second"),
     "A.RTF": documents.rtf(TEXT),
 }
 
@@ -32,6 +34,51 @@ async def test_the_text_of_each_format_is_read(runner: Runner, name: str) -> Non
     assert value["success"] is True, value
     assert TEXT in str(value["content"])
     assert ("[page 2]\n\nsecond" in str(value["content"])) == (name in ("a.pdf", "a.pptx"))
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.ods"])
+async def test_the_cells_of_each_sheet_follow_its_name(runner: Runner, name: str) -> None:
+    put(runner, name, SAMPLES[name])
+    text = str((await runner.call("read_file", path=name)).value["content"])
+    places = [text.index(part) for part in ("First", TEXT, "Last", "second")]
+    assert places == sorted(places)
+
+
+async def test_the_chapters_of_a_book_are_read_in_order(runner: Runner) -> None:
+    put(runner, "a.epub", SAMPLES["a.epub"])
+    text = str((await runner.call("read_file", path="a.epub")).value["content"])
+    assert text.index(TEXT) < text.index("second")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.html", f"<p>{TEXT}</p>\n"),
+        ("a.csv", f"name;load\nbeam;{TEXT}\n"),
+        ("a.eml", f"From: a@example.org\nSubject: Beams\n\n{TEXT}\n"),
+        ("a.md", f"# Beams\n{TEXT}\n"),
+    ],
+)
+async def test_formats_that_are_texts_are_read_as_they_are(runner: Runner, name: str, text: str) -> None:
+    put(runner, name, text.encode())
+    assert (await runner.call("read_file", path=name)).value["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("a.odp", documents.odp(TEXT), "office document"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512), "an older office document"),
+        ("a.zip", documents.docx(TEXT), "a ZIP archive"),
+    ],
+)
+async def test_a_document_that_is_not_read_is_named(
+    runner: Runner, name: str, data: bytes, kind: str
+) -> None:
+    put(runner, name, data)
+    outcome = await runner.call("read_file", path=name)
+    assert outcome.error_kind == "tool_error" and "content" not in outcome.value
+    assert kind in str(outcome.value["error"])
 
 
 async def test_a_long_document_is_read_to_its_end(runner: Runner) -> None:
