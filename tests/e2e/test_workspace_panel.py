@@ -135,10 +135,47 @@ async def test_what_a_command_changed_is_compared_and_downloaded_as_a_patch(stag
         await page.locator(".file-changes summary", has_text="old.txt").click()
         await expect(page.locator(".diff .row.added")).to_have_text("+two")
         await expect(page.locator(".diff .row.removed")).to_contain_text("one")
-        compared["not_compared"] = "binary"  # pyright: ignore[reportArgumentType]
+        compared["not_compared"] = "binary"
         await page.locator(".file-changes summary", has_text="old.txt").click()
         await page.locator(".file-changes summary", has_text="old.txt").click()
         await expect(page.get_by_text("The file is no text.")).to_be_visible()
         async with page.expect_download() as download:
             await page.get_by_role("button", name="Download patch").click()
         assert (await download.value).suggested_filename == "c1.patch"
+
+
+async def test_what_runs_in_the_background_is_listed_with_its_output_and_stopped(stage: Stage) -> None:
+    path = "context/conversations/c1/processes"
+    process: dict[str, Any] = {
+        "id": "p1",
+        "command": "make serve",
+        "run_id": "c1-r1",
+        "session": None,
+        "status": "running",
+        "exit_code": None,
+        "reason": None,
+        "started_at": "2026-01-02T10:00:00Z",
+        "output_bytes": 5,
+    }
+    start(stage)
+    _files(stage)
+    stage.resources[path] = {"items": [process]}
+    part = {"process": process, "start": 100, "next": 120, "more": False}
+    stage.resources[f"{path}/p1"] = {**part, "output": "10 %\r20 %\n\x1b[31mready\x1b[0m\n"}
+    async with opened(stage.url) as page:
+        await _panel(page, stage)
+        await page.get_by_role("button", name="Running").click()
+        row = page.get_by_role("list", name="Commands that run in the background").get_by_role("listitem")
+        await expect(row).to_contain_text("make serve")
+        await expect(row).to_contain_text("Since")
+        await row.locator("summary").click()
+        await expect(row.locator(".ansi-red")).to_have_text("ready")
+        await expect(row).not_to_contain_text("10 %")
+        await expect(row.get_by_text("Only the end of the output is shown.")).to_be_visible()
+
+        ended = {**process, "status": "ended", "reason": "a user stopped it"}
+        stage.resources[path] = {"items": [ended]}
+        await row.get_by_role("button", name="Stop make serve").click()
+        await expect(row).to_contain_text("a user stopped it")
+        await expect(row.get_by_role("button", name="Stop make serve")).to_have_count(0)
+    assert f"{path}/p1/stop" in stage.uploads
