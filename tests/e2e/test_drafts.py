@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import FilePayload, Page, expect
 
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
@@ -31,7 +31,7 @@ async def test_a_draft_stays_in_its_conversation_through_a_reload_and_a_sign_in(
         await page.get_by_role("button", name="Sign in").click()
         message = page.get_by_role("textbox", name="Message")
         await message.fill("half a thought")
-        file = {"name": "load.csv", "mimeType": "text/csv", "buffer": b"40"}
+        file: FilePayload = {"name": "load.csv", "mimeType": "text/csv", "buffer": b"40"}
         await page.locator(".composer input[type=file]").set_input_files(file)
         await expect(page.get_by_text("load.csv")).to_be_visible()
         await page.goto(f"{stage.url}/#/c/c2")

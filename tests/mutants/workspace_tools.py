@@ -143,8 +143,8 @@ MUTANTS = (
         "R73",
         "a page is not requested with GET",
         "services/tool-runner/banksman/tool_runner/egress/client.py",
-        'pool.stream("GET", ',
-        'pool.stream("POST", ',
+        '_PAGE = Request("GET", ',
+        '_PAGE = Request("POST", ',
         BEHAVIOUR + "test_web_fetch.py::test_page_is_returned_as_text",
     ),
     Mutant(

@@ -44,6 +44,7 @@ from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.disk import DiskLimits
 from banksman.runtime.health import Health
 from banksman.runtime.memory import Memory
+from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -210,6 +211,17 @@ def warming(bus: Bus) -> AbstractAsyncContextManager[object]:
     return bus.background.running("warm-up", partial(providers.warm, "openai:gpt-5-mini"))
 
 
+@asynccontextmanager
+async def retiring(bus: Bus) -> AsyncGenerator[None]:
+    """Providers of a tenant whose address changed: the first client is closed later."""
+    entries = iter(ProviderEntry(base_url=f"{UNREACHABLE}/{version}") for version in ("v1", "v2"))
+    providers = Providers(ProviderSettings(), lambda _tenant: {"mine": next(entries)}, bus.background)
+    for _ in range(2):
+        providers.choose("mine:any", "t")
+    yield
+    await providers.close()
+
+
 LIMITS = DiskLimits(low_bytes=0, low_percent=0, full_bytes=0, full_percent=0)
 LOOPS: dict[str, Component] = {
     "approval replies": agent_queues,
@@ -227,6 +239,7 @@ LOOPS: dict[str, Component] = {
     "overdue schedules": gateway,
     "passthrough-usage": passthrough_usage,
     "retention": gateway,
+    "retired-provider": retiring,
     "archive": gateway,
     "runner-presence": presence,
     "run signals": agent_queues,

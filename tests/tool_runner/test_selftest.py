@@ -6,13 +6,22 @@ import asyncio
 import contextlib
 import os
 from asyncio.subprocess import DEVNULL
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 from tests.support import privileged
 from tests.tool_runner.conftest import Runner
 
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.sandbox.base import CapturedOutput, OnOutput, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.base import (
+    CapturedOutput,
+    OnListener,
+    OnOutput,
+    Sandbox,
+    SandboxCommand,
+    SandboxOutcome,
+    Stop,
+)
 from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import SandboxLimits
@@ -65,6 +74,9 @@ class Unsandboxed:
             "bash", "-c", command.script, cwd=command.workspace, stdout=DEVNULL, stderr=DEVNULL
         )
         return SandboxOutcome(await shell.wait(), CapturedOutput(100, 0), None, 0)
+
+    def shared(self, on_listener: OnListener | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        return nullcontext(self)
 
 
 async def test_shell_without_isolation_fails_every_check(root: Path) -> None:

@@ -119,7 +119,7 @@ class Registry(Stored):
     kind: Literal["npm", "pypi"]
     """The format that it serves: of npm, or the simple API of Python packages that pip uses."""
     url: Annotated[str, Field(max_length=500), AfterValidator(_registry_url)]
-    """Its address as programs expect it, such as `https://packages.example/simple`; without a password."""
+    """Its address as programs expect it, with its path, such as `/simple` of an index; without a password."""
     hosts: Annotated[tuple[Annotated[str, AfterValidator(_one_host)], ...], Field(max_length=10)] = ()
     """Further hosts from which it serves files, with or without a port; other ports than 443 need one."""
     assistants: Annotated[tuple[Token, ...], Field(max_length=MAX_PATTERNS)] | None = None

@@ -20,7 +20,7 @@ from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 
 UNDESCRIBED = {
-    *(("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")),
+    *(("GET", "/v1/sign-in"), ("POST", "/v1/sign-in"), ("POST", "/v1/invitations")),
     *(("POST", "/mcp"), ("POST", "/context/chat/v1/messages")),
 }
 """Routes of the page, of a protocol and of a vendor's SDK, which the OpenAPI document omits."""

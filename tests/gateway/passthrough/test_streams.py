@@ -159,7 +159,7 @@ async def test_a_refusal_after_keep_alives_has_the_upstreams_error(
     through: Passing, upstream: ModelServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status is sent already, so the error event has it, with the time to retry after."""
-    monkeypatch.setattr("banksman.gateway.interfaces.passthrough.forwarding.KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr("banksman.gateway.operation.streaming.KEEP_ALIVE_S", 0.01)
     model = upstream.play("late", [ScriptedReply(fault=REFUSED, first_delay_s=0.3)])
     async with through.http as http:
         text, aborted = await read(http, path, model)

@@ -17,7 +17,6 @@ from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.timeouts import deadline
 from tests.support.web_server import web_server
 
-from banksman.gateway.interfaces.passthrough import forwarding
 from banksman.gateway.operation import streaming
 from banksman.gateway.settings import Upstream
 
@@ -72,7 +71,7 @@ async def test_a_comment_every_15_seconds_keeps_a_stream_alive_before_its_first_
 ) -> None:
     """The test shortens the interval. A comment is no event with data."""
     assert streaming.KEEP_ALIVE_S == 15
-    monkeypatch.setattr(forwarding, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.02)
     model = upstream.play("late", [ScriptedReply(text="x", gate=Gate(name="later"))])
     async with through.http as http:
         async with http.stream("POST", CHAT, json=body(CHAT, model, stream=True)) as response:

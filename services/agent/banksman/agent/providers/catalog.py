@@ -81,7 +81,7 @@ class Providers:
         """Seconds for which a request is repeated while no model accepts it."""
         return self._settings.max_wait_s
 
-    def context_tokens(self, model: str, tenant: str) -> int | None:
+    def context_tokens(self, model: str, tenant: str | None = None) -> int | None:
         """Return the context size that the server of `provider:model` told; None if it told none so far."""
         provider, name = self.choose(model, tenant)
         return provider.facts(name).context_tokens

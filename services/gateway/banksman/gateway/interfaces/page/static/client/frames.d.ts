@@ -489,7 +489,7 @@ export type ReasoningCompleted = {
 export type Registry = {
   /** The format that it serves: of npm, or the simple API of Python packages that pip uses. */
   kind: "npm" | "pypi";
-  /** Its address as programs expect it, such as `https://packages.example/simple`; without a password. */
+  /** Its address as programs expect it, with its path, such as `/simple` of an index; without a password. */
   url: string;
   /** Further hosts from which it serves files, with or without a port; other ports than 443 need one. */
   hosts?: Array<string>;
