@@ -22,7 +22,8 @@ FETCH_TIMEOUT_S = 30.0
 
 
 def _definition(properties: JsonObject, required: list[str], **fields: Any) -> ToolDefinition:
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    needed = {"required": required} if required else {}
+    schema = {"type": "object", "properties": properties, **needed, "additionalProperties": False}
     return ToolDefinition(input_schema=cast(JsonObject, schema), **fields)
 
 
