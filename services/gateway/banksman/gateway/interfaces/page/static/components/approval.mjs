@@ -121,7 +121,7 @@ function Pending({ approval }) {
       <h2><${Exact} text=${titleOf(items)} /></h2>
       <${Expiry} at=${approval.expiresAt} />
     </header>
-    <div class="approval-body" tabindex="0" role="region" aria-label=${t('approval.content')}>
+    <div class="approval-body" tabindex="0" role="group" aria-label=${t('approval.content')}>
       <ol class="approval-items">
         ${items.map(
           (item) =>

@@ -8,18 +8,19 @@ import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
 
-/** Vendors by the name of their server. `base_url` is missing where the gateway knows it. */
+/** Vendors by the name of their server. `address` is missing where the gateway knows it. */
 const VENDORS = {
   openai: { title: 'OpenAI' },
   anthropic: { title: 'Anthropic' },
-  gemini: { title: 'Google Gemini', base_url: 'https://generativelanguage.googleapis.com/v1beta/openai' },
-  mistral: { title: 'Mistral', base_url: 'https://api.mistral.ai/v1' },
-  groq: { title: 'Groq', base_url: 'https://api.groq.com/openai/v1' },
-  deepseek: { title: 'DeepSeek', base_url: 'https://api.deepseek.com/v1' },
-  xai: { title: 'xAI', base_url: 'https://api.x.ai/v1' },
-  openrouter: { title: 'OpenRouter', base_url: 'https://openrouter.ai/api/v1' },
-  ollama: { title: 'Ollama', base_url: 'http://127.0.0.1:11434/v1', keyless: true },
+  gemini: { title: 'Google Gemini', address: 'generativelanguage.googleapis.com/v1beta/openai' },
+  mistral: { title: 'Mistral', address: 'api.mistral.ai/v1' },
+  groq: { title: 'Groq', address: 'api.groq.com/openai/v1' },
+  deepseek: { title: 'DeepSeek', address: 'api.deepseek.com/v1' },
+  xai: { title: 'xAI', address: 'api.x.ai/v1' },
+  openrouter: { title: 'OpenRouter', address: 'openrouter.ai/api/v1' },
+  ollama: { title: 'Ollama', address: '127.0.0.1:11434/v1', scheme: 'http', keyless: true },
 };
+const urlOf = ({ scheme = 'https', address }) => address && `${scheme}://${address}`;
 const APIS = ['chat', 'responses', 'anthropic'];
 
 export default function ModelsView() {
@@ -85,7 +86,7 @@ function ServerForm({ server, onClose }) {
   const known = VENDORS[vendor];
   const submit = async (event) => {
     event.preventDefault();
-    const { name, ...given } = known ? { name: vendor, base_url: known.base_url } : own;
+    const { name, ...given } = known ? { name: vendor, base_url: urlOf(known) } : own;
     setState({ busy: true });
     try {
       await store.api.setModelServer(name, { ...given, ...(key ? { api_key: key } : {}) });
@@ -121,7 +122,7 @@ function ServerForm({ server, onClose }) {
       ${
         !known &&
         html`${isNew && field('name', { pattern: '[a-z][a-z0-9_\\-]{0,31}', title: t('servers.nameHint') })}
-          ${field('base_url', { type: 'url', placeholder: 'https://host/v1' })}
+          ${field('base_url', { type: 'url', placeholder: 'https://…/v1' })}
           <label class="form-field"
             ><span>${t('servers.api')}</span>
             <select value=${own.api} onChange=${(event) => setOwn({ ...own, api: event.target.value })}>
