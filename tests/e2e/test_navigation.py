@@ -63,7 +63,8 @@ async def test_a_tab_of_a_page_keeps_the_address_that_links_have(stage: Stage) -
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/people")
         tabs = page.get_by_role("navigation", name="Manage").get_by_role("link")
-        await expect(tabs).to_have_text(["Rules", "People", "MCP servers", "Models", "Audit trail", "Operations"])
+        titles = ["Rules", "People", "MCP servers", "Models", "Audit trail", "Operations"]
+        await expect(tabs).to_have_text(titles)
         await expect(tabs.nth(1)).to_have_attribute("aria-current", "page")
         await tabs.nth(5).click()
         await expect(page.get_by_role("heading", name="Operations", level=1)).to_be_focused()
