@@ -161,9 +161,9 @@ BESIDE = 16
 
 
 async def lasting(runner: Runner, way: str, command: str) -> str:
-    """Start a command that does not end; return the id of its process."""
+    """Start a command that only a limit or a stop ends; return the id of its process."""
     if way == "background":
-        return await started(runner, command)
+        return str((await runner.call("bash", command=command, background=True)).value["process"])
     await runner.call("bash", command=f"{command} &", session="s")
     listed = (await runner.call("process_list")).value["processes"]
     assert isinstance(listed, list) and isinstance(listed[-1], dict)
