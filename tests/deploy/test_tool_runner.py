@@ -23,7 +23,7 @@ ATTACKS = {
     "the runner's variables": "tr '\\0' '\\n' < /proc/1/environ | grep BANKSMAN || env | grep BANKSMAN",
     "the runner's seed": f"cat /keys/tool-runner/*.nk {OUTSIDE}/keys/tool-runner/*.nk | grep .",
     "other workspaces": f"ls /workspaces || ls {OUTSIDE}/workspaces",
-    "processes outside": "ls -d /proc/[0-9]* | wc -l | grep -E '[0-9][0-9]|[6-9]'",
+    "processes outside": "ls -d /proc/[0-9]* | wc -l | grep -E '[0-9][0-9]|[7-9]'",
     "the kernel's settings": "echo x > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
     "the kernel's keys": "echo h > /proc/sysrq-trigger || cat /proc/kcore | head -c 1 | grep .",
     "a mount": "mount -t tmpfs x /tmp || mount --bind /usr /tmp || umount -l /proc",
