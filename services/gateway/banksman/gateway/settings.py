@@ -156,6 +156,20 @@ class Upstream(Section):
         queries = "&".join(part for part in (fixed, query) if part)
         return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
+    def authorization(self, dialect: Dialect) -> dict[str, str]:
+        """Return the header with the key; empty without a key."""
+        if self.api_key is None:
+            return {}
+        key = self.api_key.get_secret_value()
+        return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+
+    @property
+    def list_headers(self) -> dict[str, str]:
+        """The headers of a request for the list of models, which is at `/models` in each dialect."""
+        dialect: Dialect = "openai" if "openai" in self.dialects else self.dialects[0]
+        version = {"anthropic-version": "2023-06-01"} if dialect == "anthropic" else {}
+        return self.authorization(dialect) | version
+
     def serves(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 

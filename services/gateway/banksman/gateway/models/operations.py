@@ -205,15 +205,10 @@ class ModelServerStore:
 
     async def _listed(self, upstream: Upstream, caller: Caller) -> tuple[str, ...]:
         """Return the names of a server's models; raise one of `RequestErrors` with the reason."""
-        key = upstream.api_key.get_secret_value() if upstream.api_key else None
-        if "anthropic" in upstream.dialects:
-            headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
-        else:
-            headers = {"authorization": f"Bearer {key}"} if key else {}
         is_operator = not caller.rights.isdisjoint(OPERATE)
         url = parse_url(upstream.url("/models"))
         request = self._http.request(
-            "GET", url, headers, allowed=lambda address: is_operator or is_public(address)
+            "GET", url, upstream.list_headers, allowed=lambda address: is_operator or is_public(address)
         )
         async with asyncio.timeout(TEST_S), request as response:
             body = bytearray()

@@ -10,12 +10,11 @@ from typing import Final
 
 import mcp_types as types
 
+from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.tools.toolbox import store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
 
-_DIRECTORY: Final = ".banksman/images"
-"""Where a model finds the images of results; agents read them from there."""
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
@@ -57,7 +56,7 @@ class ResultContents:
         if self.secrets.of(text) != text:
             return f"[{shown}, which contains a secret and is not kept]"
         suffix = mimetypes.guess_extension(media_type, strict=False) or ".bin"
-        path = f"{_DIRECTORY}/{hashlib.sha256(data).hexdigest()[:32]}{suffix}"
+        path = f"{IMAGES_DIRECTORY}/{hashlib.sha256(data).hexdigest()[:32]}{suffix}"
         if store_output(self.workspace, data, path) is None:
             return f"[{shown}, {len(data)} bytes, not kept: the workspace is full]"
         if media_type in _IMAGES:

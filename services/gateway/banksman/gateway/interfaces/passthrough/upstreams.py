@@ -285,7 +285,7 @@ def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Diale
         if name in REQUEST_HEADERS or (name.startswith(REQUEST_PREFIXES) and name not in _ACCOUNT_HEADERS)
     }
     # A compressed stream arrives in the blocks of its compression instead of event by event.
-    return forwarded | {"accept-encoding": "identity"} | authorization(upstream, dialect)
+    return forwarded | {"accept-encoding": "identity"} | upstream.authorization(dialect)
 
 
 def response_headers(given: Mapping[str, str]) -> dict[str, str]:
@@ -296,13 +296,6 @@ def response_headers(given: Mapping[str, str]) -> dict[str, str]:
         for name, value in lower.items()
         if name in RESPONSE_HEADERS or name.startswith(RESPONSE_PREFIXES)
     }
-
-
-def authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
-    if upstream.api_key is None:
-        return {}
-    key = upstream.api_key.get_secret_value()
-    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
 
 
 @dataclass(slots=True)
@@ -352,15 +345,13 @@ class ModelLists:
             await asyncio.sleep(REFRESH_S if complete else RETRY_S)
 
     async def _list(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:
-        dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
-        headers = authorization(upstream, dialect)
-        if dialect == "anthropic":
-            headers["anthropic-version"] = "2023-06-01"
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 # No redirects: one would send the upstream's key to another host.
                 url = upstream.url("/models")
-                request = session.get(url, headers=headers, proxy=proxy_for(url), allow_redirects=False)
+                request = session.get(
+                    url, headers=upstream.list_headers, proxy=proxy_for(url), allow_redirects=False
+                )
                 async with request as response:
                     response.raise_for_status()
                     listed = json.loads(await response.read())
