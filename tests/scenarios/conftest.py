@@ -145,6 +145,8 @@ def system(
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_MODELS__PROVIDERS": json.dumps({"my-server": {"base_url": f"{model.url}/v1"}, **vendors}),
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
+        # Bursts are sent as fast as they are acknowledged.
+        "BANKSMAN_GATEWAY__FRAMES_PER_S": "1000",
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps(
             [json_api, f"127.0.0.1:{mcp_port}", f"127.0.0.1:{search_port}", f"127.0.0.1:{git_port}"]
         ),

@@ -140,7 +140,7 @@ def processes(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """List the commands and sessions that a conversation keeps running, or stop one."""
+    """List the running commands of a conversation, or stop one."""
     with gateway(url) as api:
         if stop is not None:
             ended = api.call("process.stop", conversation, body={"process_id": stop})
