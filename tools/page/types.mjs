@@ -40,7 +40,10 @@ const { options } = ts.convertCompilerOptionsFromJson(
   '.',
 );
 
-const program = ts.createProgram([`${root}/main.mjs`, `${root}/client/index.mjs`], options);
+const program = ts.createProgram(
+  [`${root}/main.mjs`, `${root}/client/index.mjs`, `${root}/types.d.ts`],
+  options,
+);
 const unchecked = new Set(readFileSync('tools/page/unchecked.txt', 'utf8').split('\n').filter(Boolean));
 const withErrors = new Set();
 const problems = [];

@@ -2,8 +2,16 @@
 
 import { ROUTES } from './routes.mjs';
 
+/** @import {EventFrame} from './frames.d.ts' */
+/** @import {Replies} from './replies.d.ts' */
+/** @typedef {keyof typeof ROUTES} Operation */
+/** @typedef {Record<string, unknown>} Parameters */
+/** @template {Operation} O @typedef {O extends keyof Replies ? Replies[O] : null} Reply */
+/** @template T @typedef {{items: T[], next: number | null}} Numbered a page; `next` is the `after` of the next one */
+
 /** An HTTP response that is not a success; status 0 if no response arrived. */
 export class ApiError extends Error {
+  /** @param {number} status @param {string} message @param {{code?: string | null, field?: string | null}} [error] */
   constructor(status, message, { code = null, field = null } = {}) {
     super(message);
     this.name = 'ApiError';
@@ -45,35 +53,42 @@ export class Api {
     return this.#json('sign_in.read');
   }
 
-  /** Exchange the code of a provider for a token. */
+  /** Exchange the code of a provider for a token. @param {object} code */
   signIn(code) {
     return this.#json('sign_in.finish', {}, code);
   }
 
+  /** @param {{query?: string, cursor?: string | null, limit?: number, pinned?: boolean, archived?: boolean}} [options] */
   conversations({ query = '', cursor = null, limit = 50, pinned = false, archived = false } = {}) {
     return this.#json('conversation.list', { limit, pinned, archived, q: query, cursor });
   }
 
+  /** @param {string} id */
   conversation(id) {
     return this.#json('conversation.read', { conversation_id: id });
   }
 
+  /** @param {string} id @param {string} title */
   renameConversation(id, title) {
     return this.#json('conversation.rename', { conversation_id: id }, { title });
   }
 
+  /** @param {string} name */
   workflow(name) {
     return this.#json('workflow.read', { name });
   }
 
+  /** @param {object} workflow */
   createWorkflow(workflow) {
     return this.#json('workflow.create', {}, workflow);
   }
 
+  /** @param {string} name @param {object} workflow */
   replaceWorkflow(name, workflow) {
     return this.#json('workflow.update', { name }, workflow);
   }
 
+  /** @param {string} name */
   deleteWorkflow(name) {
     return this.#json('workflow.delete', { name });
   }
@@ -83,14 +98,17 @@ export class Api {
     return this.#json('workflow.parse', {}, { text });
   }
 
+  /** @param {string} id */
   assistantRevisions(id) {
     return this.#items('assistant.revisions', { assistant_id: id });
   }
 
+  /** @param {string} id @param {number} revision */
   assistantRevision(id, revision) {
     return this.#json('assistant.revision', { assistant_id: id, revision });
   }
 
+  /** @param {string} id @param {number} revision */
   restoreAssistant(id, revision) {
     return this.#json('assistant.restore', { assistant_id: id, revision });
   }
@@ -100,31 +118,40 @@ export class Api {
     return this.#json('conversation.import', {}, exported);
   }
 
-  /** Let a model write the title, unless a person has chosen it. */
+  /** Let a model write the title, unless a person has chosen it. @param {string} id */
   generateTitle(id) {
     return this.#json('conversation.title', { conversation_id: id });
   }
 
-  /** Replace the older messages by a summary for the model. @returns {Promise<{run_id: string}>} */
+  /** Replace the older messages by a summary for the model. @param {string} id */
   compactConversation(id) {
     return this.#json('conversation.compact', { conversation_id: id });
   }
 
-  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
+  /** Pin or archive a conversation. @param {string} id @param {{pinned?: boolean, archived?: boolean}} marks */
   markConversation(id, marks) {
     return this.#json('conversation.rename', { conversation_id: id }, marks);
   }
 
-  /** Messages that contain a text, newest first. */
+  /**
+   * Messages that contain a text, newest first.
+   *
+   * @param {string} text
+   * @param {{cursor?: string | null, limit?: number}} [page]
+   */
   search(text, { cursor = null, limit = 20 } = {}) {
     return this.#json('conversation.search', { q: text, limit, cursor });
   }
 
-  /** Every stored event of a conversation, as frames. */
+  /** Every stored event of a conversation, as frames. @param {string} id */
   events(id) {
-    return this.#all((after) => this.#json('conversation.events', { conversation_id: id, after_seq: after }));
+    return this.#all(async (after) => {
+      const page = await this.#fetch('conversation.events', { conversation_id: id, after_seq: after });
+      return /** @type {Numbered<EventFrame>} */ (await page.json());
+    });
   }
 
+  /** @param {string} id */
   deleteConversation(id) {
     return this.#json('conversation.delete', { conversation_id: id });
   }
@@ -142,7 +169,7 @@ export class Api {
     return this.#items('approval.list');
   }
 
-  /** Take a request out of the user's inbox; it stays open. */
+  /** Take a request out of the user's inbox; it stays open. @param {string} approvalId */
   setAside(approvalId) {
     return this.#json('approval.aside', { approval_id: approvalId });
   }
@@ -152,11 +179,12 @@ export class Api {
     return this.#json('push.read');
   }
 
-  /** Register a device for approval requests, or renew its registration. */
+  /** Register a device for approval requests, or renew its registration. @param {object} subscription */
   registerDevice(subscription) {
     return this.#json('device.register', {}, subscription);
   }
 
+  /** @param {string} id */
   removeDevice(id) {
     return this.#json('device.remove', { device_id: id });
   }
@@ -166,7 +194,7 @@ export class Api {
     return this.#json('policy.read');
   }
 
-  /** Replace the policy; refused if another revision than `policy.revision` is stored. */
+  /** Replace the policy; refused if another revision than `policy.revision` is stored. @param {object} policy */
   replacePolicy(policy) {
     return this.#json('policy.update', {}, policy);
   }
@@ -176,6 +204,7 @@ export class Api {
     return this.#items('remembered.list');
   }
 
+  /** @param {string} approvalId */
   withdrawRemembered(approvalId) {
     return this.#json('remembered.withdraw', { approval_id: approvalId });
   }
@@ -185,32 +214,41 @@ export class Api {
     return this.#items('input.list');
   }
 
-  /** The state of a run, with its outcome once it has ended. */
+  /** The state of a run, with its outcome once it has ended. @param {string} id */
   run(id) {
     return this.#json('run.read', { run_id: id });
   }
 
-  /** A page of the calls of a run with complete parameters and results. `next` is the `after` of the next page. */
+  /**
+   * A page of the calls of a run with complete parameters and results. `next` is the `after` of the next page.
+   *
+   * @param {string} runId
+   */
   calls(runId, { after = 0, limit = 50 } = {}) {
     return this.#json('run.calls', { run_id: runId, after, limit });
   }
 
-  /** The runs of a conversation, without their outcomes. */
+  /** The runs of a conversation, without their outcomes. @param {string} conversationId */
   runs(conversationId) {
     return this.#items('run.list', { conversation_id: conversationId });
   }
 
-  /** Start a run; `branch` names the message that it follows. @returns {Promise<{run_id: string}>} */
+  /**
+   * Start a run; `branch` names the message that it follows.
+   *
+   * @param {string} conversationId
+   * @param {object} message
+   */
   startRun(conversationId, message) {
     return this.#json('chat.send', { conversation_id: conversationId }, message);
   }
 
-  /** The steps of a run in the order in which they began. */
+  /** The steps of a run in the order in which they began. @param {string} runId */
   steps(runId) {
     return this.#all((after) => this.#json('step.list', { run_id: runId, after }));
   }
 
-  /** A step with its request and its result. */
+  /** A step with its request and its result. @param {string} runId @param {string} stepId */
   step(runId, stepId) {
     return this.#json('step.read', { run_id: runId, step_id: stepId });
   }
@@ -224,24 +262,32 @@ export class Api {
     return this.#items('model.list');
   }
 
+  /** @param {string} id */
   assistant(id) {
     return this.#json('assistant.read', { assistant_id: id });
   }
 
+  /** @param {object} assistant */
   createAssistant(assistant) {
     return this.#json('assistant.create', {}, assistant);
   }
 
-  /** Replace an assistant; refused if another revision than `assistant.revision` is stored. */
+  /**
+   * Replace an assistant; refused if another revision than `assistant.revision` is stored.
+   *
+   * @param {string} id
+   * @param {object} assistant
+   */
   replaceAssistant(id, assistant) {
     return this.#json('assistant.update', { assistant_id: id }, assistant);
   }
 
+  /** @param {string} id */
   deleteAssistant(id) {
     return this.#json('assistant.delete', { assistant_id: id });
   }
 
-  /** The system prompt that the runs of an assistant would begin with. */
+  /** The system prompt that the runs of an assistant would begin with. @param {object} assistant */
   previewAssistant(assistant) {
     return this.#json('assistant.preview', {}, assistant);
   }
@@ -260,24 +306,27 @@ export class Api {
     return this.#items('schedule.coming');
   }
 
-  /** A schedule with its last runs and their status. */
+  /** A schedule with its last runs and their status. @param {string} id */
   schedule(id) {
     return this.#json('schedule.read', { schedule_id: id });
   }
 
+  /** @param {object} schedule */
   createSchedule(schedule) {
     return this.#json('schedule.create', {}, schedule);
   }
 
+  /** @param {string} id @param {object} schedule */
   replaceSchedule(id, schedule) {
     return this.#json('schedule.update', { schedule_id: id }, schedule);
   }
 
+  /** @param {string} id */
   deleteSchedule(id) {
     return this.#json('schedule.delete', { schedule_id: id });
   }
 
-  /** Start a schedule now. */
+  /** Start a schedule now. @param {string} id */
   runSchedule(id) {
     return this.#json('schedule.run', { schedule_id: id });
   }
@@ -287,34 +336,42 @@ export class Api {
     return this.#items('mcp.list');
   }
 
+  /** @param {string} id */
   mcpServer(id) {
     return this.#json('mcp.read', { server_id: id });
   }
 
+  /** @param {object} server */
   createMcpServer(server) {
     return this.#json('mcp.create', {}, server);
   }
 
-  /** Replace the configuration of a server; refused if another revision than `server.revision` is stored. */
+  /**
+   * Replace the configuration of a server; refused if another revision than `server.revision` is stored.
+   *
+   * @param {string} id
+   * @param {object} server
+   */
   replaceMcpServer(id, server) {
     return this.#json('mcp.update', { server_id: id }, server);
   }
 
+  /** @param {string} id */
   deleteMcpServer(id) {
     return this.#json('mcp.delete', { server_id: id });
   }
 
-  /** List the tools of a server again. */
+  /** List the tools of a server again. @param {string} id */
   lookAtMcpServer(id) {
     return this.#json('mcp.look', { server_id: id });
   }
 
-  /** Approve the shown tools of a server. @param {string} digest its `changes_digest` */
+  /** Approve the shown tools of a server. @param {string} digest its `changes_digest` @param {string} id */
   approveMcpServer(id, digest) {
     return this.#json('mcp.approve', { server_id: id }, { digest });
   }
 
-  /** Begin a sign-in at a server. @returns {Promise<{url: string}>} where the browser goes */
+  /** Begin a sign-in at a server. where the browser goes @param {string} id @param {object} options */
   beginMcpSignIn(id, options) {
     return this.#json('mcp.sign_in', { server_id: id }, options);
   }
@@ -324,6 +381,7 @@ export class Api {
     return this.#url('mcp.callback').href;
   }
 
+  /** @param {string} id */
   endMcpSignIn(id) {
     return this.#json('mcp.sign_out', { server_id: id });
   }
@@ -338,25 +396,27 @@ export class Api {
     return this.#json('model_server.set', { name }, server);
   }
 
+  /** @param {string} name */
   deleteModelServer(name) {
     return this.#json('model_server.delete', { name });
   }
 
-  /** Request the list of models from a server. @returns {Promise<{problem: string | null, models: string[]}>} */
+  /** Request the list of models from a server. @param {string} name */
   testModelServer(name) {
     return this.#json('model_server.test', { name });
   }
 
-  /** Exchange the text of an invitation for its key, once. @returns {Promise<{key: string}>} */
+  /** Exchange the text of an invitation for its key, once. @param {string} text */
   claimInvitation(text) {
     return this.#json('invitation.claim', {}, { text });
   }
 
-  /** What the user wants of every reply. @returns {Promise<{text: string}>} */
+  /** What the user wants of every reply. */
   instructions() {
     return this.#json('instructions.read');
   }
 
+  /** @param {string} text */
   setInstructions(text) {
     return this.#json('instructions.set', {}, { text });
   }
@@ -371,6 +431,7 @@ export class Api {
     return this.#json('key.create', {}, key);
   }
 
+  /** @param {string} id */
   revokeKey(id) {
     return this.#json('key.revoke', { key_id: id });
   }
@@ -405,7 +466,7 @@ export class Api {
     return this.#json('audit.list', { ...wanted, limit: 50, after });
   }
 
-  /** All entries, oldest first. @param {'jsonl' | 'csv'} format @returns {Promise<Blob>} */
+  /** All entries, oldest first. @param {'jsonl' | 'csv'} format @param {object} wanted */
   auditExport(wanted, format) {
     return this.#blob('audit.export', { ...wanted, format });
   }
@@ -415,11 +476,12 @@ export class Api {
     return this.#json('dead_letter.list', { limit: 50, after });
   }
 
-  /** A message that could not be handled, with the beginning of its content. */
+  /** A message that could not be handled, with the beginning of its content. @param {number} id */
   deadLetter(id) {
     return this.#json('dead_letter.read', { letter_id: id });
   }
 
+  /** @param {number} id */
   discardDeadLetter(id) {
     return this.#json('dead_letter.discard', { letter_id: id });
   }
@@ -434,10 +496,12 @@ export class Api {
     return this.#json('operator.runs', { state, after, tenant });
   }
 
+  /** @param {string} tenant @param {string} runId @param {string} reason */
   cancelOpenRun(tenant, runId, reason) {
     return this.#json('operator.cancel', { tenant, run_id: runId }, { reason });
   }
 
+  /** @param {number} id */
   replayDeadLetter(id) {
     return this.#json('dead_letter.replay', { letter_id: id });
   }
@@ -446,44 +510,51 @@ export class Api {
     return this.#json('usage');
   }
 
+  /** @param {string} conversationId */
   files(conversationId) {
     return this.#json('file.list', { conversation_id: conversationId });
   }
 
-  /** @returns {Promise<Blob>} */
+  /** @param {string} conversationId @param {string} path */
   file(conversationId, path) {
     return this.#blob('file.read', { conversation_id: conversationId, path });
   }
 
-  /** What changed in a file since its workspace began. */
+  /** What changed in a file since its workspace began. @param {string} conversationId @param {string} path */
   diff(conversationId, path) {
     return this.#json('file.diff', { conversation_id: conversationId, path });
   }
 
-  /** All changes of a workspace as a patch. @returns {Promise<Blob>} */
+  /** All changes of a workspace as a patch. @param {string} conversationId */
   patch(conversationId) {
     return this.#blob('file.patch', { conversation_id: conversationId });
   }
 
-  /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
+  /** All files of a workspace as a zip file. @param {string} conversationId */
   archive(conversationId) {
     return this.#blob('file.archive', { conversation_id: conversationId });
   }
 
-  /** The processes of a conversation that outlive their calls, as a list with `items`. */
+  /**
+   * The processes of a conversation that outlive their calls, as a list with `items`.
+   *
+   * @param {string} conversationId
+   */
   processes(conversationId) {
     return this.#json('process.list', { conversation_id: conversationId });
   }
 
-  /** The last part of the output of a process. */
+  /** The last part of the output of a process. @param {string} conversationId @param {string} processId */
   processOutput(conversationId, processId) {
     return this.#json('process.read', { conversation_id: conversationId, process_id: processId });
   }
 
+  /** @param {string} conversationId @param {string} processId */
   stopProcess(conversationId, processId) {
     return this.#json('process.stop', { conversation_id: conversationId, process_id: processId }, {});
   }
 
+  /** @param {string} conversationId @param {string} path @param {BodyInit} body */
   upload(conversationId, path, body) {
     return this.#fetch(
       'file.write',
@@ -493,26 +564,41 @@ export class Api {
     );
   }
 
+  /** @param {string} conversationId @param {string} path */
   deleteFile(conversationId, path) {
     return this.#fetch('file.delete', { conversation_id: conversationId, path });
   }
 
-  /** The complete output of a call whose result was truncated. @returns {Promise<Blob>} */
+  /** The complete output of a call whose result was truncated. @param {string} runId @param {string} toolCallId */
   output(runId, toolCallId) {
     return this.#blob('output.read', { run_id: runId, tool_call_id: toolCallId });
   }
 
+  /** @param {Operation} operation @param {Parameters} [parameters] */
   #url(operation, parameters = {}) {
     return new URL(addressOf(ROUTES[operation][1], parameters), this.base);
   }
 
+  /**
+   * @template {{[O in Operation]: Reply<O> extends {items: unknown[]} ? O : never}[Operation]} O
+   * @param {O} operation
+   * @param {Parameters} [parameters]
+   * @returns {Promise<Extract<Reply<O>, {items: unknown[]}>['items']>}
+   */
   async #items(operation, parameters) {
     return (await this.#json(operation, parameters)).items;
   }
 
-  /** The items of all pages. @param {(after: number) => Promise<{items: object[], next: number | null}>} read */
+  /**
+   * The items of all pages.
+   *
+   * @template T
+   * @param {(after: number) => Promise<Numbered<T>>} read
+   */
   async #all(read) {
+    /** @type {T[]} */
     const items = [];
+    /** @type {number | null} */
     let after = 0;
     while (after !== null) {
       const page = await read(after);
@@ -522,16 +608,30 @@ export class Api {
     return items;
   }
 
+  /** @param {Operation} operation @param {Parameters} parameters */
   async #blob(operation, parameters) {
     return (await this.#fetch(operation, parameters)).blob();
   }
 
+  /**
+   * @template {Operation} O
+   * @param {O} operation
+   * @param {Parameters} [parameters]
+   * @param {unknown} [body] sent as JSON
+   * @returns {Promise<Reply<O>>}
+   */
   async #json(operation, parameters, body) {
     const request = body === undefined ? [] : [JSON.stringify(body), 'application/json'];
     const response = await this.#fetch(operation, parameters, ...request);
-    return response.status === 204 ? null : response.json();
+    return response.status === 204 ? /** @type {Reply<O>} */ (null) : response.json();
   }
 
+  /**
+   * @param {Operation} operation
+   * @param {Parameters} [parameters]
+   * @param {BodyInit} [body]
+   * @param {string | null} [contentType]
+   */
   async #fetch(operation, parameters, body = undefined, contentType = null) {
     const [method] = ROUTES[operation];
     const url = this.#url(operation, parameters);
@@ -552,6 +652,7 @@ export class Api {
   }
 }
 
+/** @param {Response} response */
 async function errorOf(response) {
   const fallback = `The gateway responded with ${response.status}.`;
   try {
@@ -573,12 +674,14 @@ function addressOf(template, parameters) {
   const named = new Set();
   const path = template.slice(1).replace(/\{(\w+)\}/g, (_, name) => {
     named.add(name);
-    return name === 'path'
-      ? parameters.path.split('/').map(encodeURIComponent).join('/')
-      : encodeURIComponent(parameters[name]);
+    const value = `${parameters[name]}`;
+    return name === 'path' ? value.split('/').map(encodeURIComponent).join('/') : encodeURIComponent(value);
   });
   const query = Object.entries(parameters).filter(([name, value]) => !named.has(name) && isGiven(value));
-  return query.length ? `${path}?${new URLSearchParams(query)}` : path;
+  return query.length
+    ? `${path}?${new URLSearchParams(query.map(([name, value]) => [name, `${value}`]))}`
+    : path;
 }
 
+/** @param {unknown} value */
 const isGiven = (value) => value !== undefined && value !== null && value !== '' && value !== false;

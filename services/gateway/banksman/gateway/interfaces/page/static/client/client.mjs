@@ -4,6 +4,9 @@ import { Api } from './api.mjs';
 import { Connection, RequestError, newId } from './connection.mjs';
 import { Subscriptions, conversationOf } from './following.mjs';
 
+/** @import * as T from './types.d.ts' */
+/** @typedef {{resolve: (value?: undefined) => void, reject: (error: Error) => void, timer: ReturnType<typeof setTimeout>}} Waiting */
+
 const REQUEST_TIMEOUT_S = 60;
 const CONNECT_TIMEOUT_S = 30;
 const RETRY_S = 0.5;
@@ -12,7 +15,7 @@ const RETRY_S = 0.5;
  * Connect to a gateway.
  *
  * @param {string | URL} url the address of the gateway: scheme, host and port
- * @param {import('./index.d.ts').Options} [options]
+ * @param {T.Options} [options]
  * @returns {Promise<Client>} once the gateway has accepted the client
  * @throws {RequestError} `unauthorized` if it refuses the token, `timeout` if it does not respond in time
  */
@@ -30,9 +33,12 @@ export async function connect(url, options = {}) {
 export class Client extends Api {
   #connection;
   #subscriptions;
+  /** @type {Set<Waiting>} */
   #waiting = new Set();
+  /** @type {RequestError | null} */
   #ending = null;
 
+  /** @param {string | URL} url @param {T.Options & {clock?: import('./connection.mjs').Clock}} [options] */
   constructor(
     url,
     {
@@ -50,9 +56,10 @@ export class Client extends Api {
       );
     const tokenOf = typeof token === 'function' ? token : () => token;
     super({ base: String(url).replace(/\/?$/, '/'), token: tokenOf, ...(fetch ? { fetch } : {}) });
+    /** The last `welcome` of the gateway. @type {T.Welcome | null} */
     this.welcome = null;
     this.#connection = new Connection({
-      open: (protocol) => new WebSocket(this.socketUrl(), protocol),
+      open: (protocol) => /** @type {WebSocket} */ (new WebSocket(this.socketUrl(), protocol)),
       ...(clock ? { clock } : {}),
       hello: () => ({ client: { name }, ...(tokenOf() ? { token: tokenOf() } : {}) }),
       onWelcome: (frame) => this.#welcomed(frame),
@@ -71,12 +78,8 @@ export class Client extends Api {
     if (this.#ending) return Promise.reject(this.#ending);
     if (this.#connection.ready) return Promise.resolve();
     return new Promise((resolve, reject) => {
-      const entry = { resolve, reject };
-      const timer = setTimeout(
-        () => this.#settle(entry, 'reject', timedOut('No gateway responded', timeoutS)),
-        timeoutS * 1000,
-      );
-      Object.assign(entry, { timer });
+      const fail = () => this.#settle(entry, timedOut('No gateway responded', timeoutS));
+      const entry = { resolve, reject, timer: setTimeout(fail, timeoutS * 1000) };
       this.#waiting.add(entry);
     });
   }
@@ -87,16 +90,23 @@ export class Client extends Api {
     this.#end(new RequestError({ code: 'closed', message: 'The client was closed.' }));
   }
 
-  /** Create a conversation and return its id. */
+  /** Create a conversation and return its id. @param {T.NewConversation} [options] */
   async createConversation({ title, assistant, model, systemPromptId, settings, ...options } = {}) {
     const fields = { title, assistant, model, system_prompt_id: systemPromptId, settings };
-    const { conversation_id: id } = await this.request({ type: 'conversation.create', ...fields }, options);
+    const ack = await this.request({ type: 'conversation.create', ...fields }, options);
+    const id = /** @type {string} */ (ack.conversation_id);
     // The gateway has subscribed this connection to the conversation; the number of subscriptions is limited.
     this.#subscriptions.release(id);
     return id;
   }
 
-  /** Send a user's message, which starts a run, or steers the open one. */
+  /**
+   * Send a user's message, which starts a run, or steers the open one.
+   *
+   * @param {string} conversationId
+   * @param {T.Content} content
+   * @param {T.SendOptions} [options]
+   */
   async send(conversationId, content, { mode, overrides, variables, attachments, ...options } = {}) {
     const frame = {
       type: 'chat.send',
@@ -110,12 +120,22 @@ export class Client extends Api {
     return startedRun(await this.request(frame, options));
   }
 
-  /** Cancel a run. `outcome` waits for its end. */
+  /**
+   * Cancel a run. `outcome` waits for its end.
+   *
+   * @param {T.StartedRun | string} run
+   * @param {T.RequestOptions & {reason?: string}} [options]
+   */
   cancel(run, { reason, ...options } = {}) {
     return this.request({ type: 'run.cancel', run_id: idOf(run), reason }, options);
   }
 
-  /** Decide an approval request. `already_resolved` in the reply means that an earlier decision counts. */
+  /**
+   * Decide an approval request. `already_resolved` in the reply means that an earlier decision counts.
+   *
+   * @param {string} approvalId
+   * @param {T.Decision} decision
+   */
   reply(approvalId, { all, decisions, remember, on_reject, digests, ...options }) {
     return this.request(
       { type: 'approval.reply', approval_id: approvalId, all, decisions, remember, on_reject, digests },
@@ -123,12 +143,24 @@ export class Client extends Api {
     );
   }
 
-  /** Provide the value that a workflow requested. */
+  /**
+   * Provide the value that a workflow requested.
+   *
+   * @param {string} inputId
+   * @param {unknown} value
+   * @param {T.RequestOptions} [options]
+   */
   provide(inputId, value, options) {
     return this.request({ type: 'input.reply', request_id: inputId, value }, options);
   }
 
-  /** Start a workflow; with a conversation, in its workspace. */
+  /**
+   * Start a workflow; with a conversation, in its workspace.
+   *
+   * @param {string} workflow
+   * @param {Record<string, unknown>} [parameters]
+   * @param {T.RequestOptions & {conversationId?: string}} [options]
+   */
   async startWorkflow(workflow, parameters = {}, { conversationId, ...options } = {}) {
     const frame = { type: 'workflow.start', workflow, parameters, conversation_id: conversationId };
     return startedRun(await this.request(frame, options));
@@ -137,13 +169,24 @@ export class Client extends Api {
   /**
    * Iterate over the events of a conversation without end: stored ones once each and in order, across reconnections.
    * With `live`, also text and output while they are produced; these may be lost.
+   *
+   * @param {string} conversationId
+   * @param {T.FollowOptions} [options]
+   * @returns {AsyncIterableIterator<T.EventFrame>}
    */
   follow(conversationId, { afterSeq = 0, detail = 'steps', live = false, signal } = {}) {
     if (this.#ending) throw this.#ending;
-    return this.#subscriptions.follow(conversationId, { afterSeq, detail, live, signal });
+    const follower = this.#subscriptions.follow(conversationId, { afterSeq, detail, live, signal });
+    // Without `marks` it delivers events only.
+    return /** @type {AsyncIterableIterator<T.EventFrame>} */ (/** @type {unknown} */ (follower));
   }
 
-  /** Wait for the end of a run and return its outcome: the `data` of `run.finished`. */
+  /**
+   * Wait for the end of a run and return its outcome: the `data` of `run.finished`.
+   *
+   * @param {T.StartedRun | string} run
+   * @param {{signal?: AbortSignal}} [options]
+   */
   async outcome(run, { signal } = {}) {
     const runId = idOf(run);
     for await (const event of this.follow(conversationOf(runId), { detail: 'final', signal })) {
@@ -155,6 +198,9 @@ export class Client extends Api {
   /**
    * Send a frame and return its reply. It is sent again after a reconnection and after a temporary refusal,
    * always under the same id, so that it has one effect.
+   *
+   * @param {T.Frame} frame
+   * @param {T.RequestOptions} [options]
    */
   async request(frame, { requestId = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {
     const deadline = Date.now() + timeoutS * 1000;
@@ -165,7 +211,8 @@ export class Client extends Api {
           id: requestId,
           timeoutS: (deadline - Date.now()) / 1000,
         });
-      } catch (error) {
+      } catch (failure) {
+        const error = /** @type {RequestError} */ (failure);
         const pauseS = error.retryAfterS ?? RETRY_S;
         if (!error.retryable || error.code === 'timeout' || Date.now() + pauseS * 1000 > deadline)
           throw error;
@@ -174,37 +221,46 @@ export class Client extends Api {
     }
   }
 
+  /** @param {T.Welcome} frame */
   #welcomed(frame) {
     this.welcome = frame;
     this.#subscriptions.resume();
-    for (const entry of [...this.#waiting]) this.#settle(entry, 'resolve');
+    for (const entry of [...this.#waiting]) this.#settle(entry);
   }
 
+  /** @param {T.State} state */
   #changed({ phase, reason }) {
     if (phase === 'unauthorized' || phase === 'outdated' || phase === 'stopped')
       this.#end(new RequestError({ code: phase, message: `The gateway ended the connection: ${reason}` }));
   }
 
+  /** @param {RequestError} error */
   #end(error) {
     this.#ending ??= error;
-    for (const entry of [...this.#waiting]) this.#settle(entry, 'reject', error);
+    for (const entry of [...this.#waiting]) this.#settle(entry, error);
     this.#connection.fail(error);
     this.#subscriptions.fail(error);
   }
 
-  #settle(entry, how, value) {
+  /** @param {Waiting} entry @param {Error} [error] without one, it succeeds */
+  #settle(entry, error) {
     this.#waiting.delete(entry);
     clearTimeout(entry.timer);
-    entry[how](value);
+    if (error) entry.reject(error);
+    else entry.resolve();
   }
 }
 
+/** @param {T.StartedRun | string} run */
 const idOf = (run) => (typeof run === 'string' ? run : run.runId);
 
-function startedRun({ run_id: runId, message_id: messageId = null }) {
+/** @param {T.Ack} ack @returns {T.StartedRun} */
+function startedRun({ run_id, message_id: messageId = null }) {
+  const runId = /** @type {string} */ (run_id);
   return { runId, messageId, conversationId: conversationOf(runId) };
 }
 
+/** @param {string} what @param {number} seconds */
 function timedOut(what, seconds) {
   return new RequestError({ code: 'timeout', message: `${what} within ${seconds} s.`, retryable: true });
 }

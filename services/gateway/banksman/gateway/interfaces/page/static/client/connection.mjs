@@ -5,6 +5,12 @@
  * of requests; `onWelcome` resumes the subscriptions.
  */
 
+/** @import {Ack, Frame, State, Welcome} from './types.d.ts' */
+/** @typedef {{after: (seconds: number, action: () => void) => Timer, cancel: (timer: Timer) => void}} Clock */
+/** @typedef {ReturnType<typeof setTimeout> | undefined} Timer */
+/** @typedef {{code: string, message: string, retryable?: boolean, retry_after_s?: number | null, details?: Record<string, unknown> | null}} Failure */
+/** @typedef {{frame: Frame, resolve: (reply: Ack) => void, reject: (error: Error) => void, timer: Timer, resend: boolean}} Request */
+
 export const PROTOCOL = 'banksman.v1';
 const BACKOFF_MIN_S = 0.5;
 const BACKOFF_MAX_S = 30;
@@ -21,6 +27,7 @@ const LONE_SURROGATE = /\p{Surrogate}/gu;
 
 /** A request failed: by an `error` frame, a timeout or a lost connection. */
 export class RequestError extends Error {
+  /** @param {Failure} failure */
   constructor({ code, message, retryable = false, retry_after_s: retryAfterS = null, details = null }) {
     super(message);
     this.name = 'RequestError';
@@ -31,7 +38,7 @@ export class RequestError extends Error {
   }
 }
 
-/** The reaction to a close code. */
+/** The reaction to a close code. @param {number} code */
 export function reactionTo(code) {
   switch (code) {
     case 4401:
@@ -53,6 +60,8 @@ export function reactionTo(code) {
  * Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit. The limit is 2 for the first
  * twelve attempts, about 15 seconds, so that a client returns within 2 s of the restart of a gateway; then it
  * doubles up to 30.
+ *
+ * @param {number} n
  */
 export function backoff(n, random = Math.random) {
   const bound = Math.min(
@@ -68,6 +77,7 @@ export function newId(prefix = 'q') {
   return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
+/** @type {Clock} */
 const systemClock = {
   after: (seconds, action) => setTimeout(action, seconds * 1000),
   cancel: (timer) => clearTimeout(timer),
@@ -77,11 +87,11 @@ export class Connection {
   /**
    * @param {object} options
    * @param {(protocol: string) => WebSocket} options.open opens the socket
-   * @param {() => object} options.hello the fields of `hello` except type and id
-   * @param {(frame: object) => void} options.onWelcome
-   * @param {(frame: object) => void} options.onFrame
-   * @param {(state: {phase: string, retryInS?: number, reason?: string, code?: number}) => void} options.onState
-   * @param {{after: Function, cancel: Function}} [options.clock]
+   * @param {() => Record<string, unknown>} options.hello the fields of `hello` except type and id
+   * @param {(frame: Welcome) => void} options.onWelcome
+   * @param {(frame: Frame) => void} options.onFrame
+   * @param {(state: State) => void} options.onState
+   * @param {Clock} [options.clock]
    * @param {() => number} [options.random]
    * @param {() => boolean} [options.busy] whether frames are expected soon, such as the text of a model
    */
@@ -103,13 +113,19 @@ export class Connection {
     this.clock = clock;
     this.random = random;
     this.busy = busy;
+    /** @type {WebSocket | null} */
     this.socket = null;
     this.ready = false;
     this.attempt = 0;
     this.heartbeatS = DEFAULT_HEARTBEAT_S;
+    /** @type {number | null} */
     this.drainDelayS = null;
-    /** @type {Map<string, {frame: object, resolve: Function, reject: Function, timer: unknown, resend: boolean}>} */
+    /** @type {Map<string, Request>} */
     this.waiting = new Map();
+    /** @type {Timer} */
+    this.retryTimer = undefined;
+    /** @type {Timer} */
+    this.watchTimer = undefined;
   }
 
   /** Connect, and drop any earlier connection. */
@@ -133,16 +149,18 @@ export class Connection {
     this.#drop();
   }
 
-  /** Reject every request that waits for its reply. */
+  /** Reject every request that waits for its reply. @param {Error} error */
   fail(error) {
-    for (const id of [...this.waiting.keys()]) this.#settle(id, 'reject', error);
+    for (const id of [...this.waiting.keys()]) this.#take(id)?.reject(error);
   }
 
   /**
    * Send a frame and wait for its reply. With `resend` it is sent again under the same id after a
    * reconnection; without `resend`, the request fails when the connection is lost.
    *
-   * @returns {Promise<object>} the reply
+   * @param {Frame} frame
+   * @param {{resend?: boolean, id?: string, timeoutS?: number}} [options]
+   * @returns {Promise<Ack>} the reply
    * @throws {RequestError}
    */
   request(frame, { resend = true, id = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {
@@ -158,10 +176,11 @@ export class Connection {
       if (this.ready) {
         this.#send(full);
         this.#restartHeartbeat();
-      } else if (!resend) this.#settle(id, 'reject', offline());
+      } else if (!resend) this.#take(id)?.reject(offline());
     });
   }
 
+  /** @param {string} text */
   #receive(text) {
     let frame;
     try {
@@ -172,13 +191,13 @@ export class Connection {
     this.#restartHeartbeat();
     if (frame.type === 'welcome') return this.#welcomed(frame);
     if (frame.type === 'server.draining') this.drainDelayS = frame.reconnect_after_s ?? 1;
-    if (frame.reply_to && this.waiting.has(frame.reply_to)) {
-      if (frame.type === 'error') return this.#settle(frame.reply_to, 'reject', new RequestError(frame));
-      this.#settle(frame.reply_to, 'resolve', frame);
-    }
+    const request = this.#take(frame.reply_to);
+    if (request && frame.type === 'error') return request.reject(new RequestError(frame));
+    request?.resolve(frame);
     this.onFrame(frame);
   }
 
+  /** @param {Welcome} frame */
   #welcomed(frame) {
     this.ready = true;
     this.attempt = 0;
@@ -191,13 +210,15 @@ export class Connection {
     for (const entry of pending) this.#send(entry.frame);
   }
 
-  #settle(id, how, value) {
+  /** Remove a request that was answered or failed. @param {string} id */
+  #take(id) {
     const entry = this.waiting.get(id);
     this.waiting.delete(id);
-    this.clock.cancel(entry.timer);
-    entry[how](value);
+    if (entry) this.clock.cancel(entry.timer);
+    return entry;
   }
 
+  /** @param {Frame} frame */
   #send(frame) {
     if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame, wellFormed));
   }
@@ -214,11 +235,13 @@ export class Connection {
     if (this.ready) this.#ping(PROBE_S);
   }
 
+  /** @param {number} withinS */
   #ping(withinS) {
     this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
     this.#watch(withinS, () => this.#lost());
   }
 
+  /** @param {number} seconds @param {() => void} action */
   #watch(seconds, action) {
     this.clock.cancel(this.watchTimer);
     this.watchTimer = this.clock.after(seconds, action);
@@ -240,6 +263,7 @@ export class Connection {
     this.#failUnresendable();
   }
 
+  /** @param {WebSocket} socket @param {number} code @param {string} reason */
   #closed(socket, code, reason) {
     if (socket !== this.socket) return;
     this.socket = null;
@@ -252,9 +276,10 @@ export class Connection {
   }
 
   #failUnresendable() {
-    for (const [id, entry] of this.waiting) if (!entry.resend) this.#settle(id, 'reject', offline());
+    for (const [id, entry] of this.waiting) if (!entry.resend) this.#take(id)?.reject(offline());
   }
 
+  /** @param {number} [code] */
   #retry(code) {
     const base = this.drainDelayS ?? backoff(this.attempt, this.random);
     const seconds = code === 4429 ? Math.max(base, RATE_LIMIT_BACKOFF_S) : base;
@@ -266,7 +291,7 @@ export class Connection {
   }
 }
 
-/** Replace half of a character, as a cut text may have at its end: the gateway refuses it. */
+/** Replace half of a character, as a cut text may have at its end: the gateway refuses it. @param {string} key @param {unknown} value */
 function wellFormed(key, value) {
   return typeof value === 'string' ? value.replace(LONE_SURROGATE, '\uFFFD') : value;
 }

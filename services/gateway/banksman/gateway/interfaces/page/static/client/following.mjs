@@ -8,19 +8,32 @@
 import { newId } from './connection.mjs';
 import { LEVELS } from './levels.mjs';
 
+/** @import {Connection, RequestError} from './connection.mjs' */
+/** @import {Detail, EventFrame, FollowOptions, Frame, LiveFrame, StoredEvent} from './types.d.ts' */
+/** @import {ReplayDone, ResyncRequired, Subscribed} from './types.d.ts' */
+/** @typedef {Subscribed | ReplayDone} Mark */
+/** @typedef {Mark | EventFrame} Followed */
+/** @typedef {IteratorResult<Followed, undefined>} Step */
+/** @typedef {FollowOptions & {marks?: boolean, onRetry?: (error: RequestError) => void}} FollowerOptions */
+
 const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
+/** @type {Detail[]} */
 const DETAILS = ['final', 'steps', 'full'];
 
-const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? 'final');
+/** @type {Record<string, string>} */
+const levels = LEVELS;
+/** @param {string} type */
+const rankOf = (type) => DETAILS.indexOf(/** @type {Detail} */ (levels[type] ?? 'final'));
 
-/** The id of the conversation whose log contains a run: the run's id begins with it. */
+/** The id of the conversation whose log contains a run: the run's id begins with it. @param {string} runId */
 export function conversationOf(runId) {
   return runId.slice(0, runId.lastIndexOf('-'));
 }
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
+  /** @param {string} conversationId */
   constructor(conversationId) {
     super(`The log of ${conversationId} was restored. Follow it again from the start.`);
     this.name = 'LogRestored';
@@ -32,29 +45,30 @@ export class LogRestored extends Error {
 export class Follower {
   /**
    * @param {Subscription} subscription
-   * @param {object} options
-   * @param {number} options.afterSeq
-   * @param {string} options.detail
-   * @param {boolean} options.live
-   * @param {boolean} [options.marks] whether `subscribed` and `replay.done` are delivered in order with the events
-   * @param {(error: Error) => void} [options.onRetry] is called when a subscription was refused and will be requested again
-   * @param {AbortSignal} [options.signal]
+   * @param {FollowerOptions} options `marks`: whether `subscribed` and `replay.done` are delivered in order with the
+   *   events; `onRetry` is called when a subscription was refused and will be requested again
    */
-  constructor(subscription, { afterSeq, detail, live, marks = false, onRetry = () => {}, signal }) {
+  constructor(
+    subscription,
+    { afterSeq = 0, detail = 'steps', live = false, marks = false, onRetry = () => {}, signal },
+  ) {
     this.subscription = subscription;
     this.live = live;
     this.marks = marks;
     this.onRetry = onRetry;
     this.signal = signal;
     this.seq = afterSeq;
-    this.#setDetail(detail);
+    this.rank = this.#rankFor(detail);
     /** Whether it has all events up to `lastSeq` of its subscription. */
     this.inSync = false;
+    /** @type {Followed[]} */
     this.buffer = [];
+    /** @type {{resolve: (step: Step) => void, reject: (error: Error) => void} | null} */
     this.pending = null;
+    /** @type {Error | null} */
     this.failure = null;
     this.ended = false;
-    this.abort = () => this.fail(signal.reason);
+    this.abort = () => this.fail(signal?.reason);
     signal?.addEventListener('abort', this.abort);
     if (signal?.aborted) this.abort();
   }
@@ -62,13 +76,15 @@ export class Follower {
   /**
    * Subscribe again, with the same or another level of detail. `steps` and `full` have the same stored events, so a
    * change between them omits none.
+   *
+   * @param {Detail} detail
    */
   subscribe(detail) {
-    this.#setDetail(detail);
+    this.rank = this.#rankFor(detail);
     this.subscription.subscribe();
   }
 
-  /** Take the next stored event of the conversation; earlier ones are dropped. */
+  /** Take the next stored event of the conversation; earlier ones are dropped. @param {StoredEvent} frame */
   takeEvent(frame) {
     if (frame.seq <= this.seq) return;
     const wanted = rankOf(frame.type) <= this.rank;
@@ -80,17 +96,18 @@ export class Follower {
     if (wanted) this.#push(frame);
   }
 
-  /** Take live output, which may be lost. */
+  /** Take live output, which may be lost. @param {LiveFrame} frame */
   takeLive(frame) {
     if (this.live && rankOf(frame.type) <= this.rank && this.buffer.length < BUFFERED_FRAMES)
       this.#push(frame);
   }
 
-  /** Take `subscribed` or `replay.done`. */
+  /** Take `subscribed` or `replay.done`. @param {Mark} frame */
   takeMark(frame) {
     if (this.marks) this.#push(frame);
   }
 
+  /** @param {Error} error */
   fail(error) {
     if (this.ended) return;
     this.failure = error;
@@ -99,9 +116,10 @@ export class Follower {
     this.pending = null;
   }
 
+  /** @returns {Promise<Step>} */
   next() {
-    if (this.buffer.length) {
-      const value = this.buffer.shift();
+    const value = this.buffer.shift();
+    if (value) {
       // The buffer was full, and later events were dropped.
       if (!this.inSync && !this.buffer.length && !this.ended) this.subscription.subscribe();
       return Promise.resolve({ value, done: false });
@@ -111,6 +129,7 @@ export class Follower {
     return new Promise((resolve, reject) => (this.pending = { resolve, reject }));
   }
 
+  /** @returns {Promise<Step>} */
   return() {
     this.#leave();
     this.buffer = [];
@@ -123,13 +142,19 @@ export class Follower {
     return this;
   }
 
-  #setDetail(detail) {
-    this.rank = DETAILS.indexOf(detail);
-    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
-    // `full` adds nothing but live output, which this follower does not want without `live`.
-    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
+  /** @param {Detail} detail */
+  #rankFor(detail) {
+    const rank = DETAILS.indexOf(detail);
+    if (rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
+    return rank;
   }
 
+  /** `full` adds nothing but live output, which this follower does not want without `live`. */
+  get subscribedRank() {
+    return this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
+  }
+
+  /** @param {Followed} frame */
   #push(frame) {
     if (!this.pending) return void this.buffer.push(frame);
     this.pending.resolve({ value: frame, done: false });
@@ -145,11 +170,14 @@ export class Follower {
 
 /** The subscription of one connection to one conversation. */
 class Subscription {
+  /** @param {Connection} connection @param {string} conversationId @param {() => void} onEmpty */
   constructor(connection, conversationId, onEmpty) {
     this.connection = connection;
     this.conversationId = conversationId;
     this.onEmpty = onEmpty;
+    /** @type {Set<Follower>} */
     this.followers = new Set();
+    /** @type {string | null} */
     this.logEpoch = null;
     this.afterSeq = 0;
     this.lastSeq = 0;
@@ -157,11 +185,13 @@ class Subscription {
     this.requested = null;
   }
 
+  /** @param {Follower} follower */
   add(follower) {
     this.followers.add(follower);
     this.subscribe();
   }
 
+  /** @param {Follower} follower */
   remove(follower) {
     this.followers.delete(follower);
     if (!this.followers.size) this.onEmpty();
@@ -184,7 +214,8 @@ class Subscription {
     };
     try {
       await this.connection.request(frame, { id, resend: false });
-    } catch (error) {
+    } catch (failure) {
+      const error = /** @type {RequestError} */ (failure);
       if (error.code === 'offline' || this.requested !== id) return;
       if (!error.retryable) return this.#fail(error);
       this.#each((follower) => follower.onRetry(error));
@@ -195,6 +226,7 @@ class Subscription {
     }
   }
 
+  /** @param {Mark | ResyncRequired | EventFrame} frame */
   receive(frame) {
     if (frame.type === 'resync_required') return this.#fail(new LogRestored(this.conversationId));
     if (frame.type === 'subscribed') return this.#subscribed(frame);
@@ -203,10 +235,11 @@ class Subscription {
     if (!inSync.length) return;
     if (frame.type === 'replay.done') return inSync.forEach((follower) => follower.takeMark(frame));
     if (!frame.data) return;
-    if (frame.seq === undefined) return inSync.forEach((follower) => follower.takeLive(frame));
-    this.#receiveEvent(frame, inSync);
+    if ('seq' in frame) this.#receiveEvent(frame, inSync);
+    else inSync.forEach((follower) => follower.takeLive(frame));
   }
 
+  /** @param {StoredEvent} frame @param {Follower[]} followers */
   #receiveEvent(frame, followers) {
     if (frame.seq <= this.lastSeq) return;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch)
@@ -221,6 +254,7 @@ class Subscription {
     for (const follower of followers) follower.takeEvent(frame);
   }
 
+  /** @param {Subscribed} frame */
   #subscribed(frame) {
     if (frame.reply_to !== this.requested) return;
     this.requested = null;
@@ -235,10 +269,12 @@ class Subscription {
     });
   }
 
+  /** @param {(follower: Follower) => void} action */
   #each(action) {
     for (const follower of [...this.followers]) action(follower);
   }
 
+  /** @param {Error} error */
   #fail(error) {
     this.#each((follower) => follower.fail(error));
   }
@@ -246,12 +282,14 @@ class Subscription {
 
 /** The subscriptions of one client. */
 export class Subscriptions {
+  /** @param {Connection} connection */
   constructor(connection) {
     this.connection = connection;
     /** @type {Map<string, Subscription>} */
     this.open = new Map();
   }
 
+  /** @param {string} conversationId @param {FollowerOptions} options */
   follow(conversationId, options) {
     let subscription = this.open.get(conversationId);
     if (!subscription) {
@@ -268,16 +306,19 @@ export class Subscriptions {
     for (const subscription of this.open.values()) subscription.subscribe();
   }
 
+  /** Take a frame of any type. @param {Frame} frame */
   receive(frame) {
-    this.open.get(frame.conversation_id)?.receive(frame);
+    const subscription = this.open.get(/** @type {string} */ (frame.conversation_id));
+    subscription?.receive(/** @type {Mark | ResyncRequired | EventFrame} */ (/** @type {unknown} */ (frame)));
   }
 
+  /** @param {Error} error */
   fail(error) {
     for (const subscription of [...this.open.values()])
       for (const follower of [...subscription.followers]) follower.fail(error);
   }
 
-  /** End the subscription to a conversation that has no follower. */
+  /** End the subscription to a conversation that has no follower. @param {string} conversationId */
   release(conversationId) {
     if (this.open.get(conversationId)?.followers.size) return;
     this.open.delete(conversationId);

@@ -849,365 +849,57 @@ export type ServerFrame =
   | Draining
   ;
 
+export type StoredFrame<Type, Data> = {
+  type: Type;
+  /** Number of the event in its conversation, 1..n without gaps. */
+  seq: number;
+  /** Number of the last event that this subscription was sent. */
+  prev_seq: number;
+  log_epoch: string;
+  ts: string;
+  conversation_id: string;
+  run_id: string | null;
+  data: Data;
+  iteration?: number;
+};
+
+export type UnstoredFrame<Type, Data> = {
+  type: Type;
+  conversation_id: string;
+  run_id: string;
+  ts: string;
+  data: Data;
+};
+
 export type EventFrame =
-  | {
-    type: "run.queued";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: RunQueuedData;
-    iteration?: number;
-  }
-  | {
-    type: "run.started";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: RunStartedData;
-    iteration?: number;
-  }
-  | {
-    type: "iteration.started";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: IterationStarted;
-    iteration?: number;
-  }
-  | {
-    type: "message.completed";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: MessageCompleted;
-    iteration?: number;
-  }
-  | {
-    type: "protocol.retry";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ProtocolRetryData;
-    iteration?: number;
-  }
-  | {
-    type: "model.notice";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ModelNotice;
-    iteration?: number;
-  }
-  | {
-    type: "reasoning.completed";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ReasoningCompleted;
-    iteration?: number;
-  }
-  | {
-    type: "tool_call.requested";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ToolCallRequestedData;
-    iteration?: number;
-  }
-  | {
-    type: "approval.requested";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ApprovalRequested;
-    iteration?: number;
-  }
-  | {
-    type: "approval.resolved";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ApprovalResolved;
-    iteration?: number;
-  }
-  | {
-    type: "approval.escalated";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ApprovalEscalated;
-    iteration?: number;
-  }
-  | {
-    type: "approval.forgotten";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ApprovalForgotten;
-    iteration?: number;
-  }
-  | {
-    type: "tool_call.completed";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ToolResult;
-    iteration?: number;
-  }
-  | {
-    type: "workspace.changed";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: WorkspaceChanged;
-    iteration?: number;
-  }
-  | {
-    type: "workspace.restored";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: WorkspaceRestored;
-    iteration?: number;
-  }
-  | {
-    type: "run.cancel_requested";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: CancelRequested;
-    iteration?: number;
-  }
-  | {
-    type: "history.compacted";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: HistoryCompacted;
-    iteration?: number;
-  }
-  | {
-    type: "history.cut";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: HistoryCut;
-    iteration?: number;
-  }
-  | {
-    type: "run.finished";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: RunFinished;
-    iteration?: number;
-  }
-  | {
-    type: "workflow.progress";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: WorkflowProgress;
-    iteration?: number;
-  }
-  | {
-    type: "workflow.output";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: WorkflowOutput;
-    iteration?: number;
-  }
-  | {
-    type: "workflow.linked";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: WorkflowLinked;
-    iteration?: number;
-  }
-  | {
-    type: "input.requested";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: InputRequested;
-    iteration?: number;
-  }
-  | {
-    type: "input.resolved";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: InputResolved;
-    iteration?: number;
-  }
-  | {
-    type: "conversation.updated";
-    /** Number of the event in its conversation, 1..n without gaps. */
-    seq: number;
-    /** Number of the last event that this subscription was sent. */
-    prev_seq: number;
-    log_epoch: string;
-    ts: string;
-    conversation_id: string;
-    run_id: string | null;
-    data: ConversationUpdated;
-    iteration?: number;
-  }
-  | {
-    type: "message.delta";
-    conversation_id: string;
-    run_id: string;
-    ts: string;
-    data: TextDelta;
-  }
-  | {
-    type: "reasoning.delta";
-    conversation_id: string;
-    run_id: string;
-    ts: string;
-    data: TextDelta;
-  }
-  | {
-    type: "model.waiting";
-    conversation_id: string;
-    run_id: string;
-    ts: string;
-    data: ModelPause;
-  }
-  | {
-    type: "tool_call.started";
-    conversation_id: string;
-    run_id: string;
-    ts: string;
-    data: ToolCallStartedData;
-  }
-  | {
-    type: "tool_call.output";
-    conversation_id: string;
-    run_id: string;
-    ts: string;
-    data: ToolCallOutputData;
-  }
+  | StoredFrame<"run.queued", RunQueuedData>
+  | StoredFrame<"run.started", RunStartedData>
+  | StoredFrame<"iteration.started", IterationStarted>
+  | StoredFrame<"message.completed", MessageCompleted>
+  | StoredFrame<"protocol.retry", ProtocolRetryData>
+  | StoredFrame<"model.notice", ModelNotice>
+  | StoredFrame<"reasoning.completed", ReasoningCompleted>
+  | StoredFrame<"tool_call.requested", ToolCallRequestedData>
+  | StoredFrame<"approval.requested", ApprovalRequested>
+  | StoredFrame<"approval.resolved", ApprovalResolved>
+  | StoredFrame<"approval.escalated", ApprovalEscalated>
+  | StoredFrame<"approval.forgotten", ApprovalForgotten>
+  | StoredFrame<"tool_call.completed", ToolResult>
+  | StoredFrame<"workspace.changed", WorkspaceChanged>
+  | StoredFrame<"workspace.restored", WorkspaceRestored>
+  | StoredFrame<"run.cancel_requested", CancelRequested>
+  | StoredFrame<"history.compacted", HistoryCompacted>
+  | StoredFrame<"history.cut", HistoryCut>
+  | StoredFrame<"run.finished", RunFinished>
+  | StoredFrame<"workflow.progress", WorkflowProgress>
+  | StoredFrame<"workflow.output", WorkflowOutput>
+  | StoredFrame<"workflow.linked", WorkflowLinked>
+  | StoredFrame<"input.requested", InputRequested>
+  | StoredFrame<"input.resolved", InputResolved>
+  | StoredFrame<"conversation.updated", ConversationUpdated>
+  | UnstoredFrame<"message.delta", TextDelta>
+  | UnstoredFrame<"reasoning.delta", TextDelta>
+  | UnstoredFrame<"model.waiting", ModelPause>
+  | UnstoredFrame<"tool_call.started", ToolCallStartedData>
+  | UnstoredFrame<"tool_call.output", ToolCallOutputData>
   ;

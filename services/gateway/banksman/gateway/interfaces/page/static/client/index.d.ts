@@ -1,62 +1,27 @@
 import type {
   Ack,
-  ApprovalDecision,
-  ChatSend,
-  ConversationSettings,
-  EventFrame,
-  ItemDecision,
+  Content,
+  Decision,
+  FollowOptions,
+  Frame,
+  LiveFrame,
+  NewConversation,
+  Options,
+  RequestOptions,
   RunFinished,
-  RunOverrides,
-  TrackedCall,
+  SendOptions,
+  StartedRun,
+  State,
+  StoredEvent,
   Welcome,
-} from './frames.d.ts';
+} from './types.d.ts';
+import type { Replies } from './replies.d.ts';
 
-export type * from './frames.d.ts';
+export type * from './types.d.ts';
+export type { Replies } from './replies.d.ts';
 
-/** An event of a conversation's log. Its `type` selects the type of its `data`. */
-export type StoredEvent = Extract<EventFrame, { seq: number }>;
-/** Live text or output. It may be lost; a stored event contains the complete text. */
-export type LiveFrame = Exclude<EventFrame, { seq: number }>;
-/** `final`: messages, approval requests and outcomes; `steps`: also calls and results; `full`: also live output and reasoning. */
-export type Detail = 'final' | 'steps' | 'full';
-
-/** What `onState` receives; after the last three phases the client does not reconnect. */
-export type State = {
-  phase: 'connecting' | 'online' | 'offline' | 'unauthorized' | 'outdated' | 'stopped';
-  /** Seconds until the next attempt. */
-  retryInS?: number;
-  reason?: string;
-};
-
-export type Options = {
-  token?: string | null | (() => string | null);
-  /** The client's name in the gateway's logs. */
-  name?: string;
-  connectTimeoutS?: number;
-  /** The WebSocket class. Node 20 has none and needs the class of the package `ws`. */
-  WebSocket?: new (url: string, protocol: string) => unknown;
-  fetch?: typeof globalThis.fetch;
-  onState?: (state: State) => void;
-};
-
-export type RequestOptions = {
-  /** The idempotency key: a repeated request with the same id has no further effect. */
-  requestId?: string;
-  /** Seconds until the request fails, reconnections included; 60 by default. */
-  timeoutS?: number;
-};
-
-export type StartedRun = { runId: string; messageId: string | null; conversationId: string };
-
-export type FollowOptions = {
-  /** Only events after this number; 0, the default, for all. */
-  afterSeq?: number;
-  detail?: Detail;
-  signal?: AbortSignal;
-};
-
-/** A page of a list. `next` is the cursor of the next page. */
-export type Page = { items: Array<Record<string, unknown>>; next: string | null };
+type Reply<Name extends keyof Replies> = Promise<Replies[Name]>;
+type Items<Name extends keyof Replies> = Promise<Extract<Replies[Name], { items: unknown[] }>['items']>;
 
 /** Connect to the gateway at this scheme, host and port. */
 export function connect(url: string | URL, options?: Options): Promise<Client>;
@@ -65,40 +30,37 @@ export function connect(url: string | URL, options?: Options): Promise<Client>;
 export class Api {
   constructor(options: { base: string; token: () => string | null; onUnauthorized?: () => void; fetch?: typeof globalThis.fetch });
   socketUrl(): string;
-  conversations(options?: { query?: string; cursor?: string | null; limit?: number }): Promise<Page>;
-  conversation(id: string): Promise<Record<string, unknown>>;
-  renameConversation(id: string, title: string): Promise<Record<string, unknown>>;
-  workflow(name: string): Promise<Record<string, unknown>>;
-  createWorkflow(workflow: object): Promise<Record<string, unknown>>;
-  replaceWorkflow(name: string, workflow: object): Promise<Record<string, unknown>>;
-  deleteWorkflow(name: string): Promise<null>;
-  parseWorkflow(text: string): Promise<Record<string, unknown>>;
-  assistantRevisions(id: string): Promise<Array<Record<string, unknown>>>;
-  assistantRevision(id: string, revision: number): Promise<Record<string, unknown>>;
-  restoreAssistant(id: string, revision: number): Promise<Record<string, unknown>>;
-  importConversation(exported: { conversation?: object; events: object[] }): Promise<Record<string, unknown>>;
-  generateTitle(id: string): Promise<Record<string, unknown>>;
+  conversations(options?: { query?: string; cursor?: string | null; limit?: number }): Reply<'conversation.list'>;
+  conversation(id: string): Reply<'conversation.read'>;
+  renameConversation(id: string, title: string): Reply<'conversation.rename'>;
+  importConversation(exported: { conversation?: object; events: object[] }): Reply<'conversation.import'>;
+  generateTitle(id: string): Reply<'conversation.title'>;
   deleteConversation(id: string): Promise<null>;
-  run(id: string): Promise<Record<string, unknown>>;
-  calls(
-    runId: string,
-    page?: { after?: number; limit?: number },
-  ): Promise<{ items: Array<TrackedCall & { tool_call_id: string }>; next: number | null; total: number }>;
-  workflows(): Promise<Array<Record<string, unknown>>>;
-  approvals(): Promise<Array<Record<string, unknown>>>;
+  run(id: string): Reply<'run.read'>;
+  calls(runId: string, page?: { after?: number; limit?: number }): Reply<'run.calls'>;
+  workflows(): Items<'workflow.list'>;
+  workflow(name: string): Reply<'workflow.read'>;
+  createWorkflow(workflow: object): Reply<'workflow.create'>;
+  replaceWorkflow(name: string, workflow: object): Reply<'workflow.update'>;
+  deleteWorkflow(name: string): Promise<null>;
+  parseWorkflow(text: string): Reply<'workflow.parse'>;
+  assistants(): Items<'assistant.list'>;
+  assistantRevisions(id: string): Items<'assistant.revisions'>;
+  assistantRevision(id: string, revision: number): Reply<'assistant.revision'>;
+  restoreAssistant(id: string, revision: number): Reply<'assistant.restore'>;
+  approvals(): Items<'approval.list'>;
   setAside(approvalId: string): Promise<null>;
-  pushOffer(): Promise<{ public_key: string }>;
-  registerDevice(subscription: { endpoint: string; keys: { p256dh: string; auth: string }; origin?: string }): Promise<Record<string, unknown>>;
+  inputs(): Items<'input.list'>;
+  pushOffer(): Reply<'push.read'>;
+  registerDevice(subscription: { endpoint: string; keys: { p256dh: string; auth: string }; origin?: string }): Reply<'device.register'>;
   removeDevice(id: string): Promise<null>;
-  policy(): Promise<Record<string, unknown>>;
-  replacePolicy(policy: Record<string, unknown>): Promise<Record<string, unknown>>;
-  remembered(): Promise<Array<Record<string, unknown>>>;
+  policy(): Reply<'policy.read'>;
+  replacePolicy(policy: object): Reply<'policy.update'>;
+  remembered(): Items<'remembered.list'>;
   withdrawRemembered(approvalId: string): Promise<null>;
-  inputs(): Promise<Array<Record<string, unknown>>>;
-  assistants(): Promise<Array<Record<string, unknown>>>;
-  tools(): Promise<Array<Record<string, unknown>>>;
-  usage(): Promise<Record<string, unknown>>;
-  files(conversationId: string): Promise<{ items: Array<{ path: string; size: number }> }>;
+  tools(): Items<'tool.list'>;
+  usage(): Reply<'usage'>;
+  files(conversationId: string): Reply<'file.list'>;
   file(conversationId: string, path: string): Promise<Blob>;
   upload(conversationId: string, path: string, body: BodyInit): Promise<Response>;
   deleteFile(conversationId: string, path: string): Promise<Response>;
@@ -115,35 +77,10 @@ export class Client extends Api {
   constructor(url: string | URL, options?: Options);
   opened(timeoutS?: number): Promise<void>;
   close(): void;
-  createConversation(
-    options?: RequestOptions & {
-      title?: string;
-      assistant?: string;
-      model?: string;
-      systemPromptId?: string;
-      settings?: ConversationSettings;
-    },
-  ): Promise<string>;
-  send(
-    conversationId: string,
-    content: ChatSend['content'],
-    options?: RequestOptions & {
-      mode?: 'queue' | 'steer';
-      overrides?: RunOverrides;
-      variables?: Record<string, unknown>;
-      attachments?: string[];
-    },
-  ): Promise<StartedRun>;
+  createConversation(options?: NewConversation): Promise<string>;
+  send(conversationId: string, content: Content, options?: SendOptions): Promise<StartedRun>;
   cancel(run: StartedRun | string, options?: RequestOptions & { reason?: string }): Promise<Ack>;
-  reply(
-    approvalId: string,
-    decision: RequestOptions & {
-      all?: 'approve' | 'reject';
-      decisions?: ItemDecision[];
-      remember?: ApprovalDecision['remember'];
-      digests?: string[];
-    },
-  ): Promise<Ack>;
+  reply(approvalId: string, decision: Decision): Promise<Ack>;
   provide(inputId: string, value: unknown, options?: RequestOptions): Promise<Ack>;
   startWorkflow(
     workflow: string,
@@ -153,7 +90,7 @@ export class Client extends Api {
   follow(conversationId: string, options: FollowOptions & { live: true }): AsyncIterableIterator<StoredEvent | LiveFrame>;
   follow(conversationId: string, options?: FollowOptions & { live?: false }): AsyncIterableIterator<StoredEvent>;
   outcome(run: StartedRun | string, options?: { signal?: AbortSignal }): Promise<RunFinished>;
-  request(frame: { type: string; [field: string]: unknown }, options?: RequestOptions): Promise<Ack>;
+  request(frame: Frame, options?: RequestOptions): Promise<Ack>;
 }
 
 /** The id of the conversation whose log contains a run. */
@@ -168,16 +105,13 @@ export class Connection {
     open: (protocol: string) => unknown;
     hello: () => Record<string, unknown>;
     onWelcome: (frame: Welcome) => void;
-    onFrame: (frame: { type: string; [field: string]: unknown }) => void;
+    onFrame: (frame: Frame) => void;
     onState: (state: State) => void;
   });
   readonly ready: boolean;
   connect(): void;
   close(): void;
-  request(
-    frame: { type: string; [field: string]: unknown },
-    options?: { id?: string; resend?: boolean; timeoutS?: number },
-  ): Promise<{ type: string; [field: string]: unknown }>;
+  request(frame: Frame, options?: { id?: string; resend?: boolean; timeoutS?: number }): Promise<Ack>;
 }
 
 /** A request failed: by an error of the gateway, or by a `code` of the client: `timeout`, `offline`, `closed`, `unauthorized`, `outdated`, `stopped`. */
