@@ -135,7 +135,7 @@ async def test_request_is_stateless_and_fits_the_types_of_openais_sdk(
     BODY.validate_python(body)
     assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
     assert (body["instructions"], body["max_output_tokens"]) == ("Be brief.", 99)
-    assert (body["reasoning"], body["parallel_tool_calls"]) == ({"effort": "low"}, False)
+    assert (body["reasoning"], body["parallel_tool_calls"]) == ({"effort": "low", "summary": "auto"}, False)
     assert body["text"]["format"] == {
         "type": "json_schema",
         "name": "reply",
@@ -154,7 +154,22 @@ async def test_models_without_reasoning_are_not_asked_for_it(
 
     await complete(providers, "both:gpt-4.1-mini")
 
-    assert "include" not in played.bodies[-1]
+    assert not {"include", "reasoning"} & played.bodies[-1].keys()
+
+
+async def test_organisation_that_may_not_have_summaries_gets_replies_without(
+    played: PlayedServer, providers: Providers
+) -> None:
+    text = "Your organization must be verified to generate reasoning summaries."
+    refusal = (400, {"error": {"message": text, "param": "reasoning.summary", "code": "unsupported_value"}})
+    played.replies += [refusal, events(message("One.")), events(message("Two."))]
+    options = ModelOptions(reasoning_effort="low")
+
+    replies = [await complete(providers, "both:gpt-5-pro", options=options) for _ in range(2)]
+
+    assert [reply.text for reply in replies] == ["One.", "Two."]
+    asked = [body["reasoning"] for body in played.bodies]
+    assert asked == [{"effort": "low", "summary": "auto"}, {"effort": "low"}, {"effort": "low"}]
 
 
 async def test_reasoning_returns_in_its_place_between_the_calls(
@@ -232,7 +247,7 @@ async def test_model_that_refuses_tools_moves_to_the_responses_api(
 
     assert ([one.name for one in first.calls], again.text) == (["read_file"], "Done.")
     assert played.paths == ["/v1/chat/completions", "/v1/responses", "/v1/responses"]
-    assert all(body["reasoning"] == {"effort": "high"} for body in played.bodies[1:])
+    assert {body["reasoning"]["effort"] for body in played.bodies[1:]} == {"high"}
 
 
 async def test_conversation_on_the_responses_api_stays_there_after_a_restart(

@@ -18,6 +18,7 @@ from banksman.agent.providers.openai_request import EMPTY_MESSAGE, reply_format
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.untyped import as_count, as_list, as_object, as_text
+from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import AssistantMessage, Message, Usage, UserMessage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -65,11 +66,19 @@ def body(request: ModelRequest, profile: Profile) -> dict[str, Any]:
         arguments["temperature"] = options.temperature
     if options.max_tokens is not None:
         arguments["max_output_tokens"] = options.max_tokens
-    if options.reasoning_effort is not None:
-        arguments["reasoning"] = {"effort": options.reasoning_effort}
+    reasoning: dict[str, str] = {"effort": options.reasoning_effort} if options.reasoning_effort else {}
+    if profile.reasoning_summary and options.reasoning_effort != "none":
+        reasoning["summary"] = "auto"
+    if reasoning:
+        arguments["reasoning"] = reasoning
     if options.response_schema is not None:
         arguments["text"] = {"format": {"type": "json_schema", **reply_format(options.response_schema)}}
     return arguments
+
+
+def refuses_summary(refusal: ProviderFailed) -> bool:
+    """Return whether summaries are refused, as for organisations that the vendor has not verified."""
+    return refusal.status in (400, 403) and "reasoning" in refusal.message and "summar" in refusal.message
 
 
 def wrote(messages: Iterable[Message]) -> bool:
