@@ -11,7 +11,7 @@ from banksman import sdk
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.commands import run_command
-from tests.support.scripted_models import Gate, ScriptedReply
+from tests.support.scripted_models import Gate, HttpError, ScriptedReply
 from tests.support.system import ScriptedModel, System
 
 LONG = "The harbour of Genoa has 14 basins. " + "word " * 6_000
@@ -43,6 +43,23 @@ async def test_a_compaction_runs_after_the_open_run_and_before_later_messages(
     requests = [json.dumps(body, ensure_ascii=False) for body in model_requests(model, name)]
     assert len(requests) == 3
     assert SUMMARY in requests[2] and "word word word" not in requests[2]
+
+
+async def test_a_summary_that_waits_for_an_overloaded_model_shows_it(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    busy = HttpError(status=503, message="Overloaded.", times=1)
+    summary = ScriptedReply(text=SUMMARY)
+    replies = ScriptedReply(text=LONG), ScriptedReply(text="", fault=busy), summary, summary
+    conversation = await client.create(play(*replies, by="count"))
+    await client.run(conversation, "Look up Genoa.")
+
+    accepted = await http.post(f"/context/conversations/{conversation}/compact")
+    run = accepted.json()["run_id"]
+
+    assert (await client.finished(run))["status"] == "completed"
+    waits = [frame for frame in client.frames if frame["type"] == "model.waiting"]
+    assert [(wait["run_id"], wait["data"]["reason"]) for wait in waits][:1] == [(run, "overloaded")]
 
 
 async def test_a_service_on_nats_learns_that_there_is_nothing_to_compact(

@@ -144,7 +144,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
                 providers,
                 catalog,
                 placements,
-                Compactor(providers, settings.agent),
+                Compactor(bus, providers, settings.agent),
                 settings.agent,
                 TenantBudgets(settings.tenants, usage, ApprovalRoom(bus), settings.agent),
                 schemas,

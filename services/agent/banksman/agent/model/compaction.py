@@ -8,12 +8,14 @@ from functools import partial
 from typing import assert_never
 
 from banksman.agent.model.context import BYTES_PER_TOKEN, CompactionCut, Size, context_tokens, cut, size_of
-from banksman.agent.model.request import complete_with_fallback, unless_cancelled
+from banksman.agent.model.request import complete_with_fallback, publish_wait, unless_cancelled
 from banksman.agent.protocols.base import ModelRequest, flatten, prose_call, result_text
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.contracts.calls import ModelPause
+from banksman.bus.connection import Bus
+from banksman.contracts import subjects
+from banksman.contracts.calls import Delta, ModelPause
 from banksman.contracts.errors import BanksmanError, ContextOverflow, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
@@ -63,6 +65,7 @@ class Compactor:
     oldest messages are left out.
     """
 
+    bus: Bus
     providers: Providers
     settings: AgentSettings
 
@@ -157,7 +160,7 @@ class Compactor:
             owned.state.tenant,
             models,
             request,
-            deltas=_NoDeltas(),
+            deltas=_Waits(self.bus, owned),
             deadline_s=min(SUMMARY_S, left_s / 2),
         )
         text = shortened((completion.reply.text or "").strip(), _summary_chars(wanted, size))
@@ -177,7 +180,21 @@ class Compactor:
         )
 
 
-class _NoDeltas:
+class _Waits:
+    """Publishes the waits of a summary, whose text is not shown."""
+
+    def __init__(self, bus: Bus, owned: Ownership) -> None:
+        state = owned.state
+        self._bus = bus
+        self._subject = subjects.delta(state.tenant, state.conversation_id)
+        self._empty = Delta(
+            conversation_id=state.conversation_id,
+            run_id=owned.run.run_id,
+            message_id=owned.ports.clock.new_id("m"),
+            offset=0,
+            text="",
+        )
+
     async def write(self, kind: DeltaKind, text: str) -> None:
         pass
 
@@ -185,7 +202,7 @@ class _NoDeltas:
         pass
 
     async def waiting(self, pause: ModelPause) -> None:
-        pass
+        await publish_wait(self._bus, self._subject, self._empty, pause)
 
 
 def _event(owned: Ownership, chosen: CompactionCut, written: _Written) -> HistoryCompacted:

@@ -133,6 +133,15 @@ REPEATED_CHARS: Final = 64 * 1024
 """Maximum characters of one message of a repetition."""
 
 
+async def publish_wait(bus: Bus, subject: str, empty: Delta, pause: ModelPause) -> None:
+    """Publish that a request is sent again after a pause; `empty` names its message."""
+    notice = ModelWaiting(
+        conversation_id=empty.conversation_id, run_id=empty.run_id, message_id=empty.message_id, pause=pause
+    )
+    with contextlib.suppress(Unavailable):
+        await bus.replies.send(subject, notice.model_dump_json().encode(), "")
+
+
 class Deltas:
     """The `DeltaSink` of one reply: it publishes the text, but never the text of a call.
 
@@ -221,15 +230,7 @@ class Deltas:
         self._waiting = ""
 
     async def waiting(self, pause: ModelPause) -> None:
-        """Publish that the request is sent again after a pause."""
-        notice = ModelWaiting(
-            conversation_id=self._empty.conversation_id,
-            run_id=self._empty.run_id,
-            message_id=self.message_id,
-            pause=pause,
-        )
-        with contextlib.suppress(Unavailable):
-            await self._bus.replies.send(self._subject, notice.model_dump_json().encode(), "")
+        await publish_wait(self._bus, self._subject, self._empty, pause)
 
     async def end(self, *, is_final: bool) -> None:
         """Publish the waiting text. For a final reply, also publish the text withheld as a possible call."""
