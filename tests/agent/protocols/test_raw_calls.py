@@ -203,6 +203,31 @@ def test_a_fence_in_the_arguments_of_a_call_does_not_hide_the_next_call() -> Non
     assert [call.arguments for call in reading.calls] == [{"command": "```\nls"}, LS]
 
 
+@pytest.mark.parametrize("before", ["", "A call begins with <tool_call>: "])
+def test_markers_in_the_arguments_of_a_call_are_part_of_them(before: str) -> None:
+    command = "cat > format.md <<'E'\n<tool_call>{...}</tool_call> or <tool_call>now</tool_call>\nE"
+    written = json.dumps({"name": "bash", "arguments": {"command": command}})
+    text = f"{before}<tool_call>{written}</tool_call>\nThen:\n<tool_call>{ONE}</tool_call>"
+
+    reading = read(text)
+
+    assert isinstance(reading, RequestedCalls)
+    assert [call.arguments for call in reading.calls] == [{"command": command}, LS]
+
+
+@pytest.mark.parametrize("form", ["<parameter=command>{}</parameter></function>", "GLM"])
+def test_the_end_of_a_value_in_quotes_is_part_of_the_value(form: str) -> None:
+    quoted = "echo '</parameter>' '</arg_value>' > tags"
+    text = f"<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>{quoted}</arg_value>\n</tool_call>"
+    if form != "GLM":
+        text = "<function=bash>" + form.format(quoted)
+
+    reading = read(text)
+
+    assert isinstance(reading, RequestedCalls)
+    assert [call.arguments for call in reading.calls] == [{"command": quoted}]
+
+
 def test_values_of_a_format_without_types_have_the_types_of_the_schema() -> None:
     lines = "<parameter=lines>\n30\n</parameter>\n"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from banksman.agent.protocols.base import MAX_NAME_CHARS, RawCall
@@ -56,6 +56,9 @@ _SPACE = re.compile(r"\s*")
 _TAGGED = re.compile(r'<(?:function=|(?:｜DSML｜)?invoke name=)"?(?P<name>[^<>"\n]{1,256})"?>')
 _PARAMETER = re.compile(r'\s*<(?:｜DSML｜)?parameter(?:=| name=)"?(?P<key>[^<>"\n]{1,256})"?[^<>\n]{0,64}>')
 _ARG_KEY = re.compile(r"\s*<arg_key>(?P<key>[^<>]{1,256})</arg_key>\s*<arg_value>")
+# A value may contain what ends it, in quotes for example: after the end of a value comes another tag.
+_PARAMETER_END = re.compile(r"</(?:｜DSML｜)?parameter>(?=\s*(?:<|\Z))")
+_ARG_END = re.compile(r"</arg_value>(?=\s*(?:<|\Z))")
 _TAG_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
 _NAMED = re.compile(
     r"(?:functions\.)?(?P<name>[A-Za-z_][\w.-]{0,255})(?::\d{1,6})?\s*(?:\[CALL_ID\][\w-]{1,64})?"
@@ -67,6 +70,7 @@ _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters", "args", 
 _BARE_KEYS = frozenset({"name", "parameters", "arguments", "type", "id"})
 _BARE_BEGINNING = re.compile(r'\s*\{\s*"(?:name|type)"')
 _MAX_BARE_CHARS = 16
+_MAX_ENDS = 4
 
 
 def raw_calls(text: str, tools: Collection[str]) -> tuple[str, tuple[RawCall, ...]]:
@@ -80,17 +84,7 @@ def raw_calls(text: str, tools: Collection[str]) -> tuple[str, tuple[RawCall, ..
     kept, calls, end = list[str](), list[RawCall](), 0
     scan = _Scan(text)
     while len(calls) < MAX_RAW_CALLS and (marker := scan.next_marker()) is not None:
-        closing = _MARKERS[marker[0]]
-        found = text.find(closing, marker.end())
-        region_end = len(text) if found < 0 else found + len(closing)
-        # Prose may name the marker before a call does, and an argument may contain it.
-        last = text.rfind(marker[0], marker.start(), region_end)
-        for start in dict.fromkeys((marker.start(), last)):
-            read = _calls_in(text[start:region_end], tools) or ()
-            if read:
-                break
-        else:
-            start, read = last, _broken_call(text[last:region_end], tools)
+        read, start, region_end = _calls_at(text, marker, tools)
         if read:
             kept.append(text[end:start])
             calls += read
@@ -98,6 +92,28 @@ def raw_calls(text: str, tools: Collection[str]) -> tuple[str, tuple[RawCall, ..
         # Each part of the text is searched once for the end of a call.
         scan.position = region_end
     return "".join((*kept, text[end:])), tuple(calls[:MAX_RAW_CALLS])
+
+
+def _calls_at(text: str, marker: re.Match[str], tools: Collection[str]) -> tuple[Sequence[RawCall], int, int]:
+    """Return the calls after a marker, and where they begin and end."""
+    first, ends = marker.start(), _region_ends(text, marker)
+    # Prose may name the marker before a call does, and a string in the arguments of the call too.
+    second, last = text.find(marker[0], marker.end(), ends[0]), text.rfind(marker[0], first, ends[0])
+    for start in dict.fromkeys((first, second if second >= 0 else last, last)):
+        for end in ends:
+            if read := _calls_in(text[start:end], tools):
+                return read, start, end
+    return _broken_call(text[last : ends[0]], tools), last, ends[0]
+
+
+def _region_ends(text: str, marker: re.Match[str]) -> list[int]:
+    """Return where the calls after a marker may end; a string in an argument may contain what ends calls."""
+    closing = _MARKERS[marker[0]]
+    ends, position = list[int](), marker.end()
+    while len(ends) < _MAX_ENDS and (found := text.find(closing, position)) >= 0:
+        position = found + len(closing)
+        ends.append(position)
+    return ends or [len(text)]
 
 
 class _Scan:
@@ -175,7 +191,7 @@ def _read_call(region: str, start: int, tools: Collection[str]) -> tuple[list[Ra
     if region[position : position + 1] == "{":
         value = _json_at(region, position)
         return None if value is None else ([RawCall(None, name, cast("JsonObject", value[0]))], value[1])
-    read = _parameters(region, position, _ARG_KEY, "</arg_value>")
+    read = _parameters(region, position, _ARG_KEY, _ARG_END)
     if read is None or not (read[0] or name in tools):
         return None
     return [RawCall(None, name, read[0])], read[1]
@@ -187,25 +203,24 @@ def _tagged_call(region: str, tagged: re.Match[str]) -> tuple[list[RawCall | Non
     if region[inner : inner + 1] == "{":
         read = _json_at(region, inner)
     else:
-        closing = "</｜DSML｜parameter>" if "DSML" in tagged[0] else "</parameter>"
-        read = _parameters(region, position, _PARAMETER, closing)
+        read = _parameters(region, position, _PARAMETER, _PARAMETER_END)
     if read is None or not isinstance(read[0], dict):
         return None
     return [RawCall(None, name, cast("JsonObject", read[0]))], _end_of(_TAG_END, region, read[1])
 
 
 def _parameters(
-    region: str, position: int, opening: re.Pattern[str], closing: str
+    region: str, position: int, opening: re.Pattern[str], closing: re.Pattern[str]
 ) -> tuple[JsonObject, int] | None:
     """Return parameters between tags and where they end; None if one does not end."""
     found: JsonObject = {}
     while parameter := opening.match(region, position):
-        end = region.find(closing, parameter.end())
-        if end < 0:
+        ended = closing.search(region, parameter.end())
+        if ended is None:
             return None
-        value = region[parameter.end() : end]
+        value = region[parameter.end() : ended.start()]
         found[parameter["key"].strip()] = value.removeprefix("\n").removesuffix("\n")
-        position = end + len(closing)
+        position = ended.end()
     return found, position
 
 
