@@ -63,7 +63,8 @@ async def played() -> AsyncGenerator[PlayedServer]:
 def settings_for(url: str, **fields: Any) -> ProviderSettings:
     address = url.removesuffix("/v1")
     entries = {
-        name: {"api": name, "base_url": address} for name in ("google", "mistral", "cohere", "huggingface")
+        name: {"api": name, "base_url": address}
+        for name in ("google", "mistral", "cohere", "huggingface", "bedrock")
     }
     return ProviderSettings.model_validate(
         {"providers": entries, "max_attempts": 1, "max_wait_s": 0, **fields}
@@ -286,7 +287,10 @@ async def test_cancel_closes_the_connection(hanging: tuple[str, asyncio.Event]) 
         await left.wait()
 
 
-async def test_endless_refusal_is_not_read_to_its_end() -> None:
+async def test_endless_refusal_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTCANARY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aws-secret-test-canary")
+
     async def serve(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=400, headers={"content-type": "application/json"})
         await response.prepare(request)
@@ -297,7 +301,7 @@ async def test_endless_refusal_is_not_read_to_its_end() -> None:
     app.router.add_post("/{path:.*}", serve)
     async with TestServer(app) as server:
         providers = Providers(settings_for(str(server.make_url("/v1"))))
-        for name in ("google", "mistral", "cohere"):
+        for name in ("google", "mistral", "cohere", "huggingface", "bedrock"):
             with pytest.raises(ProviderFailed, match="more than"):
                 await complete(providers, f"{name}:any")
         await providers.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from importlib import import_module
 from typing import Any, assert_never, cast
 
 import httpx
@@ -26,7 +28,7 @@ from banksman.agent.providers.collect import ReplyBuilder, as_object
 from banksman.agent.providers.openai_api import delay_of, error_in, text_of
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE
 from banksman.agent.providers.profiles import Profile
-from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
+from banksman.agent.providers.streams import IDENTITY, bounded, check_head, check_size, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
@@ -133,20 +135,24 @@ class LibraryApi:
                 from pydantic_ai.models.google import GoogleModel
                 from pydantic_ai.providers.google import GoogleProvider
 
-                google = GoogleProvider(api_key=key or "none", base_url=url, http_client=self._http(httpx2))
+                google = GoogleProvider(
+                    api_key=key or "none", base_url=url, http_client=self._owned_http(httpx2)
+                )
                 return lambda name, _: GoogleModel(name, provider=google)
             case "mistral":
                 from pydantic_ai.models.mistral import MistralModel
                 from pydantic_ai.providers.mistral import MistralProvider
 
-                mistral = MistralProvider(api_key=key or "none", base_url=url, http_client=self._http(httpx2))
+                mistral = MistralProvider(
+                    api_key=key or "none", base_url=url, http_client=self._owned_http(httpx2)
+                )
                 return lambda name, _: MistralModel(name, provider=mistral)
             case "cohere":
                 from cohere import AsyncClientV2
                 from pydantic_ai.models.cohere import CohereModel
                 from pydantic_ai.providers.cohere import CohereProvider
 
-                sdk = AsyncClientV2(api_key=key or "none", base_url=url, httpx_client=self._http(httpx))
+                sdk = AsyncClientV2(api_key=key or "none", base_url=url, httpx_client=self._owned_http(httpx))
                 cohere = CohereProvider(cohere_client=sdk)
                 return lambda name, _: CohereModel(name, provider=cohere)
             case "bedrock":
@@ -160,10 +166,15 @@ class LibraryApi:
                 else:  # The SDK of AWS searches the environment and the disk for credentials.
                     bedrock = BedrockProvider(base_url=url, region_name=region)
                 self._stack.callback(bedrock.client.close)
+                self._bound_bodies(bedrock.client, url)
                 return lambda name, _: BedrockConverseModel(name, provider=bedrock)
             case _:
+                from huggingface_hub import set_async_client_factory
                 from pydantic_ai.models.huggingface import HuggingFaceModel
                 from pydantic_ai.providers.huggingface import HuggingFaceProvider
+
+                # The SDK makes and closes a client for each of its own; it has one factory for all.
+                set_async_client_factory(lambda: self._http(httpx))
 
                 def hugging_face(name: str, owned: AsyncExitStack) -> HuggingFaceModel:
                     # The client of the SDK keeps each stream open until it is closed itself.
@@ -173,6 +184,32 @@ class LibraryApi:
 
                 return hugging_face
 
+    def _bound_bodies(self, client: Any, url: str) -> None:
+        """Let the SDK of AWS send with a session whose responses have at most `MAX_STREAM_BYTES`."""
+        # Imported by name: the SDK has no types.
+        httpsession: Any = import_module("botocore.httpsession")
+        utils: Any = import_module("botocore.utils")
+        config = client.meta.config
+        session = httpsession.URLLib3Session(
+            verify=os.environ.get("AWS_CA_BUNDLE") or True,
+            proxies=utils.get_environ_proxies(url),
+            timeout=(self._settings.connect_timeout_s, config.read_timeout),
+            max_pool_connections=config.max_pool_connections,
+        )
+        self._stack.callback(session.close)
+
+        def send(request: Any, **_: object) -> Any:
+            response = session.send(request)
+            response.raw = _Body(response.raw, self._provider)
+            return response
+
+        client.meta.events.register("before-send.bedrock-runtime", send)
+
+    def _owned_http(self, library: Any) -> Any:
+        client = self._http(library)
+        self._stack.push_async_callback(client.aclose)
+        return client
+
     def _http(self, library: Any) -> Any:
         """Return a client of httpx or httpx2 that bounds what a server sends, and follows no redirect."""
 
@@ -180,18 +217,36 @@ class LibraryApi:
             check_head(self._provider, response.status_code, response.headers)
             pieces = bounded(self._provider, response.stream)
             response.stream = with_pieces(response.stream, pieces, library.AsyncByteStream)
+            if response.status_code >= 400:
+                await response.aread()  # The SDK of Hugging Face looks at the body without reading it.
 
         async def trace(request: Any) -> None:
             request.headers.update(outgoing())
 
-        client = library.AsyncClient(
+        return library.AsyncClient(
             timeout=library.Timeout(None, connect=self._settings.connect_timeout_s),
             limits=library.Limits(max_connections=None),
             headers={"Accept-Encoding": IDENTITY},
             event_hooks={"request": [trace], "response": [bound]},
         )
-        self._stack.push_async_callback(client.aclose)
-        return client
+
+
+class _Body:
+    """The body of a response of botocore, which reads it in a thread of its own."""
+
+    def __init__(self, raw: Any, provider: str) -> None:
+        self._raw = raw
+        self._provider = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def stream(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._raw.stream():
+            size += len(piece)
+            check_size(self._provider, size)
+            yield piece
 
 
 def _settings(options: ModelOptions) -> ModelSettings:

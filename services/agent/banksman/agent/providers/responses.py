@@ -7,6 +7,7 @@ replies. https://platform.openai.com/docs/guides/reasoning
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
@@ -31,6 +32,7 @@ FAILED = "response.failed"
 ENDS = frozenset({"response.completed", "response.incomplete", FAILED})
 """The types of the last event of a stream."""
 
+_OF_SUMMARIES = re.compile(r"reasoning.{0,20}(summary|summaries)", re.IGNORECASE)
 _INCOMPLETE: dict[str, FinishReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -78,7 +80,7 @@ def body(request: ModelRequest, profile: Profile) -> dict[str, Any]:
 
 def refuses_summary(refusal: ProviderFailed) -> bool:
     """Return whether summaries are refused, as for organisations that the vendor has not verified."""
-    return refusal.status in (400, 403) and "reasoning" in refusal.message and "summar" in refusal.message
+    return refusal.status in (400, 403) and _OF_SUMMARIES.search(refusal.message) is not None
 
 
 def wrote(messages: Iterable[Message]) -> bool:

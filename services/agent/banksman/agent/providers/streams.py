@@ -42,6 +42,13 @@ def check_head(provider: str, status: int, headers: Mapping[str, str]) -> None:
         raise ProviderFailed(provider, text, status=status, unavailable=True)
 
 
+def check_size(provider: str, size: int, most: int = MAX_STREAM_BYTES) -> None:
+    """Raise `ProviderFailed` for a body of more than `most` bytes."""
+    if size > most:
+        text = f"the model's server sent more than {most} bytes"
+        raise ProviderFailed(provider, text, unavailable=True)
+
+
 async def bounded(
     provider: str, pieces: AsyncIterable[bytes], most: int = MAX_STREAM_BYTES
 ) -> AsyncGenerator[bytes]:
@@ -53,9 +60,7 @@ async def bounded(
     size, work_s = 0, 0.0
     async for piece in pieces:
         size += len(piece)
-        if size > most:
-            text = f"the model's server sent more than {most} bytes"
-            raise ProviderFailed(provider, text, unavailable=True)
+        check_size(provider, size, most)
         for start in range(0, len(piece), _PIECE_BYTES):
             began = time.perf_counter()
             yield piece[start : start + _PIECE_BYTES]
