@@ -250,7 +250,8 @@ class _Body:
 
 
 def _settings(options: ModelOptions) -> ModelSettings:
-    settings = ModelSettings()
+    # Marks for the cache of vendors that want them, as Bedrock does.
+    settings = ModelSettings(cache=True)
     if options.max_tokens is not None:
         settings["max_tokens"] = options.max_tokens
     if options.temperature is not None:
