@@ -15,6 +15,7 @@ from tests.e2e.navigating import open_view
 from tests.e2e.run_scenes import OTHER_RUN, runs
 from tests.e2e.stage import RUN, Stage, open_conversation
 from tests.e2e.test_rules import POLICY, REMEMBERED
+from tests.e2e.test_workspace_forms import OPTIONS
 from tests.e2e.workflow_scenes import BUILT
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 
@@ -59,6 +60,12 @@ async def welcome(page: Page, stage: Stage) -> None:
     stage.notices = ("The demo model replies: no key is set.",)
     await page.goto(stage.url)
     await expect(page.get_by_role("heading", name="What should the agent do?")).to_be_visible()
+
+
+async def repository(page: Page, stage: Stage) -> None:
+    stage.resources["context/workspace-options"] = OPTIONS
+    await page.get_by_role("button", name="Start from a repository").click()
+    await expect(page.get_by_text("Allowed by the operator")).to_be_visible()
 
 
 async def conversation(page: Page, stage: Stage) -> None:
@@ -301,9 +308,9 @@ async def login(page: Page, stage: Stage) -> None:
 
 
 VIEWS: tuple[View, ...] = (
-    welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, own_key, own_key_created, invitation, account_invitation, invited, schedules,
-    new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server,
+    welcome, repository, conversation, details, editing, files, preview, workflow_list, form, menu, rename,
+    delete, refused, inbox, people, own_key, own_key_created, invitation, account_invitation, invited,
+    schedules, new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server,
     changed_mcp_server, audit, settings, palette, one_run, one_step, two_runs, rules, workflows,
     built_workflow, assistant, models, ended, login,
 )  # fmt: skip

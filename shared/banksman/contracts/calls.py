@@ -22,7 +22,7 @@ from banksman.contracts.mcp import (
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.tools import Change, ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspacePlacement
+from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspaceOffer, WorkspacePlacement
 
 SearchApi = Literal["searxng", "brave", "tavily"]
 
@@ -216,6 +216,8 @@ class RunnerLease(Stored):
     """Maximum number of commands that run at a time; further calls wait. None for a tool server."""
     version: str | None = None
     started_at: Timestamp | None = None
+    offer: WorkspaceOffer | None = Field(default=None, exclude_if=lambda offer: offer is None)
+    """None for a tool server, and a runner of an earlier version."""
 
     @property
     def draining(self) -> bool:

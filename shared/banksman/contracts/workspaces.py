@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from banksman.contracts.processes import MAX_PROCESSES, KnownProcess
-from banksman.contracts.urls import HttpUrl
+from banksman.contracts.urls import HttpUrl, parse_url
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 MAX_FILES = 100
@@ -127,6 +128,32 @@ class RepositorySource(Stored):
     secret: Token | None = None
     """The tenant's secret with a token, or with user and password separated by a colon. A secret that names
     servers must name `repository`."""
+
+
+EVERY_TENANT: Final = "*"
+Patterns = tuple[str, ...]
+
+
+class WorkspaceOffer(Stored):
+    """What the operator of a runner lets workspaces use."""
+
+    toolchains: tuple[Token, ...] = Field(default=(), exclude_if=lambda names: not names)
+    repositories: dict[str, Patterns] = Field(
+        default_factory=dict[str, Patterns], exclude_if=lambda tenants: not tenants
+    )
+    """Patterns of addresses of git repositories by tenant; those of `EVERY_TENANT` are for all."""
+    registries: Patterns = Field(default=(), exclude_if=lambda hosts: not hosts)
+    """Hosts of package registries that the policy of a tenant may name."""
+
+    def repositories_of(self, tenant: str) -> Patterns:
+        """Return the patterns for a tenant."""
+        return (*self.repositories.get(EVERY_TENANT, ()), *self.repositories.get(tenant, ()))
+
+
+def is_allowed(repository: str, patterns: Patterns) -> bool:
+    """Return whether the address of a repository matches a pattern; raise `UrlRefused` for no address."""
+    url = str(parse_url(repository))
+    return any(fnmatchcase(url, pattern) for pattern in patterns)
 
 
 class RepositoryAccess(Stored):

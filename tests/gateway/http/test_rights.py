@@ -50,6 +50,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/approvals": READ,
     "POST /context/approvals/{approval_id}": APPROVE,
     "GET /context/policy": READ,
+    "GET /context/workspace-options": READ,
     "PUT /context/policy": ADMIN,
     "GET /context/remembered": READ,
     "DELETE /context/remembered/{approval_id}": APPROVE,

@@ -12,7 +12,7 @@ from tests.support.git_server import GitServer, commit, git, new_repository, ser
 from tests.tool_runner.conftest import TLS, Runner, serving
 
 from banksman.contracts.calls import FileDiff
-from banksman.contracts.workspaces import RepositoryAccess, RepositorySource
+from banksman.contracts.workspaces import RepositoryAccess, RepositorySource, WorkspaceOffer
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.repositories import Repositories
 from banksman.tool_runner.settings import (
@@ -58,7 +58,9 @@ async def load(
     **source: object,
 ) -> None:
     egress = Egress(FetchLimits(), private=[server.address], ssl_context=TLS)
-    repositories = Repositories(runner.sandbox, egress, runner.limits.sandbox, {"acme": allowed})
+    repositories = Repositories(
+        runner.sandbox, egress, runner.limits.sandbox, WorkspaceOffer(repositories={"acme": allowed})
+    )
     given = RepositorySource.model_validate({"repository": server.url, **source})
     await repositories.load(runner.workspace, RepositoryAccess(source=given, credentials=credentials))
 
@@ -124,7 +126,9 @@ async def test_the_reason_of_a_failure_is_named_without_the_secret(
 @pytest.mark.parametrize("address", ["https://evil.example/a.git", "https://127.0.0.1/a.git"])
 async def test_a_host_that_the_runner_may_not_reach_is_refused(runner: Runner, address: str) -> None:
     egress = Egress(FetchLimits(), hosts=HostRules(denied=("evil.example",)), ssl_context=TLS)
-    repositories = Repositories(runner.sandbox, egress, runner.limits.sandbox, {"*": ("*",)})
+    repositories = Repositories(
+        runner.sandbox, egress, runner.limits.sandbox, WorkspaceOffer(repositories={"*": ("*",)})
+    )
     source = RepositorySource(repository=address)
     with pytest.raises(SourceFailed, match=r"not allowed|not a public"):
         await repositories.load(runner.workspace, RepositoryAccess(source=source))

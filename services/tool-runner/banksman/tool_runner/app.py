@@ -117,6 +117,7 @@ async def _serve(
             places=own.limits.sandbox.max_concurrent_calls,
             version=version("banksman"),
             started_at=process.health.started_at,
+            offer=own.offer,
         ),
         load=active.__len__,
         problem=local.problem,
@@ -202,7 +203,7 @@ def _scheduler(
 def _repositories(own: ToolRunnerSettings, local: LocalRunner) -> Repositories | None:
     if local.sandbox is None or local.egress is None:
         return None
-    return Repositories(local.sandbox, local.egress, own.limits.sandbox, own.egress.repositories)
+    return Repositories(local.sandbox, local.egress, own.limits.sandbox, own.offer)
 
 
 def _runner_calls(

@@ -7,14 +7,12 @@ credentials are in no workspace, no process of a sandbox and no file.
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banksman.contracts.urls import UrlRefused, parse_url
-from banksman.contracts.workspaces import RESERVED_PREFIX, RepositoryAccess
+from banksman.contracts.workspaces import RESERVED_PREFIX, RepositoryAccess, WorkspaceOffer, is_allowed
 from banksman.tool_runner.egress.client import Egress, FetchFailed
 from banksman.tool_runner.egress.git import FetchedBranch, fetch_branch
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxUnavailable, Stop
@@ -24,7 +22,6 @@ from banksman.tool_runner.workspaces.entry import SourceFailed
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 FETCH_S = CHECKOUT_S = 60.0
-EVERY_TENANT = "*"
 _PACK = f"{RESERVED_PREFIX}source.pack"
 _MAX_REASON_CHARS = 300
 
@@ -34,8 +31,7 @@ class Repositories:
     sandbox: Sandbox
     egress: Egress
     limits: SandboxLimits
-    allowed: Mapping[str, tuple[str, ...]]
-    """Patterns of addresses by tenant; those of `EVERY_TENANT` are for all."""
+    offer: WorkspaceOffer
 
     async def load(self, workspace: Workspace, access: RepositoryAccess) -> None:
         """Fill a new workspace; raise `SourceFailed` with the reason for the user."""
@@ -53,9 +49,7 @@ class Repositories:
             raise SourceFailed(access.source.repository, str(error)) from error
 
     def _check(self, tenant: str, repository: str) -> None:
-        url = str(parse_url(repository))
-        patterns = (*self.allowed.get(EVERY_TENANT, ()), *self.allowed.get(tenant, ()))
-        if not any(fnmatch.fnmatchcase(url, pattern) for pattern in patterns):
+        if not is_allowed(repository, self.offer.repositories_of(tenant)):
             raise UrlRefused("the operator of this runner does not allow this repository")
 
     async def _fetch(self, workspace: Workspace, access: RepositoryAccess) -> FetchedBranch:

@@ -19,6 +19,7 @@ from banksman.contracts.workspace_tools import (
     MAX_COMMAND_TIMEOUT_S,
     MAX_OUTPUT_CHARS,
 )
+from banksman.contracts.workspaces import WorkspaceOffer
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
@@ -310,6 +311,14 @@ class ToolRunnerSettings(HealthSettings):
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
     processes: ProcessSettings = ProcessSettings()
+
+    @property
+    def offer(self) -> WorkspaceOffer:
+        return WorkspaceOffer(
+            toolchains=tuple(self.toolchains),
+            repositories=self.egress.repositories,
+            registries=self.egress.registries if self.sandbox == "bwrap" else (),
+        )
 
 
 class ToolRunnerServiceSettings(ServiceSettings):

@@ -16,6 +16,7 @@ from banksman.gateway.assistants.run_settings import ModelCatalog, ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.assistants.tools import operations as tool_operations
+from banksman.gateway.assistants.workspace_options import operations as option_operations
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
@@ -79,4 +80,6 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature((*operations, *policy_operations, *prompt_operations, *tool_operations), build)
+FEATURE = Feature(
+    (*operations, *policy_operations, *prompt_operations, *tool_operations, *option_operations), build
+)

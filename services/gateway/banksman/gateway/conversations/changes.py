@@ -15,6 +15,7 @@ from banksman.contracts.messages import AssistantMessage, Content, UserMessage, 
 from banksman.contracts.work import DeleteConversation, RenameConversation
 from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.assistants.tenant_store import AssistantStore, PromptStore
+from banksman.gateway.assistants.workspace_options import check_repository
 from banksman.gateway.conversations.conversations import (
     Conversations,
     CreatedConversations,
@@ -29,6 +30,7 @@ from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import RequestIds, ids_once
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.runs.ports import Clock
+from banksman.runs.runners.placement import Placements
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class ConversationChanges:
     backlog: Backlog
     clock: Clock
     models: ModelNames
+    placements: Placements
 
     async def create(
         self, caller: Caller, request: ConversationCreate, requests: RequestIds, *, title_from: Content = ""
@@ -85,6 +88,7 @@ class ConversationChanges:
             await self.prompts.get(caller.tenant, settings.system_prompt_id)
         if settings.model is not None:
             self.models.of(caller.tenant).checked(settings.model)
+        check_repository(self.placements, caller.tenant, request.source)
         ids = await ids_once(requests, caller, request, {"conversation_id": requests.new("c")})
         record = new_record(
             ids["conversation_id"],

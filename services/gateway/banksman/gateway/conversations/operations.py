@@ -36,6 +36,7 @@ from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunsOverHttp, RunStarts
+from banksman.runs.runners.placement import Placements
 
 MAX_EVENTS = 1_000
 
@@ -187,7 +188,9 @@ async def build(base: Foundation) -> None:
     )
     assistants, prompts, requests = services[AssistantStore], services[PromptStore], services[StoredRequests]
     created, names = services[CreatedConversations], services[ModelNames]
-    changes = ConversationChanges(index, created, assistants, prompts, queue, backlog, clock, names)
+    changes = ConversationChanges(
+        index, created, assistants, prompts, queue, backlog, clock, names, services[Placements]
+    )
     imports = Imports(index, assistants, requests, queue, backlog, clock, names)
     titles = Titles(
         index,

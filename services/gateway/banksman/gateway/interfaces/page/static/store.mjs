@@ -152,6 +152,15 @@ export class Store {
     this.open(null);
   }
 
+  /** Begin a conversation whose workspace starts from a repository. @param {{repository: string}} source */
+  async beginFrom(source) {
+    const assistant = this.outbox.assistant.value;
+    const created = await this.api.createConversation({ source, ...(assistant ? { assistant } : {}) });
+    this.outbox.assistant.value = null;
+    this.list.add(created);
+    this.open(created.conversation_id);
+  }
+
   open(id) {
     location.hash = id ? `#/c/${id}` : '#/';
   }

@@ -296,6 +296,16 @@ export class Api {
     return this.#items('tool.list');
   }
 
+  /** The toolchains, repositories and registries that the operator offers to workspaces. */
+  workspaceOptions() {
+    return this.#json('workspace.options');
+  }
+
+  /** Create a conversation. @param {{assistant?: string, source?: object}} conversation */
+  createConversation(conversation) {
+    return this.#json('conversation.create', {}, conversation);
+  }
+
   /** The schedules, each with its last run. */
   schedules() {
     return this.#items('schedule.list');

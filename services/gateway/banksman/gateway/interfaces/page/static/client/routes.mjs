@@ -133,4 +133,5 @@ export const ROUTES = Object.freeze({
   "workflow.read": ["GET", "/workflows/{name}"],
   "workflow.start": ["POST", "/workflows/{name}/runs"],
   "workflow.update": ["PUT", "/workflows/{name}"],
+  "workspace.options": ["GET", "/context/workspace-options"],
 });

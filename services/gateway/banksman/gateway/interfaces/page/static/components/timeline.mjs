@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { runWith } from '../branches.mjs';
 import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
-import { known, t, withTexts } from '../strings.mjs';
+import { known, parts, t, withTexts } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
@@ -23,6 +23,7 @@ const LinkedWorkflow = lazy(
   'LinkedWorkflow',
 );
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
+const RepositoryDialog = lazy(() => withTexts(import('./repository.mjs'), 'files'), 'RepositoryDialog');
 const Value = lazy(() => withTexts(import('./value.mjs'), 'forms'), 'Value');
 
 const SUGGESTIONS = ['list', 'write', 'draw'];
@@ -51,7 +52,7 @@ export function Timeline() {
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
       ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
@@ -80,29 +81,45 @@ function Notice({ tone, text }) {
   return html`<p class=${`notice ${tone}`} role="note"><${Icon} name="warning" size=${15} />${text}</p>`;
 }
 
+/** A conversation without messages, and the repository from which its workspace starts. */
+function Unused({ id }) {
+  const source = useStore().list.find(id)?.source;
+  if (!source) return html`<p class="empty">${t('timeline.empty')}</p>`;
+  const place = html`<code>${source.repository}</code>`;
+  const words = source.branch
+    ? parts('timeline.fromBranch', { place, branch: html`<code>${source.branch}</code>` })
+    : parts('timeline.fromRepository', { place });
+  return html`<p class="empty">${words} ${t('timeline.fetchedLater')}</p>`;
+}
+
 function Welcome() {
+  const [asks, setAsks] = useState(false);
   const store = useStore();
   const fill = (text) => {
     store.outbox.draft.value = text;
     document.getElementById('composer')?.focus();
   };
   return html`<section class="welcome">
-    <${Mark} size=${56} />
-    <h2>${t('welcome.title')}</h2>
-    <p>${t('welcome.text')}</p>
-    <div class="suggestions">
-      ${SUGGESTIONS.map(
-        (name) =>
-          html`<button type="button" onClick=${() => fill(t(`welcome.${name}Text`))}>
-            <strong>${t(`welcome.${name}`)}</strong
-            ><span>${t(`welcome.${name}Text`).replaceAll('`', '')}</span>
-          </button>`,
-      )}
-      <button type="button" onClick=${() => (store.workflowsOpen.value = true)}>
-        <strong>${t('welcome.workflow')}</strong><span>${t('welcome.workflowText')}</span>
+      <${Mark} size=${56} />
+      <h2>${t('welcome.title')}</h2>
+      <p>${t('welcome.text')}</p>
+      <div class="suggestions">
+        ${SUGGESTIONS.map(
+          (name) =>
+            html`<button type="button" onClick=${() => fill(t(`welcome.${name}Text`))}>
+              <strong>${t(`welcome.${name}`)}</strong
+              ><span>${t(`welcome.${name}Text`).replaceAll('`', '')}</span>
+            </button>`,
+        )}
+        <button type="button" onClick=${() => (store.workflowsOpen.value = true)}>
+          <strong>${t('welcome.workflow')}</strong><span>${t('welcome.workflowText')}</span>
+        </button>
+      </div>
+      <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
+        <${Icon} name="branch" size=${16} />${t('welcome.repository')}
       </button>
-    </div>
-  </section>`;
+    </section>
+    ${asks && html`<${RepositoryDialog} onClose=${() => setAsks(false)} />`}`;
 }
 
 function Outgoing({ entry }) {

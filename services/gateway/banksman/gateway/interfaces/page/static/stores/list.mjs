@@ -47,6 +47,11 @@ export class ConversationList {
     return this.state.value.items.find((item) => item.conversation_id === id);
   }
 
+  /** Show a conversation that was just created. @param {{conversation_id: string}} record */
+  add(record) {
+    this.state.value = { ...this.state.value, items: [record, ...this.state.value.items] };
+  }
+
   /** @param {string} id @param {string} title */
   setTitle(id, title) {
     const renamed = (items) => items.map((item) => (item.conversation_id === id ? { ...item, title } : item));

@@ -4,6 +4,7 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { Policy } from '../components/assistants/policy.mjs';
 import { coverageWords } from '../components/approval/scope.mjs';
+import { Registries } from '../components/assistants/registries.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
 import { Exact, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
@@ -49,6 +50,10 @@ function TenantPolicy() {
           onChange=${(rules) => setDraft({ ...draft, rules })}
         />
         <${Terms} terms=${draft.approvals} onChange=${(approvals) => setDraft({ ...draft, approvals })} />
+        <${Registries}
+          registries=${draft.registries}
+          onChange=${(registries) => setDraft({ ...draft, registries })}
+        />
       </fieldset>`
     }
     ${error && html`<p class="form-error" role="alert">${explain(error)} <button type="button" class="link" onClick=${read}>${t('assistant.reload')}</button></p>`}

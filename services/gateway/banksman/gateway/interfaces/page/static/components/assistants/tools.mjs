@@ -9,11 +9,20 @@ import { html, useStore } from '../ui.mjs';
 export function ToolChoice({ tools, onChange }) {
   const store = useStore();
   const [offered, setOffered] = useState([]);
+  const [toolchains, setToolchains] = useState([]);
   // A user without the right to list tools can still remove the tools that the assistant names.
   useEffect(
     () =>
       void store.api.tools().then(
         (items) => setOffered(items.map((tool) => tool.name)),
+        () => {},
+      ),
+    [],
+  );
+  useEffect(
+    () =>
+      void store.api.workspaceOptions().then(
+        (options) => setToolchains(options.toolchains ?? []),
         () => {},
       ),
     [],
@@ -65,7 +74,26 @@ export function ToolChoice({ tools, onChange }) {
             <option value="feedback">${t('assistant.onReject.feedback')}</option>
           </select>
         </label>
+        <${Toolchain}
+          chosen=${tools.toolchain ?? null}
+          offered=${toolchains}
+          onChange=${(toolchain) => onChange({ toolchain })}
+        />
       </div>`
     }
   </fieldset>`;
+}
+
+/** The operator's programs for commands; a chosen one that no runner offers any more stays until it is replaced. */
+function Toolchain({ chosen, offered, onChange }) {
+  if (!offered.length && !chosen) return null;
+  const isGone = chosen && !offered.includes(chosen);
+  return html`<label class="form-field"
+    ><span>${t('assistant.toolchain')}</span>
+    <select value=${chosen ?? ''} onChange=${(event) => onChange(event.target.value || null)}>
+      <option value="">${t('assistant.noToolchain')}</option>
+      ${isGone && html`<option value=${chosen}>${t('assistant.toolchainGone', { name: chosen })}</option>`}
+      ${offered.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+    </select>
+  </label>`;
 }

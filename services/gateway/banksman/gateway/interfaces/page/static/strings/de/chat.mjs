@@ -15,6 +15,7 @@ export default {
   'welcome.drawText': 'Zeichne ein Mermaid-Diagramm: Wie gelangt eine Anfrage vom Browser zur Datenbank?',
   'welcome.workflow': 'Einen Workflow starten',
   'welcome.workflowText': 'Eine vorbereitete Aktion wählen und ihr Formular ausfüllen.',
+  'welcome.repository': 'Mit einem Repository beginnen',
 
   // The message box
   'composer.label': 'Nachricht',
@@ -40,6 +41,9 @@ export default {
   'timeline.label': 'Unterhaltung',
   'timeline.loading': 'Die Unterhaltung wird geladen …',
   'timeline.empty': 'Noch keine Nachrichten.',
+  'timeline.fromRepository': 'Der Arbeitsbereich beginnt mit {place}.',
+  'timeline.fromBranch': 'Der Arbeitsbereich beginnt mit {place}, Zweig {branch}.',
+  'timeline.fetchedLater': 'Es wird geladen, sobald der Agent eine Datei braucht.',
   'timeline.latest': 'Zum Ende',
   'timeline.notSent': 'Nicht gesendet: {reason}',
   'timeline.discard': 'Verwerfen',

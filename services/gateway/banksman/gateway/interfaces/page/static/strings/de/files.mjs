@@ -31,6 +31,20 @@ export default {
   'files.downloadPatch': 'Patch herunterladen',
   'files.tooLarge': '{size} sind zu groß für die Vorschau: bitte herunterladen.',
   'files.notText': 'Kein Text: bitte herunterladen.',
+  // A workspace that starts from a repository
+  'repository.intro':
+    'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',
+  'repository.repository': 'Adresse',
+  'repository.allowed': 'Vom Betreiber erlaubt: {patterns}',
+  'repository.noneAllowed': 'Der Betreiber erlaubt noch kein Repository.',
+  'repository.branch': 'Zweig',
+  'repository.defaultBranch': 'der Standardzweig',
+  'repository.depth': 'Commits der Historie',
+  'repository.depthText': '0 lädt alle.',
+  'repository.secret': 'Geheimnis',
+  'repository.secretText':
+    'Der Name eines Geheimnisses mit einem Token, falls das Repository eines verlangt.',
+  'repository.begin': 'Beginnen',
   // Processes that outlive the call that started them
   'processes.label': 'Befehle, die im Hintergrund laufen',
   'processes.empty': 'Im Hintergrund läuft nichts.',

@@ -14,6 +14,7 @@ export default {
   'welcome.drawText': 'Draw a mermaid diagram of how a request travels from a browser to a database.',
   'welcome.workflow': 'Start a workflow',
   'welcome.workflowText': 'Pick a prepared action and fill in its form.',
+  'welcome.repository': 'Start from a repository',
 
   // The message box
   'composer.label': 'Message',
@@ -39,6 +40,9 @@ export default {
   'timeline.label': 'Conversation',
   'timeline.loading': 'Loading the conversation…',
   'timeline.empty': 'No messages yet.',
+  'timeline.fromRepository': 'The workspace starts from {place}.',
+  'timeline.fromBranch': 'The workspace starts from {place}, branch {branch}.',
+  'timeline.fetchedLater': 'It is fetched when the agent first needs a file.',
   'timeline.latest': 'Latest',
   'timeline.notSent': 'Not sent: {reason}',
   'timeline.discard': 'Discard',

@@ -28,6 +28,19 @@ export default {
   'files.downloadPatch': 'Download patch',
   'files.tooLarge': '{size} is too large to preview: download it instead.',
   'files.notText': 'Not text: download it instead.',
+  // A workspace that starts from a repository
+  'repository.intro':
+    'The agent works on a copy of a git repository. You see its changes as a patch; nothing is pushed.',
+  'repository.repository': 'Address',
+  'repository.allowed': 'Allowed by the operator: {patterns}',
+  'repository.noneAllowed': 'The operator allows no repository yet.',
+  'repository.branch': 'Branch',
+  'repository.defaultBranch': 'the default branch',
+  'repository.depth': 'Commits of its history',
+  'repository.depthText': '0 fetches all of them.',
+  'repository.secret': 'Secret',
+  'repository.secretText': 'The name of a secret with a token, if the repository needs one.',
+  'repository.begin': 'Begin',
   // Processes that outlive the call that started them
   'processes.label': 'Commands that run in the background',
   'processes.empty': 'Nothing runs in the background.',

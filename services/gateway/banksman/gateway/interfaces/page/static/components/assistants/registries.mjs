@@ -1,0 +1,95 @@
+/** The registries of packages that commands of the tenant may install from. */
+
+import { useEffect, useState } from 'preact/hooks';
+
+import { t } from '../../strings.mjs';
+import { IconButton, html, useStore } from '../ui.mjs';
+
+/** @typedef {{kind: 'npm' | 'pypi', url: string, hosts?: string[], assistants?: string[] | null}} Registry */
+
+/** @type {Registry['kind'][]} */
+const KINDS = ['pypi', 'npm'];
+
+/** @param {string} text */
+const listed = (text) =>
+  text
+    .split(',')
+    .map((one) => one.trim())
+    .filter(Boolean);
+
+/** @param {{registries?: Registry[], onChange: (registries: Registry[]) => void}} properties */
+export function Registries({ registries = [], onChange }) {
+  const store = useStore();
+  const [permitted, setPermitted] = useState(/** @type {string[] | null} */ (null));
+  useEffect(
+    () =>
+      void store.api.workspaceOptions().then(
+        (options) => setPermitted(options.registries),
+        () => {},
+      ),
+    [],
+  );
+  /** @param {number} at @param {Partial<Registry>} fields */
+  const replace = (at, fields) =>
+    onChange(registries.map((one, other) => (other === at ? { ...one, ...fields } : one)));
+  return html`<fieldset class="assistant-part">
+    <legend>${t('registries.title')}</legend>
+    <p class="muted">${t('registries.text')}</p>
+    ${permitted && html`<p class="muted">${permitted.length ? t('registries.permitted', { hosts: permitted.join(', ') }) : t('registries.noneOffered')}</p>`}
+    <ul class="registries">
+      ${registries.map(
+        (one, at) =>
+          html`<${Row}
+            key=${at}
+            one=${one}
+            onChange=${(/** @type {Partial<Registry>} */ fields) => replace(at, fields)}
+            onRemove=${() => onChange(registries.toSpliced(at, 1))}
+          />`,
+      )}
+    </ul>
+    <button
+      type="button"
+      class="button small"
+      onClick=${() => onChange([...registries, { kind: 'pypi', url: '' }])}
+    >
+      ${t('registries.add')}
+    </button>
+  </fieldset>`;
+}
+
+/** @param {{one: Registry, onChange: (fields: Partial<Registry>) => void, onRemove: () => void}} properties */
+function Row({ one, onChange, onRemove }) {
+  /** @param {any} event */
+  const valueOf = (event) => event.target.value.trim();
+  return html`<li>
+    <select
+      aria-label=${t('registries.kind')}
+      value=${one.kind}
+      onChange=${(/** @type {Event} */ event) => onChange({ kind: valueOf(event) })}
+    >
+      ${KINDS.map((kind) => html`<option key=${kind} value=${kind}>${t(`registries.kind.${kind}`)}</option>`)}
+    </select>
+    <input
+      type="url"
+      required
+      maxlength="500"
+      aria-label=${t('registries.url')}
+      placeholder=${'https://…/simple'}
+      value=${one.url}
+      onInput=${(/** @type {Event} */ event) => onChange({ url: valueOf(event) })}
+    />
+    <input
+      aria-label=${t('registries.hosts')}
+      placeholder=${t('registries.hosts')}
+      value=${(one.hosts ?? []).join(', ')}
+      onChange=${(/** @type {Event} */ event) => onChange({ hosts: listed(valueOf(event)) })}
+    />
+    <input
+      aria-label=${t('registries.assistants')}
+      placeholder=${t('registries.everyAssistant')}
+      value=${(one.assistants ?? []).join(', ')}
+      onChange=${(/** @type {Event} */ event) => onChange({ assistants: listed(valueOf(event)).length ? listed(valueOf(event)) : null })}
+    />
+    <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
+  </li>`;
+}
