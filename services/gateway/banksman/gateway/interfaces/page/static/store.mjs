@@ -155,7 +155,7 @@ export class Store {
   /** Begin a conversation whose workspace starts from a repository. @param {{repository: string}} source */
   async beginFrom(source) {
     const assistant = this.outbox.assistant.value;
-    const created = await this.api.createConversation({ source, ...(assistant ? { assistant } : {}) });
+    const created = await this.api.newConversation({ source, ...(assistant ? { assistant } : {}) });
     this.outbox.assistant.value = null;
     this.list.add(created);
     this.open(created.conversation_id);

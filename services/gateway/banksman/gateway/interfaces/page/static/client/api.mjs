@@ -302,7 +302,7 @@ export class Api {
   }
 
   /** Create a conversation. @param {{assistant?: string, source?: object}} conversation */
-  createConversation(conversation) {
+  newConversation(conversation) {
     return this.#json('conversation.create', {}, conversation);
   }
 

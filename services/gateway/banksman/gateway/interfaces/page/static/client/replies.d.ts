@@ -258,6 +258,8 @@ export type WorkflowDefinition = { name: string; title: string; description: str
   parameters_schema: Record<string, JsonValue>; timeout_s: number; server: string; built: Built | null;
   revision: number | null; };
 export type WorkspaceDiff = { files: Array<DiffedFile>; more: number; patch: string; };
+export type WorkspaceOptions = { toolchains: Array<string>; repositories: Array<string>; registries:
+  Array<string>; };
 /** The replies of the operations by name. */
 export type Replies = {
   "approval.list": ApprovalPage;
@@ -361,4 +363,5 @@ export type Replies = {
   "workflow.read": WorkflowDefinition;
   "workflow.start": AcceptedRun | Run;
   "workflow.update": WorkflowDefinition;
+  "workspace.options": WorkspaceOptions;
 };
