@@ -6,8 +6,10 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
 
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, StorageState, async_playwright, expect
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -22,6 +24,15 @@ WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
 
 # The default of 5 s fails by chance on a busy machine.
 expect.set_options(timeout=WAIT_TIMEOUT_MS)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a person sees the page."""
+
+    width: int = 1280
+    theme: Literal["light", "dark"] = "light"
+    language: str = "en-US"
 
 
 _shared: dict[asyncio.AbstractEventLoop, Browser] = {}
@@ -61,9 +72,24 @@ async def _browser(program: str) -> AsyncGenerator[Browser]:
         yield browser
 
 
+def _signed_in(url: str, token: str | None) -> StorageState | None:
+    if token is None:
+        return None
+    return {
+        "cookies": [],
+        "origins": [{"origin": url, "localStorage": [{"name": "banksman.token", "value": token}]}],
+    }
+
+
 @asynccontextmanager
 async def opened(
-    url: str, *, also: str = "about:", bypass_csp: bool = False, offline_shell: bool = False
+    url: str,
+    *,
+    also: str = "about:",
+    bypass_csp: bool = False,
+    offline_shell: bool = False,
+    look: Look = Look(),
+    token: str | None = None,
 ) -> AsyncGenerator[Page]:
     """Open the page. A page error or a request to another host fails the test.
 
@@ -72,6 +98,8 @@ async def opened(
         also: URL prefix of another site that the page may load.
         bypass_csp: Allow scripts of the test to run in the page.
         offline_shell: Allow the page's service worker, which replaces the gateway for some requests.
+        look: Width of the window, theme and language.
+        token: A key with which the user has signed in.
     """
     problems: list[str] = []
 
@@ -82,7 +110,10 @@ async def opened(
     # A service worker shows notifications, and outlives pages as it does for users.
     async with _browser(CHROMIUM if offline_shell else HEADLESS) as browser:
         context = await browser.new_context(
-            viewport={"width": 1280, "height": 860},
+            viewport={"width": look.width, "height": 860},
+            color_scheme=look.theme,
+            locale=look.language,
+            storage_state=_signed_in(url, token),
             bypass_csp=bypass_csp,
             # Without a GPU, a moving dot takes half of a core.
             reduced_motion="reduce",

@@ -37,11 +37,19 @@ test('the changes of a conversation are those that remain at its end', () => {
     changed('other', 'modified'),
     changed('other', 'deleted'),
   ];
-  assert.deepEqual(changesOf({ runs: [{ entries }] }), [
-    { path: 'new', change: 'created', before: null },
-    { path: 'old', change: 'modified', before: 'first' },
-    { path: 'other', change: 'deleted', before: undefined },
-  ]);
+  assert.deepEqual(
+    changesOf({
+      runs: [
+        { id: 'r1', entries: entries.slice(0, 7) },
+        { id: 'r2', entries: entries.slice(7) },
+      ],
+    }),
+    [
+      { path: 'new', change: 'created', since: 'r1', before: null },
+      { path: 'old', change: 'modified', since: 'r1', before: 'first' },
+      { path: 'other', change: 'deleted', since: 'r2', before: undefined },
+    ],
+  );
 });
 
 test('commands have the output so far, or the streams of their result', () => {

@@ -26,7 +26,10 @@ from banksman.cli.state import DataDir, Instance, Lock
 from banksman.contracts.errors import Conflict, ErrorCode, Unavailable
 from banksman.runtime.settings import load
 
-DEMO_NOTICE = "You're using the demo model. Set ANTHROPIC_API_KEY or OPENAI_API_KEY for a real one."
+DEMO_NOTICE = (
+    "You're using the demo model. For a real one, enter a key on the page under Manage → Models, "
+    "or set ANTHROPIC_API_KEY or OPENAI_API_KEY."
+)
 _LEFTOVERS = "killed processes of a dead `banksman up`"
 _STOP_RESERVE_S = 10.0
 _DETACH_POLL_S = 0.1

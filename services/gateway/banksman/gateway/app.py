@@ -18,6 +18,7 @@ from banksman.bus.control_plane.service_states import keep_connecting, reported_
 from banksman.deployment.streams import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.assistants.run_settings import ModelNames
 from banksman.gateway.composition import FEATURES, compose
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.front import VERSION, Front, listening_front
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 RECONNECT_AFTER_S = 1.0
 DEMO_NOTICE = (
     "You're using the demo model, which understands plain requests such as “run `ls`”. "
-    "Set an API key for a real one."
+    "For a real one, enter a key under Manage → Models, or set its environment variable before the start."
 )
 
 
@@ -120,7 +121,7 @@ def _connection_context(base: Foundation) -> ConnectionContext:
         sockets=CallerSockets(settings.gateway.max_sockets_per_user),
         intake=services[JsonIntake],
         version=VERSION,
-        notices=_notices(settings),
+        notices=partial(_notices, settings, services[ModelNames]),
         operator_notices=base.bus.disk.notices,
     )
 
@@ -153,8 +154,8 @@ def _new_bus(front: Front) -> Bus:
     )
 
 
-def _notices(settings: GatewayServiceSettings) -> tuple[str, ...]:
-    demo = (settings.default_model or "").partition(":")[0] == "demo"
+def _notices(settings: GatewayServiceSettings, models: ModelNames, tenant: str) -> tuple[str, ...]:
+    demo = (settings.default_model or "").partition(":")[0] == "demo" and not any(models.of_tenant(tenant))
     return settings.gateway.notices or ((DEMO_NOTICE,) if demo else ())
 
 

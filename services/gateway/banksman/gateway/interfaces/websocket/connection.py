@@ -55,8 +55,8 @@ class ConnectionContext:
     intake: JsonIntake
     version: str
     """The server's version, for `welcome`."""
-    notices: tuple[str, ...]
-    """Sentences that every page shows."""
+    notices: Callable[[str], tuple[str, ...]]
+    """Returns the sentences that every page of a tenant shows."""
     operator_notices: Callable[[], tuple[str, ...]]
     """Returns the sentences that the page also shows to operators."""
 
@@ -231,7 +231,7 @@ class WebsocketConnection:
 
     def _notices(self, caller: Caller) -> tuple[str, ...]:
         mine = self._context.operator_notices() if "operator" in caller.rights else ()
-        return (*self._context.notices, *mine)
+        return (*self._context.notices(caller.tenant), *mine)
 
     async def _handle_requests(self, lane: str) -> None:
         waiting = self._requests[lane]

@@ -239,3 +239,8 @@ function cutText({ lastAt }, { set_aside: aside }) {
   const lost = lastAt ? t('notice.cut', { when: formatMoment(lastAt) }) : t('notice.cutUnknown');
   return aside ? `${lost} ${t('notice.cutAside', { count: aside })}` : lost;
 }
+
+/** The cost of all ended runs of a conversation, also of versions that are not shown. @param {{runs: object[]}} conversation */
+export function costOf({ runs }) {
+  return runs.reduce((sum, run) => sum + (run.finished?.usage?.cost_usd ?? 0), 0);
+}

@@ -30,26 +30,33 @@ function folderOf(names, folders) {
  * The total changes of files by the calls of a conversation; a file that was created and deleted is omitted.
  *
  * @param {{runs: object[]}} conversation
- * @returns {{path: string, change: 'created' | 'modified' | 'deleted', before: string | null | undefined}[]} `before` is
- *   null for a file that did not exist, and undefined if its first content is not in the log
+ * @returns {{path: string, change: 'created' | 'modified' | 'deleted', since: string, before: string | null | undefined}[]}
+ *   `since` is the first run that changed it; `before` is null for a file that did not exist, and undefined if its
+ *   first content is not in the log
  */
 export function changesOf({ runs }) {
   const entries = runs.flatMap((run) => run.entries);
   const found = new Map();
-  for (const { path, change } of entries
-    .filter((entry) => entry.kind === 'changed')
-    .flatMap((entry) => entry.paths)) {
+  const since = new Map();
+  for (const [run, { path, change }] of runs.flatMap(pathsOf)) {
     found.set(path, joined(found.get(path), change));
+    if (!since.has(path)) since.set(path, run.id);
   }
   const shown = [...found].filter(([, change]) => change !== null);
   return shown
     .map(([path, change]) => ({
       path,
       change,
+      since: since.get(path),
       before: change === 'created' ? null : firstContent(entries, path),
     }))
     .sort((a, b) => a.path.localeCompare(b.path));
 }
+
+const pathsOf = (run) =>
+  run.entries
+    .filter((entry) => entry.kind === 'changed')
+    .flatMap((entry) => entry.paths.map((one) => [run, one]));
 
 function joined(earlier, change) {
   if (earlier === 'created') return change === 'deleted' ? null : 'created';

@@ -530,9 +530,9 @@ export class Api {
     return this.#blob('file.read', { conversation_id: conversationId, path });
   }
 
-  /** What changed in a file since its workspace began. @param {string} conversationId @param {string} path */
-  diff(conversationId, path) {
-    return this.#json('file.diff', { conversation_id: conversationId, path });
+  /** What changed in a file since a run began. @param {string} conversationId @param {string} path @param {string} since */
+  diff(conversationId, path, since) {
+    return this.#json('file.diff', { conversation_id: conversationId, path, since });
   }
 
   /** All changes of a workspace as a patch. @param {string} conversationId */

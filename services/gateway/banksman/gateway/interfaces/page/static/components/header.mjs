@@ -2,7 +2,9 @@
 
 import { useState } from 'preact/hooks';
 
+import { costOf } from '../events.mjs';
 import { t } from '../strings.mjs';
+import { formatCost } from '../text.mjs';
 import { DeleteDialog, RenameDialog, menuOf, openSidebar } from './sidebar.mjs';
 import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
@@ -11,6 +13,7 @@ export function Header() {
   const conversation = store.opened.current.value;
   const [dialog, setDialog] = useState(null);
   const title = titleOf(store, conversation);
+  const cost = conversation ? costOf(conversation) : 0;
   const listed = [...store.list.pinned.value, ...store.list.state.value.items].find(
     (item) => item.conversation_id === conversation?.id,
   );
@@ -21,7 +24,10 @@ export function Header() {
       class="icon-button narrow-only"
       onClick=${() => openSidebar(store)}
     />
-    <h1>${title}</h1>
+    <div class="header-title">
+      <h1>${title}</h1>
+      ${cost > 0 && html`<small title=${t('header.costTitle')}>${t('header.cost', { cost: formatCost(cost) })}</small>`}
+    </div>
     <div class="header-actions">
       <button
         type="button"

@@ -27,7 +27,7 @@ export function Changes({ id }) {
     </ul>`;
 }
 
-function Change({ id, change: { path, change, before } }) {
+function Change({ id, change: { path, change, since, before } }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
   const [shown, setShown] = useState(null);
@@ -36,7 +36,7 @@ function Change({ id, change: { path, change, before } }) {
     if (!open || (change === 'deleted' && before !== undefined)) return undefined;
     let current = true;
     const read = async () => {
-      if (before === undefined) return compared(await store.api.diff(id, path));
+      if (before === undefined) return compared(await store.api.diff(id, path, since));
       const blob = await store.api.file(id, path);
       return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
     };

@@ -27,7 +27,7 @@ export default {
   'approval.remember': 'Ebenso entscheiden für',
   'approval.for.this': 'nur diesen Aufruf',
   'approval.for.run': '{what}, in diesem Lauf',
-  'approval.for.conversation': '{what}, in diesem Gespräch',
+  'approval.for.conversation': '{what}, in dieser Unterhaltung',
   'approval.for.everyone': '{what}, für alle, als Regel',
   'approval.decide': '{tool} entscheiden',
   'approval.edit': 'Bearbeiten',
@@ -76,20 +76,20 @@ export default {
   'approval.firstRejected': '{tool} wurde abgelehnt und läuft nicht.',
   'approval.listed': 'Zu finden und zurückzunehmen unter {rules}.',
   'approval.covered.everyone':
-    'Für alle gilt, bis jemand mit Verwaltungsrecht die Regel entfernt, ohne Anfrage:',
+    'Für alle, bis jemand mit Verwaltungsrecht die Regel entfernt, entscheidet das ohne neue Anfrage:',
   'approval.covered.run': 'Bis dieser Lauf endet, entscheidet das ohne neue Anfrage:',
   'approval.covered.conversation':
     'In dieser Unterhaltung, bis jemand es zurücknimmt, entscheidet das ohne neue Anfrage:',
-  'approval.covers.command': 'jeder Aufruf von {tool} mit genau diesem Befehl',
+  'approval.covers.command': 'jeden Aufruf von {tool} mit genau diesem Befehl',
   'approval.covers.edited':
-    'jeder Aufruf von {tool} mit genau dem geänderten Befehl, wenn allein sein Text bestimmt, was läuft',
-  'approval.covers.write': 'jeder Aufruf von {tool} mit dem Pfad {value}, mit beliebigem Inhalt',
-  'approval.covers.path': 'jeder Aufruf von {tool} mit dem Pfad {value}',
-  'approval.covers.host': 'jeder Aufruf von {tool}, jede Adresse des Hosts {value}',
+    'jeden Aufruf von {tool} mit genau dem geänderten Befehl, wenn allein sein Text bestimmt, was läuft',
+  'approval.covers.write': 'jeden Aufruf von {tool} mit dem Pfad {value}, mit beliebigem Inhalt',
+  'approval.covers.path': 'jeden Aufruf von {tool} mit dem Pfad {value}',
+  'approval.covers.host': 'jeden Aufruf von {tool}, jede Adresse des Hosts {value}',
   'approval.covers.begins': 'jeden Befehl, der mit „{value}“ beginnt',
   'approval.covers.tool': 'jeden Aufruf von {tool}, was er auch tut',
-  'approval.covers.arguments': 'jeder Aufruf von {tool} mit genau diesen Argumenten',
-  'approval.covers.nothing': 'kein weiterer Aufruf: was läuft, hängt von mehr ab als von diesem Text',
+  'approval.covers.arguments': 'jeden Aufruf von {tool} mit genau diesen Argumenten',
+  'approval.covers.nothing': 'keinen weiteren Aufruf: was läuft, hängt von mehr ab als von diesem Text',
   'approval.needsTwo': 'Zwei Personen müssen das freigeben.',
 
   // The inbox of approval requests

@@ -99,7 +99,7 @@ export default {
   'outcome.rejected': 'Durch eine Ablehnung beendet',
   'outcome.max_iterations': 'Iterationsgrenze',
   'notice.demo':
-    'Sie nutzen das Demo-Modell, das einfache Bitten wie „run `ls`“ versteht. Für ein echtes Modell richten Sie einen API-Schlüssel ein.',
+    'Sie nutzen das Demo-Modell, das einfache Bitten wie „run `ls`“ versteht. Für ein echtes Modell geben Sie einen Schlüssel unter Verwalten → Modelle ein oder setzen vor dem Start seine Umgebungsvariable.',
   'notice.model': 'Hinweis zum Modell: {text}',
   'notice.protocolRetry': 'Die Antwort des Modells war nicht lesbar (Versuch {attempt} von {max}): {error}',
   'notice.restored':

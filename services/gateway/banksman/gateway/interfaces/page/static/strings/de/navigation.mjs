@@ -55,6 +55,8 @@ export default {
   'conversation.actions': 'Aktionen der Unterhaltung',
   'header.details': 'Details',
   'header.detailsTitle': 'Jeden Schritt des Agenten zeigen',
+  'header.cost': '{cost} insgesamt',
+  'header.costTitle': 'Alle Läufe dieser Unterhaltung zusammen, soweit Preise bekannt sind',
   'header.files': 'Dateien',
   'header.filesTitle': 'Dateien des Arbeitsbereichs',
   'approval.titleOne': '{tool} freigeben?',

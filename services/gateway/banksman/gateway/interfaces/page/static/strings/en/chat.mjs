@@ -94,7 +94,7 @@ export default {
   'outcome.rejected': 'Ended by a rejection',
   'outcome.max_iterations': 'Iteration limit',
   'notice.demo':
-    "You're using the demo model, which understands plain requests such as “run `ls`”. Set an API key for a real one.",
+    "You're using the demo model, which understands plain requests such as “run `ls`”. For a real one, enter a key under Manage → Models, or set its environment variable before the start.",
   'notice.model': 'Note on the model: {text}',
   'notice.protocolRetry': 'The reply of the model could not be parsed (attempt {attempt} of {max}): {error}',
   'notice.restored': 'The workspace was restored from a snapshot on another runner.',

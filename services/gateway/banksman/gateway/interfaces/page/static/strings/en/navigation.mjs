@@ -51,6 +51,8 @@ export default {
   'conversation.actions': 'Conversation actions',
   'header.details': 'Details',
   'header.detailsTitle': 'Show every step of the agent',
+  'header.cost': '{cost} in all',
+  'header.costTitle': 'All runs of this conversation together, as far as prices are known',
   'header.files': 'Files',
   'header.filesTitle': 'Files of the workspace',
   'approval.titleOne': 'Approve {tool}?',

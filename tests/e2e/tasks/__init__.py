@@ -1,0 +1,1 @@
+"""The tasks of people on the page, played on the real system; `index.py` lists them."""

@@ -1,0 +1,32 @@
+"""The system of the tasks, with two people and a scripted model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+
+import pytest
+
+from tests.e2e.tasks.people import KEYS, Office
+from tests.support.system import System, scripted_model
+
+PRICE = {"input": 1_000, "output": 1_000}
+"""Dollars per million tokens of the model `dear`."""
+
+
+@pytest.fixture(scope="package")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Generator[Office]:
+    """The system, started once for all tasks."""
+    environment = {
+        "BANKSMAN_LOCAL__AGENTS": "1",
+        "BANKSMAN_GATEWAY__KEYS": json.dumps(KEYS),
+        "BANKSMAN_AGENT__PRICES": json.dumps({"openai:scripted/dear": PRICE}),
+        "BANKSMAN_GATEWAY__FRAMES_PER_S": "1000",
+    }
+    with scripted_model() as model:
+        system = System(tmp_path_factory.mktemp("tasks"), model, environment)
+        try:
+            system.start()
+            yield Office(system, model)
+        finally:
+            system.close()
