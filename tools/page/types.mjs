@@ -32,7 +32,6 @@ const { options } = ts.convertCompilerOptionsFromJson(
     types: ['trusted-types'],
     paths: {
       katex: [resolve('tools/page/untyped.d.ts')],
-      'highlight.js': [resolve('tools/page/untyped.d.ts')],
       'diff/line': [`${modules}/diff/libesm/diff/line`],
       '*': [`${modules}/*`],
     },

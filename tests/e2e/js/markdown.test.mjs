@@ -5,6 +5,7 @@ import {
   blocksOf,
   imagePath,
   fenceClosed,
+  growingBlocks,
   withPlainTags,
 } from '../../../services/gateway/banksman/gateway/interfaces/page/static/markdown.mjs';
 
@@ -106,4 +107,16 @@ test('only an image of the workspace or within the text is shown; any other addr
 test('headings follow each other without a jump, below the title of the page', () => {
   const levels = blocksOf('# One\n\n#### Two\n\n## Three\n').map(({ html }) => html.slice(0, 4));
   assert.deepEqual(levels, ['<h2>', '<h3>', '<h3>']);
+});
+
+test('a growing text has the blocks that it has when it is read as a whole', () => {
+  const text = [
+    '# Title\n\nHello *you*\nagain\n\n- a\n- b\n\n  c\n\n  ```py\n  x = 1\n  ```\n- d\n\nunderlined\n===\n\n',
+    '| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted\nlazily\n\n```js\nlet a;\n```\n\n    indented\n\n1. x\n2. y\n\n',
+    '<details>\nfolded\n</details>\n\n#### Deep\n\n$$\na\n$$\n\n![i](a.png)\n\n---\nend\twith tab\r\n\r\n\tcode',
+  ].join('');
+  const grown = growingBlocks();
+  for (let length = 1; length <= text.length; length += 1)
+    assert.deepEqual(grown(text.slice(0, length)), blocksOf(text.slice(0, length)), `at ${length}`);
+  assert.deepEqual(grown('Another text'), blocksOf('Another text'));
 });

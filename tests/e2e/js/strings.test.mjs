@@ -162,3 +162,18 @@ test('the first language that the page speaks is chosen', () => {
     'en',
   ]);
 });
+
+test('no message of the browser or of a library is shown', () => {
+  console.error = () => {};
+  for (const failure of [
+    new TypeError('x is undefined'),
+    new SyntaxError('Unexpected token'),
+    new DOMException('Aborted'),
+  ])
+    assert.equal(strings.explain(failure), strings.t('error.unexpected'));
+  assert.equal(strings.explain(new Error('The file is too large.')), 'The file is too large.');
+  assert.equal(
+    strings.explain({ code: 'some_code', message: 'The quota is used up.' }),
+    'The quota is used up.',
+  );
+});

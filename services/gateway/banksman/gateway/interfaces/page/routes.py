@@ -29,7 +29,7 @@ DIAGRAM_POLICY = (
     "frame-ancestors 'self'; sandbox allow-scripts"
 )
 """Policy of the frame that draws diagrams. mermaid writes inline styles, so it runs in an opaque origin."""
-WORKER_POLICY = "default-src 'none'; connect-src 'self'"
+POLICIES = {"diagram.html": DIAGRAM_POLICY, "highlighter.mjs": "default-src 'none'; script-src 'self'"}
 routes = APIRouter(include_in_schema=False)
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -80,7 +80,7 @@ async def static(request: Request, path: str) -> Response:
         headers = {"x-content-type-options": "nosniff"}
         return PlainTextResponse("Not found\n", status_code=404, headers=headers)
     is_current = versioned is not None and versioned[1] == version()
-    policy = DIAGRAM_POLICY if name == "diagram.html" else "default-src 'none'; sandbox"
+    policy = POLICIES.get(name, "default-src 'none'; sandbox")
     return _respond(request, asset, policy, IMMUTABLE if is_current else "no-cache")
 
 
@@ -88,7 +88,7 @@ async def static(request: Request, path: str) -> Response:
 async def service_worker(request: Request) -> Response:
     """Return the service worker, which shows the page offline; its path determines what it controls."""
     worker = sources()["service_worker.js"]
-    return _respond(request, worker, WORKER_POLICY, "no-cache")
+    return _respond(request, worker, "default-src 'none'; connect-src 'self'", "no-cache")
 
 
 def page_policy(page: str) -> str:
@@ -96,7 +96,7 @@ def page_policy(page: str) -> str:
 
     It allows no inline script or style, except the scripts of the page itself, by their hashes. Text of the
     model enters the document only through DOMPurify: `trusted-types` names that policy, and a policy that
-    only returns the address of the service worker.
+    only returns the addresses of the page's workers.
     """
     inline = [hashlib.sha256(text.encode()).digest() for text in INLINE_SCRIPT.findall(page)]
     scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in inline)])
@@ -104,7 +104,7 @@ def page_policy(page: str) -> str:
         f"default-src 'none'; script-src {scripts}; style-src 'self'; img-src 'self' data: blob:; "
         "font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types dompurify service-worker"
+        "trusted-types dompurify workers"
     )
 
 

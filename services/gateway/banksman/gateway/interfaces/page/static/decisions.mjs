@@ -72,8 +72,8 @@ function readJson(text) {
     const value = JSON.parse(text);
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
     return isObject ? { value } : { problem: t('check.object') };
-  } catch (error) {
-    return { problem: t('check.json', { reason: error.message }) };
+  } catch {
+    return { problem: t('check.json') };
   }
 }
 

@@ -30,7 +30,13 @@ function receive(event) {
   if (!entry) return;
   waiting.delete(id);
   if (error === undefined) entry.resolve(svg);
-  else entry.reject(new Error(error));
+  else entry.reject(new Error(problemOf(error)));
+}
+
+/** mermaid writes for programmers; a person needs only the line. @param {string} error */
+function problemOf(error) {
+  const line = /\bline (\d+)/i.exec(error)?.[1];
+  return line ? t('content.diagramLine', { line }) : t('content.diagramFailed');
 }
 
 function sizeOf(svg) {
@@ -46,7 +52,7 @@ function sizeOf(svg) {
  * @param {string} source
  * @param {boolean} dark
  * @returns {Promise<{url: string, width: number, height: number}>} a data URL and its size in pixels
- * @throws {Error} with mermaid's message if the source is not a valid diagram
+ * @throws {Error} if the source is not a valid diagram
  */
 export function draw(source, dark) {
   const key = `${dark}:${source}`;

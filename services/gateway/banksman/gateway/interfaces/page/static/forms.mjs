@@ -152,8 +152,8 @@ function numberFrom(field, text) {
 function jsonFrom(text) {
   try {
     return JSON.parse(text);
-  } catch (error) {
-    throw new Error(t('check.json', { reason: error.message }));
+  } catch {
+    throw new Error(t('check.json'));
   }
 }
 
@@ -186,8 +186,8 @@ export function readArguments(fields) {
   for (const { name, label, text, isText } of fields) {
     try {
       value[name] = isText ? text : JSON.parse(text);
-    } catch (error) {
-      return { problem: t('check.fieldJson', { label, reason: error.message }) };
+    } catch {
+      return { problem: t('check.fieldJson', { label }) };
     }
   }
   return { value };

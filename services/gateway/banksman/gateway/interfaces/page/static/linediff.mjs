@@ -5,6 +5,7 @@ import { diffLines } from 'diff/line';
 import { t } from './strings.mjs';
 
 const MAX_INPUT_CHARACTERS = 200_000;
+const MAX_DIFF_MS = 200;
 const CONTEXT_LINES = 3;
 
 /**
@@ -16,7 +17,7 @@ const CONTEXT_LINES = 3;
  *   a long run of unchanged lines becomes one `skipped` row; `added` and `removed` count lines
  */
 export function lineRows(before, after) {
-  const rows = comparable(before, after) ? compared(before ?? '', after) : replaced(before ?? '', after);
+  const rows = compared(before ?? '', after) ?? replaced(before ?? '', after);
   const count = (kind) => rows.filter((row) => row.kind === kind).length;
   return { rows: folded(rows), added: count('added'), removed: count('removed') };
 }
@@ -39,10 +40,6 @@ export function patchRows(patch) {
   return { rows, added: count('added'), removed: count('removed') };
 }
 
-function comparable(before, after) {
-  return (before?.length ?? 0) + after.length <= MAX_INPUT_CHARACTERS;
-}
-
 function linesOf(text) {
   const lines = text.split('\n');
   if (lines.at(-1) === '') lines.pop();
@@ -54,8 +51,10 @@ function replaced(before, after) {
   return [...rows(before, 'removed'), ...rows(after, 'added')];
 }
 
+/** The rows of two texts; undefined if they are too long, or differ too much, to be compared. */
 function compared(before, after) {
-  return diffLines(before, after).flatMap((change) => {
+  if (before.length + after.length > MAX_INPUT_CHARACTERS) return undefined;
+  return diffLines(before, after, { timeout: MAX_DIFF_MS })?.flatMap((change) => {
     const kind = change.added ? 'added' : change.removed ? 'removed' : 'same';
     return linesOf(change.value).map((text) => ({ kind, text }));
   });

@@ -13,6 +13,10 @@ const INVITATION = /^#\/invitation\/([\w-]+)$/;
 // A link that is opened in a tab with the page changes only the address.
 addEventListener('hashchange', () => INVITATION.test(location.hash) && location.reload());
 
+// The keys of an input method are text, for example Enter, which ends a composition. Safari reports them by the code.
+const isComposed = (event) => event.isComposing || event.keyCode === 229;
+addEventListener('keydown', (event) => isComposed(event) && event.stopPropagation(), true);
+
 restoreTheme(localStorage);
 const language = languageFor([localStorage.getItem('banksman.language'), ...navigator.languages]);
 const languageLoaded = setLanguage(language);

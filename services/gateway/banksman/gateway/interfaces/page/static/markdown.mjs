@@ -1,8 +1,38 @@
 /** Split Markdown into blocks: prose to sanitise, images, and code with its language and whether its fence is closed. */
 
-import { Marked } from 'marked';
+import { Lexer, Marked, Tokenizer } from 'marked';
 
-import { isImageData } from './text.mjs';
+import { cutLines, isImageData } from './text.mjs';
+
+/** Maximum time for one text, and maximum characters of one paragraph, item or cell: the grammar is quadratic in both. */
+const MAX_LEXING_MS = 300;
+const MAX_INLINE_CHARACTERS = 10_000;
+/** Maximum depth of lists and quotations, which are read recursively. */
+const MAX_DEPTH = 30;
+
+let deadline = Infinity;
+let depth = 0;
+
+class TooComplex extends Error {}
+
+/** The tokenizer that a loop of the lexer tries first: it ends the loop at the deadline. */
+function inTime() {
+  if (performance.now() > deadline) throw new TooComplex();
+  return false;
+}
+
+/** The tokenizer of a block that contains blocks; what is nested deeper remains text. */
+function nested(name) {
+  return function read(source) {
+    if (depth >= MAX_DEPTH) return undefined;
+    depth += 1;
+    try {
+      return Tokenizer.prototype[name].call(this, source);
+    } finally {
+      depth -= 1;
+    }
+  };
+}
 
 const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 
@@ -28,6 +58,7 @@ marked.use({
     mathsToken('block', DISPLAY_MATHS, /(?<=\n) {0,3}(?:\$\$|\\\[)/, true),
     mathsToken('inline', INLINE_MATHS, /\$|\\\(/, false),
   ],
+  tokenizer: { space: inTime, escape: inTime, blockquote: nested('blockquote'), list: nested('list') },
   renderer: {
     html({ text }) {
       return withPlainTags(text);
@@ -106,10 +137,42 @@ export function mayHoldMaths(text) {
  *   | {kind: 'image', address: string, text: string})[]} `html` is not sanitised yet
  */
 export function blocksOf(text, maths = null) {
-  const tokens = marked.lexer(text);
-  let level = 1;
+  return blocksOfTokens(lexed(text), maths, { level: 1 });
+}
+
+/**
+ * Split a text that grows, for example while a model writes it, and read only its last block again.
+ *
+ * @returns {typeof blocksOf} for the text so far; after a text that does not continue the last one it starts anew
+ */
+export function growingBlocks() {
+  let read = '';
+  let maths = null;
+  let from = 0;
+  let headings = { level: 1 };
+  let done = [];
+  return (text, converter = null) => {
+    if (!text.startsWith(read) || converter !== maths) [from, headings, done] = [0, { level: 1 }, []];
+    [read, maths] = [text, converter];
+    const tokens = lexed(text.slice(from));
+    const end = tokens.findLastIndex(({ type }) => type !== 'space');
+    const ended = tokens.slice(0, Math.max(0, end));
+    const written = ended.map(({ raw }) => raw).join('');
+    // A later line cannot change a block that another block follows. Line ends and tabs are normalised while reading.
+    if (text.startsWith(written, from)) {
+      from += written.length;
+      done = [...done, ...blocksOfTokens(ended, maths, headings)];
+      return [...done, ...blocksOfTokens(tokens.slice(ended.length), maths, { ...headings })];
+    }
+    return [...done, ...blocksOfTokens(tokens, maths, { ...headings })];
+  };
+}
+
+/** The blocks of tokens; the level of the last heading is kept in `headings`, so that no level is skipped. */
+function blocksOfTokens(tokens, maths, headings) {
   marked.walkTokens(tokens, (token) => {
-    if (token.type === 'heading') level = token.depth = Math.min(token.depth + 1, level + 1, 6);
+    if (token.type === 'heading')
+      headings.level = token.depth = Math.min(token.depth + 1, headings.level + 1, 6);
     if (maths && token.type.endsWith('Maths')) token.markup = maths(token.source, token.display);
   });
   return tokens.flatMap((token) => {
@@ -118,6 +181,32 @@ export function blocksOf(text, maths = null) {
     return imagesOf(token) ?? [{ kind: 'html', html: marked.parser([token]) }];
   });
 }
+
+/** Read a text. What cannot be read within the limits remains text: the model, or a page that it read, wrote it. */
+function lexed(text) {
+  deadline = performance.now() + MAX_LEXING_MS;
+  const lexer = new Lexer(marked.defaults);
+  const blocks = attempted(() => lexer.blockTokens(text.replaceAll(/\r\n?/g, '\n'), lexer.tokens));
+  if (!blocks) return [{ type: 'paragraph', raw: text, text, tokens: [plain(text)] }];
+  for (const { src, tokens } of lexer.inlineQueue) {
+    const read = src.length <= MAX_INLINE_CHARACTERS && attempted(() => lexer.inlineTokens(src, tokens));
+    if (!read) tokens.splice(0, Infinity, plain(src));
+  }
+  return lexer.tokens;
+}
+
+/** Whether the action ended in time. */
+function attempted(action) {
+  try {
+    action();
+    return true;
+  } catch (error) {
+    if (!(error instanceof TooComplex)) throw error;
+    return false;
+  }
+}
+
+const plain = (text) => ({ type: 'text', raw: text, text: cutLines(text), escaped: false });
 
 /** The images of a paragraph that contains only images; null for other blocks, or if an image must not be loaded. */
 function imagesOf(token) {

@@ -1,12 +1,11 @@
 /** The offline page, served by a service worker. Browsers allow one only on https and on localhost. */
 
+import { workerAddress } from './workers.mjs';
+
 export async function register() {
   if (!navigator.serviceWorker) return;
-  const address = 'service_worker.js';
-  // The page requires trusted types, so a browser accepts the address of a worker only from a policy.
-  const policy = window.trustedTypes?.createPolicy('service-worker', { createScriptURL: () => address });
   const worker = await navigator.serviceWorker
-    .register(policy?.createScriptURL('') ?? address, { updateViaCache: 'none' })
+    .register(workerAddress('service_worker.js'), { updateViaCache: 'none' })
     .catch(() => null);
   if (worker) await store();
 }

@@ -119,9 +119,16 @@ export function parts(key, values = {}) {
   return text.split(/\{(\w+)\}/).map((piece, at) => (at % 2 ? written(values[piece]) : piece));
 }
 
-/** What to show of an error: its text in the language of the page if its code has one, with the message as detail. @param {any} error */
+/**
+ * What to show of an error: its text in the language of the page if its code has one, with the message as detail. A
+ * message of the browser or of a library is written to the console only.
+ *
+ * @param {any} error
+ */
 export function explain(error) {
-  const code = error.status === 0 ? 'unreachable' : error.code;
+  const isOurs = typeof error.code === 'string' || error.status === 0 || error.constructor === Error;
+  if (!isOurs) console.error(error);
+  const code = !isOurs ? 'unexpected' : error.status === 0 ? 'unreachable' : error.code;
   return known(`error.${code}`, null) ?? reasonOf(`reason.${code}`, error.message);
 }
 

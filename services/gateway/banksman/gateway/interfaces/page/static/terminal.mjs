@@ -22,8 +22,8 @@ export function coloured(text) {
 
 /** What a terminal would show of text that a running program has written. */
 export function lastState(text) {
-  const lines = text.replace(OTHERS, '').replace(/\r+\n/g, '\n').split('\n');
-  return lines.map((line) => line.replace(/\r+$/, '').split('\r').at(-1)).join('\n');
+  const lines = text.replace(OTHERS, '').split('\n');
+  return lines.map((line) => line.split('\r').findLast(Boolean) ?? '').join('\n');
 }
 
 function styleAfter(style, parameters) {

@@ -162,6 +162,20 @@ export function codePoints(text) {
   return count;
 }
 
+const MAX_LINE_CHARACTERS = 5_000;
+
+/** A text without the ends of very long lines, which a browser takes seconds to lay out. @param {string} text */
+export function cutLines(text) {
+  if (text.length <= MAX_LINE_CHARACTERS) return text;
+  return text.split('\n').map(cutLine).join('\n');
+}
+
+/** @param {string} line */
+function cutLine(line) {
+  const more = line.length - MAX_LINE_CHARACTERS;
+  return more > 0 ? `${line.slice(0, MAX_LINE_CHARACTERS)}${t('content.lineCut', { count: more })}` : line;
+}
+
 const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
 
 /** True for a data URL of an image. SVG is excluded, because it is a document that may contain references. */

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { imageFiles, isImage, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
-import { formatBytes, isImageData } from '../text.mjs';
+import { cutLines, formatBytes, isImageData } from '../text.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 /** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
@@ -97,13 +97,13 @@ function StoredImage({ path }) {
 /** The content of a message of the user: text, images and files. */
 export function MessageContent({ content }) {
   const store = useStore();
-  if (typeof content === 'string') return html`<div class="bubble">${content}</div>`;
+  if (typeof content === 'string') return html`<div class="bubble" dir="auto">${cutLines(content)}</div>`;
   const text = writtenText(content);
   const images = content.filter((part) => part.type === 'image' && isImageData(part.url));
   const files = content.filter((part) => part.type === 'file');
   const stored = imageFiles(content);
   return html` ${stored.length > 0 && html`<div class="message-images">${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}</div>`}
   ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
-  ${text && html`<div class="bubble">${text}</div>`}
+  ${text && html`<div class="bubble" dir="auto">${cutLines(text)}</div>`}
   ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (store.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
 }

@@ -30,7 +30,7 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
     onChosen(next.text, next.caret);
   };
   keys.current = (event) => {
-    if (!found.length || event.isComposing) return false;
+    if (!found.length) return false;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) setAt((at + step + found.length) % found.length);
     else if (event.key === 'Enter' || event.key === 'Tab') choose(found[at] ?? found[0]);

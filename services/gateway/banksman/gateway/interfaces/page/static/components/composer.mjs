@@ -44,7 +44,7 @@ export function Composer() {
   };
   const onKeyDown = (event) => {
     if (completing && keys.current?.(event)) return;
-    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    if (event.key !== 'Enter' || event.shiftKey) return;
     event.preventDefault();
     send();
   };

@@ -1,29 +1,53 @@
 /** Markdown, code and diagrams. */
 
-import hljs from 'highlight.js';
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { draw } from '../diagrams.mjs';
-import { blocksOf, imagePath } from '../markdown.mjs';
+import { coloursOf } from '../highlighting.mjs';
+import { blocksOf, growingBlocks, imagePath } from '../markdown.mjs';
 import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
-import { isImageData } from '../text.mjs';
+import { cutLines, isImageData } from '../text.mjs';
 import { explain, t } from '../strings.mjs';
 import { dark } from '../theme.mjs';
 import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
-const MAX_HIGHLIGHT_CHARACTERS = 50_000;
+/** How long a code block in a list has to stay as it is before it is coloured. */
+const SETTLED_MS = 200;
+/** How much longer than a text took to be drawn the page waits before it draws more of it. */
+const PAUSE = 2;
 
 /** The Markdown of a message. A diagram is drawn once its fence is closed. */
 export const Markdown = memo(function Markdown({ text, streaming = false }) {
-  const maths = mathsFor(text);
-  const blocks = useMemo(() => blocksOf(text, maths), [text, maths]);
-  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
+  const shown = usePaced(text, streaming);
+  const [growing] = useState(growingBlocks);
+  const maths = mathsFor(shown);
+  const blocks = useMemo(() => (streaming ? growing : blocksOf)(shown, maths), [shown, maths, streaming]);
+  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`} dir="auto">
     ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
+
+/** A text that grows, as it was at the last time to draw it: the page stays usable, however long drawing takes. */
+function usePaced(text, streaming) {
+  const [shown, setShown] = useState(text);
+  const latest = useRef(text);
+  const timer = useRef(0);
+  const began = performance.now();
+  latest.current = text;
+  useLayoutEffect(() => {
+    if (!streaming || timer.current || shown === latest.current) return;
+    const show = () => {
+      timer.current = 0;
+      setShown(latest.current);
+    };
+    timer.current = setTimeout(show, PAUSE * (performance.now() - began));
+  });
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return streaming ? shown : text;
+}
 
 const Block = memo(function Block({ kind, html: markup, language, source, closed, address, text }) {
   if (kind === 'image') return html`<${MessageImage} address=${address} text=${text} />`;
@@ -67,30 +91,64 @@ export const MessageImage = memo(function MessageImage({ address, text }) {
 
 const Prose = memo(function Prose({ markup }) {
   const clean = useMemo(() => sanitise(markup), [markup]);
-  return html`<div class="prose" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+  const box = useRef(null);
+  useEffect(() => {
+    const timer = setTimeout(
+      () => box.current?.querySelectorAll('pre > code[class]').forEach(colour),
+      SETTLED_MS,
+    );
+    return () => clearTimeout(timer);
+  }, [markup]);
+  return html`<div class="prose" ref=${box} dangerouslySetInnerHTML=${{ __html: clean }} />`;
 });
 
+/** Colour a code block inside a list or a quotation, which is a part of its markup. */
+async function colour(code) {
+  const markup = await coloursOf(code.className.replace('language-', ''), code.textContent);
+  if (markup !== null) code.innerHTML = markup;
+}
+
 /** A code block with its language and a copy button, highlighted if the language is known. */
-export const Code = memo(function Code({ language, source, label }) {
-  const markup = useMemo(() => highlighted(language, source), [language, source]);
+export const Code = memo(function Code({ language, source: whole, label }) {
+  const source = useMemo(() => cutLines(whole), [whole]);
+  const colours = useColours(language, source);
+  const isPart = colours.markup !== null && source.startsWith(colours.source);
   return html`<figure class="code">
     <figcaption>
       <span>${label ?? (language || 'text')}</span
-      ><${CopyButton} text=${source} label=${t('content.copyCode')} />
+      ><${CopyButton} text=${whole} label=${t('content.copyCode')} />
     </figcaption>
     <pre tabindex="0">
 ${
-        markup === null
-          ? html`<code>${source}</code>`
-          : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`
+        isPart
+          ? html`<code class="hljs"
+              ><span
+                dangerouslySetInnerHTML=${{ __html: colours.markup }}
+              />${source.slice(colours.source.length)}</code
+            >`
+          : html`<code>${source}</code>`
       }</pre>
   </figure>`;
 });
 
-/** The markup of a source with colours; null for an unknown language or a long text. */
-export function highlighted(language, source) {
-  if (!hljs.getLanguage(language) || source.length > MAX_HIGHLIGHT_CHARACTERS) return null;
-  return sanitise(hljs.highlight(source, { language, ignoreIllegals: true }).value);
+/**
+ * The last source that was coloured, with its markup or null. While the source changes, it is an earlier state of it.
+ *
+ * @returns {{source: string, markup: string | TrustedHTML | null}}
+ */
+export function useColours(language, source) {
+  const [colours, setColours] = useState({ source: '', markup: null });
+  const busy = useRef(false);
+  useEffect(() => {
+    if (busy.current || source === colours.source) return;
+    busy.current = true;
+    coloursOf(language, source).then((markup) => {
+      setColours({ source, markup });
+      // Inserting the markup of a long source takes time, which a source that still grows must not take at every frame.
+      setTimeout(() => (busy.current = false) || setColours((kept) => ({ ...kept })), source.length / 50);
+    });
+  });
+  return colours;
 }
 
 const Diagram = memo(function Diagram({ source }) {
@@ -101,14 +159,13 @@ const Diagram = memo(function Diagram({ source }) {
     let current = true;
     draw(source, isDark).then(
       (drawn) => current && (setPicture(drawn), setError(null)),
-      (failure) => current && setError(failure.message),
+      (failure) => current && setError(explain(failure)),
     );
     return () => (current = false);
   }, [source, isDark]);
   if (error !== null) {
     return html`<div class="diagram-error">
-      <p role="note">${t('content.diagramFailed')}</p>
-      <pre class="diagram-message">${error}</pre>
+      <p role="note">${error}</p>
       <${Code} language="mermaid" source=${source} />
     </div>`;
   }

@@ -51,7 +51,7 @@ export function Palette({ onClose }) {
   };
   const onKeyDown = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (event.isComposing || (step === undefined && event.key !== 'Enter')) return;
+    if (step === undefined && event.key !== 'Enter') return;
     event.preventDefault();
     if (step) setAt((at + step + found.length) % (found.length || 1));
     else run(found[at]);

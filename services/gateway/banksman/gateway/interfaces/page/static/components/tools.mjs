@@ -4,15 +4,17 @@ import { useState } from 'preact/hooks';
 
 import { explain, known, t } from '../strings.mjs';
 import { coloured, lastState } from '../terminal.mjs';
-import { formatDuration } from '../text.mjs';
+import { cutLines, formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
 import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.mjs';
+
+const MAX_SUMMARY_CHARACTERS = 500;
 
 /** The most important argument of a call, on one line. */
 export function summaryOf(call) {
   const { command, path, url, query } = call.arguments ?? {};
   const text = command ?? path ?? url ?? query ?? JSON.stringify(call.arguments ?? {});
-  return String(text).split('\n')[0];
+  return String(text).slice(0, MAX_SUMMARY_CHARACTERS).split('\n')[0];
 }
 
 function statusOf(call) {
@@ -43,7 +45,7 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
 
 function lastLines(output) {
   const lines = output.trimEnd().split('\n').slice(-6).join('\n');
-  return coloured(lastState(lines))
+  return coloured(cutLines(lastState(lines)))
     .map(({ text }) => text)
     .join('');
 }
@@ -63,7 +65,7 @@ function Arguments({ call }) {
     <div class="field-head">
       <span>${t(call.edited ? 'tool.argumentsEdited' : 'tool.arguments')}</span><${CopyButton} text=${text} />
     </div>
-    <pre tabindex="0"><${Exact} text=${text} /></pre>
+    <pre tabindex="0"><${Exact} text=${cutLines(text)} /></pre>
   </div>`;
 }
 
@@ -101,7 +103,7 @@ export function OutputText({ label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">
-${coloured(text).map((piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`)}</pre>
+${coloured(cutLines(text)).map((piece) => html`<span class=${piece.style}><${Exact} text=${piece.text} /></span>`)}</pre>
   </div>`;
 }
 

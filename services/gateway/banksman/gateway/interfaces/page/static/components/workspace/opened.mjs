@@ -1,10 +1,10 @@
 /** One file: shown, or edited with highlighting. */
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../../strings.mjs';
 import { formatBytes } from '../../text.mjs';
-import { Code, highlighted } from '../content.mjs';
+import { Code, useColours } from '../content.mjs';
 import { html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
@@ -93,7 +93,7 @@ function Editor({ id, file, before, onClose }) {
   const colours = useRef(null);
   const language = languageOf(file.path);
   // An empty last line has no height in `pre`, but has one in the text area.
-  const markup = useMemo(() => highlighted(language, `${text}\n`), [language, text]);
+  const { markup } = useColours(language, `${text}\n`);
   const save = async (anyway) => {
     setBusy(true);
     try {

@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { openRun } from '../../events.mjs';
 import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
 import { explain, t } from '../../strings.mjs';
+import { cutLines } from '../../text.mjs';
 import { commandsOf } from '../../workspace.mjs';
 import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
 
@@ -76,9 +77,9 @@ const Command = memo(function Command({ runId, call, output, late }) {
   return html`<div class="terminal-command">
     <pre
       class="terminal-line"
-    ><span aria-hidden="true">$ </span><${Exact} text=${call.arguments.command ?? ''} /></pre>
+    ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(call.arguments.command ?? '')} /></pre>
     ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
-    ${(whole ?? output) && html`<pre><${Exact} text=${whole ?? output} /></pre>`}
+    ${(whole ?? output) && html`<pre><${Exact} text=${cutLines(whole ?? output)} /></pre>`}
     ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
     ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
     ${call.status === 'running' && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t('terminal.later')}</p>`}

@@ -182,6 +182,8 @@ export default {
   'content.drawing': 'Das Diagramm wird gezeichnet …',
   'content.diagram': 'Diagramm: {source}',
   'content.diagramFailed': 'Dieses Diagramm konnte nicht gezeichnet werden.',
+  'content.diagramLine': 'Dieses Diagramm konnte nicht gezeichnet werden: Zeile {line} ist ungültig.',
+  'content.lineCut': { one: '… {count} weiteres Zeichen', other: '… {count} weitere Zeichen' },
   'content.diagramSlow': 'Das Zeichnen des Diagramms hat zu lange gedauert.',
   'content.diagramFrame': 'Diagrammzeichner',
   'content.copyDiagram': 'Quelltext des Diagramms kopieren',

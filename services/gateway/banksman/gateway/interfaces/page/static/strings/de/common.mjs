@@ -20,6 +20,7 @@ export default {
   // Errors by their code
   'error.unreachable':
     'Banksman ist nicht erreichbar. Prüfen Sie Ihre Verbindung und versuchen Sie es noch einmal.',
+  'error.unexpected': 'Auf dieser Seite ist etwas schiefgegangen. Lade sie neu und versuche es noch einmal.',
   'error.offline': 'Die Verbindung ist abgebrochen. Versuchen Sie es noch einmal, sobald sie wieder steht.',
   'error.timeout': 'Die Antwort kam nicht rechtzeitig. Versuchen Sie es noch einmal.',
   'error.rate_limited': 'Zu viele Anfragen auf einmal. Warten Sie kurz und versuchen Sie es noch einmal.',

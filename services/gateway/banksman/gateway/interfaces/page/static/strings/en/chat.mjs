@@ -176,6 +176,8 @@ export default {
   'content.drawing': 'Drawing the diagram…',
   'content.diagram': 'Diagram: {source}',
   'content.diagramFailed': 'This diagram could not be drawn.',
+  'content.diagramLine': 'This diagram could not be drawn: line {line} is not valid.',
+  'content.lineCut': { one: '… {count} more character', other: '… {count} more characters' },
   'content.diagramSlow': 'The diagram took too long to draw.',
   'content.diagramFrame': 'Diagram renderer',
   'content.copyDiagram': 'Copy the diagram’s source',

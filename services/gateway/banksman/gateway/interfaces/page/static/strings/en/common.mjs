@@ -18,6 +18,7 @@ export default {
 
   // Errors by their code
   'error.unreachable': 'Banksman cannot be reached. Check your connection, then try again.',
+  'error.unexpected': 'Something went wrong on this page. Reload it, then try again.',
   'error.offline': 'The connection was lost. Try again when it is back.',
   'error.timeout': 'There was no reply in time. Try again.',
   'error.rate_limited': 'Too many requests at once. Wait a moment, then try again.',
