@@ -1,7 +1,9 @@
-"""Clone a repository, find the failing test, edit, run it, read the log, commit, show the patch."""
+"""From the clone of a repository to a patch: a failing test is found, fixed, run and committed."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,17 @@ import httpx
 import pytest
 
 from banksman import sdk
-from tests.scenarios.conftest import Play
+from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.scenarios.test_workspace_tools import use
 from tests.support.client import Client
+from tests.support.docker_engine import DockerEngine
 from tests.support.git_server import git, new_repository, serving_git
 from tests.support.scripted_models import ScriptedReply
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
-AUTO = [{"action": "auto"}]
+AUTO = [{"action": "auto", "tool": "bash", "arguments": {"background": "true"}}, {"action": "auto"}]
 PASSWORD = "a-token-of-the-repository"
 FILES = {
     "total.py": "def total(values):\n    return sum(values) - 1\n",
@@ -25,48 +30,94 @@ FILES = {
         "    def test_total(self):\n        self.assertEqual(total([1, 2]), 3)\n"
     ),
 }
-TESTS = "python3 -B -m unittest > test.log 2>&1; echo exit $?"
+TESTS = "python3 -B -m unittest -v 2>&1 | tee test.log; exit ${PIPESTATUS[0]}"
 EDIT = {"old_text": "sum(values) - 1", "new_text": "sum(values)"}
-STEPS = (
+REPAIR = (
     use("bash", command=TESTS),
     use("search_code", query="def total"),
     use("edit_file", path="total.py", edits=[EDIT]),
-    use("bash", command=TESTS),
-    use("read_file", path="test.log"),
-    use("bash", command="rm test.log; git commit -qam 'Fix the total' && git log --format=%s"),
-    ScriptedReply(text="Fixed."),
+    use("bash", command=TESTS, background=True),
+    ScriptedReply(text="The tests run."),
 )
 
 
+def commit_after(process: str) -> tuple[ScriptedReply, ...]:
+    return (
+        use("process_output", process=process, offset=0, until="", wait_s=60),
+        use("read_file", path="test.log"),
+        use("bash", command="rm test.log; git commit -qam 'Fix the total' && git log --format='%s (%an)'"),
+        ScriptedReply(text="Fixed."),
+    )
+
+
+@pytest.fixture(scope="module")
+def in_containers(
+    model: ScriptedModel,
+    git_port: int,
+    docker_engine: DockerEngine,
+    image_with_programs: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[System]:
+    """A system whose commands run in containers."""
+    settings = {
+        "BANKSMAN_LOCAL__AGENTS": "1",
+        "BANKSMAN_TOOL_RUNNER__SANDBOX": "docker",
+        "BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE": image_with_programs,
+        "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([f"127.0.0.1:{git_port}"]),
+        "BANKSMAN_TOOL_RUNNER__EGRESS__REPOSITORIES": json.dumps({"*": [f"http://127.0.0.1:{git_port}/*"]}),
+        "DOCKER_HOST": docker_engine.host,
+    }
+    running = System(tmp_path_factory.mktemp("containers"), model, settings)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.mark.parametrize("name", ["system", "in_containers"])
 async def test_a_failing_test_of_a_repository_is_fixed(
-    client: Client, http: httpx.AsyncClient, nats: sdk.Client, play: Play, git_port: int, tmp_path: Path
+    request: pytest.FixtureRequest, name: str, play: Play, git_port: int, tmp_path: Path
 ) -> None:
+    system: System = request.getfixturevalue(name)
     repository = new_repository(tmp_path / "project", FILES)
-    await http.put("/context/secrets/GIT_TOKEN", json={"value": PASSWORD})
-    assistant = await created(http, model=play(*STEPS), tools=TOOLS_ON, approval_policy=AUTO)
-    with serving_git(repository, port=git_port, password=PASSWORD) as server:
-        source = {"repository": server.url, "secret": "GIT_TOKEN"}
-        conversation = await client.create(assistant=assistant, source=source)
-        outcome = await client.run(conversation, "fix the test")
-    assert outcome["status"] == "completed"
-    results: list[dict[str, Any]] = [call["result"] for call in outcome["tool_calls"]]
-    assert results[0]["stdout"] == "exit 1\n"
-    assert results[3]["stdout"] == "exit 0\n"
-    assert "OK" in results[4]["content"]
-    assert results[5]["stdout"] == "Fix the total\nChange files\n"
+    async with (
+        Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as client,
+        httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S * 2) as http,
+        sdk.connect(nats_url(system), "local", nkey_seed_file=operator_seed(system)) as nats,
+    ):
+        await http.put("/context/secrets/GIT_TOKEN", json={"value": PASSWORD})
+        assistant = await created(http, model=play(*REPAIR), tools=TOOLS_ON, approval_policy=AUTO)
+        with serving_git(repository, port=git_port, password=PASSWORD) as server:
+            source = {"repository": server.url, "secret": "GIT_TOKEN"}
+            conversation = await client.create(assistant=assistant, source=source)
+            outcome = await client.run(conversation, "fix the test")
+        assert outcome["status"] == "completed", outcome
+        results: list[dict[str, Any]] = [call["result"] for call in outcome["tool_calls"]]
+        assert results[0]["exit_code"] == 1
+        assert "test_total.Total.test_total" in results[0]["stdout"]
+        process = results[3]["process"]
 
-    events = (await http.get(f"/context/conversations/{conversation}/events")).json()["items"]
-    changed = [event["data"]["paths"] for event in events if event["type"] == "workspace.changed"]
-    assert {"path": "test.log", "change": "created"} in changed[0]
-    assert {"path": ".git", "change": "modified"} in changed[-1]
-    assert PASSWORD not in str(events)
+        play(*REPAIR, *commit_after(process))
+        outcome = await client.run(conversation, "commit it when the tests pass")
+        results = [call["result"] for call in outcome["tool_calls"]]
+        assert (results[0]["status"], results[0]["exit_code"]) == ("ended", 0), results
+        assert "Ran 1 test" in results[0]["output"]
+        assert results[1]["content"].endswith("OK\n")
+        assert results[2]["stdout"].startswith("Fix the total (") and "notice" not in results[2]
 
-    diff = await nats.diff(conversation)
+        events = (await http.get(f"/context/conversations/{conversation}/events")).json()["items"]
+        changed = [event["data"]["paths"] for event in events if event["type"] == "workspace.changed"]
+        assert {"path": "test.log", "change": "created"} in changed[0]
+        assert {"path": ".git", "change": "modified"} in changed[-1]
+        assert PASSWORD not in str(events)
+
+        diff = await nats.diff(conversation)
+        patch = await http.get(f"/context/conversations/{conversation}/patch")
     assert [(file.path, file.change) for file in diff.files] == [
         (".git", "modified"),
         ("total.py", "modified"),
     ]
-    patch = await http.get(f"/context/conversations/{conversation}/patch")
     assert patch.text == diff.patch
     (tmp_path / "the.patch").write_text(patch.text)
     git(repository, "apply", str(tmp_path / "the.patch"))

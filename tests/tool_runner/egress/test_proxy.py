@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import shlex
@@ -19,6 +20,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
 from banksman.contracts.tools import NetworkPolicy
+from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.egress.grants import Permissions
 from banksman.tool_runner.egress.proxy import CommandProxy
@@ -26,8 +28,7 @@ from banksman.tool_runner.lifecycle import workspace_tools
 from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.settings import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.tools.toolbox import ToolBox, ToolOutcome
-
-pytestmark = only("bwrap", "the proxy is made by its spawner")
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 GRANTED = NetworkPolicy(commands=True)
 ADDRESSES = {"site.example": ["127.0.0.1"], "other.example": ["127.0.0.1"], "inner.example": ["10.0.0.1"]}
@@ -43,6 +44,18 @@ class Connected:
 
     runner: Runner
     box: ToolBox
+    processes: LastingProcesses
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.runner.workspace
+
+    async def start(self, script: str, policy: NetworkPolicy | None) -> str:
+        """Start a process in the background and return its id."""
+        arguments: JsonObject = {"command": script, "background": True}
+        outcome = await self.box.run("bash", self.workspace, arguments, network=policy)
+        assert outcome.value["status"] == "running", outcome.value
+        return str(outcome.value["process"])
 
     async def bash(
         self, script: str, policy: NetworkPolicy | None = GRANTED, conversation: str = "c1"
@@ -76,7 +89,7 @@ def connected(
     permissions = Permissions(hosts=permitted)
     proxy = CommandProxy(egress, own.proxy, permissions) if permissions else None
     processes = LastingProcesses(runner.sandbox, own, proxy)
-    return Connected(runner, workspace_tools(runner.sandbox, egress, own, processes))
+    return Connected(runner, workspace_tools(runner.sandbox, egress, own, processes), processes)
 
 
 def get(url: str) -> str:
@@ -287,6 +300,78 @@ async def test_command_reaches_only_its_own_proxy(runner: Runner) -> None:
                 (space / "go").touch()
     assert allowed.result().value["stdout"] == "text\n"
     assert "is not allowed for this assistant" in str(denied.result().value["stdout"])
+
+
+TRIES = (
+    "for _ in {1..20}; do (exec 3<>/dev/tcp/127.0.0.1/3128) && echo reached; done 2>/dev/null; touch tried"
+)
+
+
+async def test_a_process_without_a_grant_cannot_use_the_proxy_of_a_call(runner: Runner) -> None:
+    """Both are in one conversation, in which commands with the same policy reach each other."""
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        wait = "until [ -e go ]; do :; done"
+        begun = await way_out.start(f"{wait}; {TRIES}; until [ -e never ]; do read -rt 1 < <(:); done", None)
+        fetch = f"python3 -c {shlex.quote(get(server.url()))}"
+        call = await way_out.bash(f"{fetch}; touch go; until [ -e tried ]; do :; done")
+        assert call.value["stdout"] == "text\n"
+        output = await way_out.box.run("process_output", way_out.workspace, {"process": begun, "offset": 0})
+        assert (output.value["status"], output.value["output"]) == ("running", "")
+        await way_out.processes.end_all("cancelled")
+
+
+async def test_a_process_and_a_call_with_the_same_grant_use_one_proxy(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        serve = "python3 -m http.server 8123 --bind 127.0.0.1"
+        begun = await way_out.start(f"python3 -c {shlex.quote(get(server.url()))}; {serve}", GRANTED)
+        connect = "(exec 3<>/dev/tcp/localhost/8123) 2>/dev/null"
+        fetch = f"python3 -c {shlex.quote(get(server.url()))}"
+        call = await way_out.bash(f"until {connect}; do :; done; {fetch}; {fetch}")
+        assert call.value["stdout"] == "text\ntext\n"
+        output = await way_out.box.run("process_output", way_out.workspace, {"process": begun, "offset": 0})
+        assert str(output.value["output"]).startswith("text\n")
+        without = await way_out.bash(f"{connect} || echo apart; {TRIES}", None)
+        assert without.value["stdout"] == "apart\n"
+        await way_out.processes.end_all("cancelled")
+
+
+async def test_a_later_call_without_a_grant_finds_no_proxy(runner: Runner) -> None:
+    """Both calls have the same container, with the backend that has containers."""
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        held = f"python3 -c {shlex.quote(get(server.url()))}; (setsid sleep 600 &)"
+        assert (await way_out.bash(held)).value["stdout"] == "text\n"
+        assert (await way_out.bash(TRIES, None)).value["stdout"] == ""
+        again = await way_out.bash(f"python3 -c {shlex.quote(get(server.url()))}")
+        assert again.value["stdout"] == "text\n"
+
+
+SEND_OWN = """
+import os, socket
+place = "/run/banksman"
+own = socket.create_server(("127.0.0.1", 0))
+try:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.connect(place + "/proxy")
+        socket.send_fds(link, [b"listener"], [own.fileno()])
+    print("sent")
+except OSError as error:
+    print(type(error).__name__)
+try:
+    open(place + "/file", "w")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@only("docker", "no directory of the runner is in a sandbox of bubblewrap")
+async def test_a_command_cannot_send_the_runner_a_socket(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        for policy, refusal in ((GRANTED, "ConnectionRefusedError"), (None, "FileNotFoundError")):
+            assert await way_out.python(SEND_OWN, policy) == f"{refusal}\n{errno.EROFS}\n"
 
 
 async def test_proxy_connection_closes_with_its_command(runner: Runner) -> None:

@@ -125,9 +125,9 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 @pytest.fixture
-def backend() -> str:
-    """The proxy is made by the spawner of bubblewrap's sandbox."""
-    return "bwrap"
+def base_image(image_with_programs: str) -> str:
+    """Containers have pip and npm."""
+    return image_with_programs
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,23 @@ async def test_output_is_returned_once_and_again_from_an_offset(runner: Runner) 
     assert (again.value["output"], again.value["next_offset"]) == ("one\n", 4)
 
 
+async def test_output_is_awaited_until_it_contains_a_text_or_the_process_has_ended(runner: Runner) -> None:
+    until = "until [ -e {0} ]; do sleep 0.02; done; "
+    steps = (until.format("a"), "echo -n tw; ", until.format("b"), "echo o; ", until.format("c"))
+    process = await started(runner, "".join(steps))
+    async with asyncio.TaskGroup() as calls:
+        awaited = calls.create_task(runner.call("process_output", process=process, until="two", wait_s=60))
+        await runner.bash("touch a")
+        await runner.bash("touch b")
+    assert awaited.result().value["output"] == "two\n"
+    late = await runner.call("process_output", process=process, until="two", wait_s=0.1)
+    assert (late.value["status"], late.value["output"]) == ("running", "")
+    async with asyncio.TaskGroup() as calls:
+        awaited = calls.create_task(runner.call("process_output", process=process, until="", wait_s=60))
+        await runner.bash("touch c")
+    assert (awaited.result().value["status"], awaited.result().value["exit_code"]) == ("ended", 0)
+
+
 async def test_a_command_that_fails_at_once_is_reported_by_its_start_or_its_output(runner: Runner) -> None:
     outcome = await runner.call("bash", command="no-such-program", background=True)
     value = outcome.value
@@ -127,3 +144,15 @@ async def test_a_call_reports_the_processes_that_end_with_it(runner: Runner, com
 async def test_a_call_that_leaves_nothing_running_reports_nothing(runner: Runner, command: str) -> None:
     outcome = await runner.bash(command)
     assert (outcome.value["stderr"], outcome.value["exit_code"]) == ("", 0)
+
+
+async def test_a_command_that_kills_all_other_processes_goes_on(runner: Runner) -> None:
+    outcome = await runner.bash("sleep 600 & kill -9 -1; echo alive; (exit 3)")
+    assert (outcome.value["stdout"], outcome.value["exit_code"]) == ("alive\n", 3)
+
+
+@pytest.mark.parametrize("options", ["set -eu", "set -f", "exec 3>&2; set -e", "set -x; { set +x; } 2>&-"])
+async def test_options_of_the_shell_do_not_disturb_the_report(runner: Runner, options: str) -> None:
+    outcome = await runner.bash(f"{options}\nsleep 600 &\nfalse || exit 7")
+    assert outcome.value["exit_code"] == 7
+    assert "left them running: " in str(outcome.value["stderr"])

@@ -19,7 +19,7 @@ from tests.tool_runner.conftest import DockerBackend, Runner, started
 from tests.tool_runner.sandbox.relay import Relay, relaying
 
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.sandbox.base import SandboxCommand, SandboxUnavailable, Stop
+from banksman.tool_runner.sandbox.base import EMPTY, SandboxCommand, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.docker.engine import find_host_directory
 from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 from banksman.tool_runner.sandbox.selftest import self_test
@@ -108,6 +108,16 @@ async def removed(engine: DockerEngine, workspace: str, root: Path) -> None:
     await eventually(is_empty, WAIT_S, interval_s=0.05)
 
 
+async def test_a_program_of_an_mcp_server_is_refused_and_blocks_no_command(
+    make: Make, workspace: Path
+) -> None:
+    """It would hold the container of the commands, and find files that they have written."""
+    sandbox = make()
+    with pytest.raises(SandboxUnavailable, match="MCP servers run only in the sandbox bwrap"):
+        await sandbox.run(SandboxCommand("true", workspace, 5, lambda _: None, EMPTY))
+    assert await run(sandbox, workspace, "echo fine") == "fine\n"
+
+
 async def test_container_uses_every_restriction_of_the_engine(
     runner: Runner, docker: DockerBackend, root: Path
 ) -> None:
@@ -145,6 +155,7 @@ async def test_container_uses_every_restriction_of_the_engine(
         "mounts": [
             ("/etc/banksman", f"{root}/.etc", False),
             *((f"/etc/{name}", f"{root}/.etc/{name}", False) for name in ("group", "hosts", "passwd")),
+            ("/run/banksman", f"{root}/.proxies{container['Name']}", False),
             ("/workspace", str(runner.workspace.directory), True),
         ],
     }

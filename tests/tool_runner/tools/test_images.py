@@ -91,6 +91,10 @@ def bomb() -> bytes:
     ("data", "why"),
     [
         (bomb, "at most 50000000 can be shown"),
+        (
+            lambda: encoded(Image.new("RGB", (8000, 6000)), "PNG"),
+            "it needs more memory than a conversion may use, which is 256 MiB",
+        ),
         (lambda: b"\x89PNG\r\n\x1a\n" + b"\0" * 100, "this image could not be read"),
         (lambda: encoded(screenshot(200, 200), "PNG")[:400], "this image could not be read"),
         (lambda: b"\xff\xd8\xff" + b"x" * (21 * 1024 * 1024), "at most 20971520 can be shown"),

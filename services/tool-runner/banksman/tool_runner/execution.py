@@ -116,8 +116,10 @@ class CallExecutor:
                 await self.processes.settle(call.workspace.key, request.place.processes)
             except BanksmanError as error:
                 logger.error("%s: ended without a stored result: %s", request.attempt, error)
+                self.processes.notify_again(call.workspace.key, request.place.processes)
             except Exception:
                 logger.exception("%s: ended without a stored result", request.attempt)
+                self.processes.notify_again(call.workspace.key, request.place.processes)
 
     async def _prepare_workspace(self, call: ActiveCall) -> str | None:
         request = call.request

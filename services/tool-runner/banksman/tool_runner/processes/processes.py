@@ -46,16 +46,18 @@ async def _unrecorded(_key: Key, _running: tuple[KnownProcess, ...]) -> None:
 class _Conversation:
     processes: dict[str, Process] = field(default_factory=dict[str, Process])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the sandbox starts or ends."""
+    """Held while the sandbox starts."""
     stack: AsyncExitStack | None = None
     """Ends the sandbox; None without one."""
     sandbox: Sandbox | None = None
     network: NetworkPolicy | None = None
-    """The policy with which the sandbox started."""
+    """The policy with which the sandbox starts."""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those of the policy, for every process."""
     users: int = 0
     """Number of processes and calls in the sandbox."""
+    lost: set[str] = field(default_factory=set[str])
+    """Processes of another runner or of an earlier start, of whose loss the model was notified."""
 
     def running(self) -> list[Process]:
         return [process for process in self.processes.values() if process.running]
@@ -108,10 +110,11 @@ class LastingProcesses:
     async def sandbox_for(self, run: ToolRun) -> AsyncGenerator[Sandbox]:
         """Yield the sandbox of an ordinary call: that of its conversation, if it has one with this policy.
 
-        With another policy, the call could reach hosts that it was not approved for.
+        With another policy, the call could reach hosts that it was not approved for. A sandbox that still
+        starts for a process counts.
         """
         conversation = self._conversations.get(_key(run))
-        if conversation is None or conversation.sandbox is None or conversation.network != run.network:
+        if conversation is None or not conversation.users or conversation.network != run.network:
             yield self.backend
             return
         async with self._in_sandbox(conversation, run) as sandbox:
@@ -152,15 +155,30 @@ class LastingProcesses:
             await asyncio.wait(self._tasks, timeout=END_WAIT_S)
 
     def notice(self, key: Key, known: tuple[KnownProcess, ...]) -> str | None:
-        """Return a sentence for each process that the model takes for running and that has ended."""
+        """Return a sentence for each process that the model takes for running and that has ended.
+
+        Each is returned once, unless `notify_again` withdraws it.
+        """
         return "\n".join(self._ends(key, known)) or None
+
+    def notify_again(self, key: Key, known: tuple[KnownProcess, ...]) -> None:
+        """Withdraw the notices of these processes, which have not reached the model."""
+        if conversation := self._conversations.get(key):
+            conversation.lost.clear()
+        for one in known:
+            if process := self.get(key, one.id):
+                process.told = False
 
     def _ends(self, key: Key, known: tuple[KnownProcess, ...]) -> Iterator[str]:
         for one in known:
             process = self.get(key, one.id)
             if process is None:
-                yield f"Process {one.id} ({one.command}) has ended: {LOST}."
+                conversation = self._conversations.setdefault(key, _Conversation())
+                if one.id not in conversation.lost:
+                    conversation.lost.add(one.id)
+                    yield f"Process {one.id} ({one.command}) has ended: {LOST}."
             elif not process.running and not process.told:
+                process.told = True
                 reason = process.reason(self.settings.idle_s)
                 ended = f"with exit code {process.exit_code}" if reason is None else f": {reason}"
                 yield f"Process {one.id} ({one.command}) has ended {ended}.".replace(" :", ":")
@@ -205,7 +223,10 @@ class LastingProcesses:
             process.end(exit_code=outcome.exit_code, killed=outcome.killed_reason)
         except (SandboxUnavailable, WorkspaceLocked) as error:
             process.end(killed=process.stop.reason, problem=str(error))
-        except BaseException:
+        except asyncio.CancelledError:
+            process.end(killed=process.stop.reason or "cancelled")
+            raise
+        except Exception:
             process.end(killed=process.stop.reason, problem="the tool-runner failed")
             logger.exception("process %s of %s failed", process.id, key)
         finally:
@@ -214,6 +235,8 @@ class LastingProcesses:
 
     @asynccontextmanager
     async def _in_sandbox(self, conversation: _Conversation, run: ToolRun) -> AsyncGenerator[Sandbox]:
+        if not conversation.users:
+            conversation.network = run.network
         conversation.users += 1
         try:
             async with conversation.lock:
@@ -221,9 +244,10 @@ class LastingProcesses:
             yield sandbox
         finally:
             conversation.users -= 1
-            if not conversation.users:
+            if not conversation.users and conversation.stack is not None:
+                stack, conversation.stack, conversation.sandbox = conversation.stack, None, None
                 # In a task of its own, so that a cancelled caller leaves no sandbox behind.
-                await asyncio.shield(self._close(conversation))
+                await asyncio.shield(stack.aclose())
 
     async def _open(self, conversation: _Conversation, run: ToolRun) -> Sandbox:
         async with AsyncExitStack() as opened:
@@ -236,16 +260,10 @@ class LastingProcesses:
             quota = watching_growth(run.workspace, _Watched(conversation), self.limits.sandbox)
             await opened.enter_async_context(quota)
             sandbox = await opened.enter_async_context(self.backend.shared(on_listener))
-            conversation.sandbox, conversation.network = sandbox, run.network
+            conversation.sandbox = sandbox
             self._end_when_idle(conversation, _key(run))
             conversation.stack = opened.pop_all()
             return sandbox
-
-    async def _close(self, conversation: _Conversation) -> None:
-        async with conversation.lock:
-            if not conversation.users and conversation.stack is not None:
-                stack, conversation.stack, conversation.sandbox = conversation.stack, None, None
-                await stack.aclose()
 
     def _end_when_idle(self, conversation: _Conversation, key: Key) -> None:
         left_s = self.settings.idle_s - self.idle_s(key)

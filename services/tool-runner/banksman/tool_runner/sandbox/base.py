@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, assert_never
 
+from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.settings import SandboxLimits, Toolchain
 from banksman.tool_runner.workspaces.files import HOME_DIRECTORY
 
@@ -55,6 +56,11 @@ ENVIRONMENT = ENVIRONMENT_APART | {
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
 }
 """The variables of every command."""
+_PROXY = dict.fromkeys(
+    # curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
+    ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"),
+    f"http://127.0.0.1:{PROXY_PORT}",
+)
 
 OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk of output; must neither block nor raise."""
@@ -106,7 +112,7 @@ class SandboxCommand:
     """The directory that is mounted as `/workspace`."""
     timeout_s: float
     on_listener: OnListener | None = None
-    """Receives the listening socket of the command's proxy, if the backend supports one. None: no network."""
+    """Receives the listening socket of the command's proxy. None: no network."""
     directory: str = WORKSPACE
     """The current directory: `WORKSPACE`, or `EMPTY` with the backend bwrap."""
     toolchain: Toolchain = NO_TOOLCHAIN
@@ -121,7 +127,8 @@ class SandboxCommand:
         """Return all variables of the command."""
         own = ENVIRONMENT if self.directory == WORKSPACE else ENVIRONMENT_APART
         path = ":".join((*self.toolchain.search, own["PATH"]))
-        return {**own, "PATH": path, **self.toolchain.variables, **self.variables}
+        proxy = _PROXY if self.on_listener is not None else {}
+        return {**own, "PATH": path, **self.toolchain.variables, **self.variables, **proxy}
 
 
 @dataclass(frozen=True, slots=True)

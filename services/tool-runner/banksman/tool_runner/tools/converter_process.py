@@ -35,7 +35,7 @@ _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe
 
 
 MAX_PIXELS = 50_000_000
-"""Pixels of an image that is decoded: 150 MB in colour."""
+"""Pixels of an image that is decoded: 200 MB in colour, for which the limit of memory may be too small."""
 MAX_THREADS = 4096
 """Threads and processes of the user, which other sandboxes start too. The filter refuses processes, and each
 thread takes memory of the limit."""
@@ -86,6 +86,9 @@ def main() -> None:
     status = 0
     try:
         text, warnings = convert(source.read())
+    except MemoryError:
+        most = f"{order['memory_bytes'] // 2**20} MiB"
+        status, text, warnings = 1, f"it needs more memory than a conversion may use, which is {most}", []
     except Exception as error:
         status, text, warnings = 1, f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS], []
     sys.stdout.buffer.write(json.dumps(warnings).encode() + b"\n")

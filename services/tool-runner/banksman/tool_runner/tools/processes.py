@@ -10,6 +10,7 @@ from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import PROCESS_LIST, PROCESS_OUTPUT, PROCESS_STOP
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.processes.processes import Key, LastingProcesses
+from banksman.tool_runner.sandbox.base import run_until
 from banksman.tool_runner.tools.terminal import last_state
 from banksman.tool_runner.tools.toolbox import ToolOutcome, ToolRun, failure, page
 
@@ -31,12 +32,15 @@ class ProcessOutputTool:
     definition = PROCESS_OUTPUT
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        process = self.processes.get(key_of(run), str(arguments["process"]))
-        if process is None:
-            return _unknown(self.processes, key_of(run))
-        offset, wait_s = arguments.get("offset"), arguments.get("wait_s")
-        if isinstance(wait_s, int | float) and process.output.total_bytes == process.shown_to:
-            await _output_or_end(process, run, min(wait_s, run.timeout_s))
+        process = _named(self.processes, arguments, run)
+        if isinstance(process, ToolOutcome):
+            return process
+        offset, wait_s, until = arguments.get("offset"), arguments.get("wait_s"), arguments.get("until")
+        if isinstance(wait_s, int | float):
+            text = until.encode() if isinstance(until, str) else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_s, run.timeout_s)):
+                    await run_until(_output_or_end(process, text), run.stop.wait())
         start = int(offset) if isinstance(offset, int | float) else None
         return ToolOutcome(value=shown(process, self.processes, self.max_output_chars, start))
 
@@ -48,9 +52,9 @@ class ProcessStopTool:
     definition = PROCESS_STOP
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        process = self.processes.get(key_of(run), str(arguments["process"]))
-        if process is None:
-            return _unknown(self.processes, key_of(run))
+        process = _named(self.processes, arguments, run)
+        if isinstance(process, ToolOutcome):
+            return process
         await self.processes.stop(process)
         if process.running:
             return failure("tool_error", "the process was killed, but its end is not confirmed yet")
@@ -93,19 +97,20 @@ def state_of(process: Process, processes: LastingProcesses) -> dict[str, JsonVal
     return {"process": state.pop("id"), **state}
 
 
-async def _output_or_end(process: Process, run: ToolRun, wait_s: float) -> None:
-    process.output.arrived.clear()
-    if process.running:
-        waits = [asyncio.create_task(one.wait()) for one in (process.output.arrived, run.stop)]
-        try:
-            await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait(waits)
+async def _output_or_end(process: Process, text: bytes | None) -> None:
+    """Wait for the end of a process, or for new output: with this text, or any if `text` is None."""
+    while process.running:
+        process.output.arrived.clear()
+        new, _ = process.output.read(process.shown_to)
+        if new if text is None else text and text in new:
+            return
+        await process.output.arrived.wait()
 
 
-def _unknown(processes: LastingProcesses, key: Key) -> ToolOutcome:
+def _named(processes: LastingProcesses, arguments: JsonObject, run: ToolRun) -> Process | ToolOutcome:
+    """Return the process that the arguments name, or the failure of the call."""
+    key = key_of(run)
+    if process := processes.get(key, str(arguments["process"])):
+        return process
     known = ", ".join(process.id for process in processes.list(key)) or "none"
     return failure("tool_error", f"there is no such process; the processes of this conversation: {known}")

@@ -5,18 +5,17 @@ import contextlib
 import json
 import logging
 import os
-import socket
 from typing import cast
 
-from banksman.tool_runner.sandbox.base import OnListener, RunningOutput, SandboxUnavailable, Stream
+from banksman.tool_runner.sandbox.base import RunningOutput, SandboxUnavailable, Stream
 from banksman.tool_runner.sandbox.bwrap import processes
 from banksman.tool_runner.sandbox.bwrap.spawner import SpawnedTree, Starter
+from banksman.tool_runner.sandbox.listener import ListenerInbox
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 _STATUS_BYTES = 4096
-_LISTENER_BYTES = 64
 
 
 class BwrapCall:
@@ -97,36 +96,3 @@ class BwrapCall:
             os.close(fd)
         if self._proxy_inbox is not None:
             self._proxy_inbox.close()
-
-
-class ListenerInbox:
-    """Receives the listening socket of a sandbox's proxy.
-
-    The socket belongs to the network namespace of the sandbox, and the runner accepts connections on it in
-    its own namespace. No part of the proxy runs in the sandbox, and no sandbox can reach the proxy of
-    another.
-    """
-
-    def __init__(self, on_listener: OnListener) -> None:
-        self._on_listener = on_listener
-        self._ours, self.given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """`given` goes to the spawner; the caller closes it afterwards."""
-        self._ours.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._ours, self._receive)
-
-    def close(self) -> None:
-        if self._ours.fileno() >= 0:
-            self._loop.remove_reader(self._ours)
-            self._ours.close()
-
-    def _receive(self) -> None:
-        try:
-            _, descriptors, _, _ = socket.recv_fds(self._ours, _LISTENER_BYTES, 1)
-        except OSError:
-            descriptors = []
-        self.close()
-        if descriptors:
-            listener = socket.socket(fileno=descriptors[0])
-            listener.set_inheritable(False)
-            self._on_listener(listener)

@@ -12,7 +12,7 @@ from banksman.tool_runner.sandbox.base import (
     WORKSPACE,
     SandboxCommand,
 )
-from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
+from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD
 from banksman.tool_runner.sandbox.etc import DIRECTORY, LINKED, USERS_APART
 from banksman.tool_runner.settings import KIB, SandboxLimits
 
@@ -33,9 +33,6 @@ def etc_options(directory: Path, *, apart: bool) -> tuple[str, ...]:
     return ("--ro-bind", os.fspath(directory), DIRECTORY, *linked)
 
 
-_PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
-# curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
-_PROXY = tuple((name, _PROXY_URL) for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"))
 INNER_ID = 1000
 """User and group of commands in their user namespace."""
 LIMITS = "LIMITS"
@@ -79,7 +76,7 @@ def bwrap_options(
     """Return the options of one command; `etc` contains the files of `write_etc`."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
     apart = command.directory != WORKSPACE
-    environment = (*command.environment().items(), *(_PROXY if command.on_listener else ()), *gate)
+    environment = (*command.environment().items(), *gate)
     return [
         *_NAMESPACES,
         # Otherwise the starter starts bwrap in a network namespace that it has created.

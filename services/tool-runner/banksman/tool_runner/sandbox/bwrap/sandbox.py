@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -26,13 +27,14 @@ from banksman.tool_runner.sandbox.base import (
     in_background,
 )
 from banksman.tool_runner.sandbox.bwrap import processes
-from banksman.tool_runner.sandbox.bwrap.call import BwrapCall, ListenerInbox
+from banksman.tool_runner.sandbox.bwrap.call import BwrapCall
 from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.bwrap.processes import HiddenFilesWatch, memory_bytes
 from banksman.tool_runner.sandbox.bwrap.recipe import INNER_ID, bwrap_options, inner_command
 from banksman.tool_runner.sandbox.bwrap.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.bwrap.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
 from banksman.tool_runner.sandbox.etc import write_etc
+from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import SandboxLimits
 
@@ -140,10 +142,11 @@ class BwrapSandbox:
             inbox: ListenerInbox | None = None
             special: dict[str, int] = {}
             if command.on_listener is not None and not place.has_listener:
-                inbox = ListenerInbox(command.on_listener)
-                given.callback(inbox.given.close)
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                given.callback(theirs.close)
+                inbox = ListenerInbox(ours, command.on_listener)
                 on_failure.callback(inbox.close)
-                special["proxy"] = inbox.given.fileno()
+                special["proxy"] = theirs.fileno()
                 place.has_listener = place.shared
             if command.stdin is not None:
                 special["stdin"] = command.stdin

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
+    OnListener,
     RunningOutput,
     SandboxCommand,
     SandboxUnavailable,
@@ -25,6 +26,7 @@ from banksman.tool_runner.sandbox.base import (
     run_until,
 )
 from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.docker.proxy import receiving
 from banksman.tool_runner.settings import SandboxLimits
 
 _READ_BYTES = 64 * 1024
@@ -70,10 +72,14 @@ class ContainerCall:
 
 
 class Container:
-    def __init__(self, name: str, image: str, directory: Path, directory_id: tuple[int, int]) -> None:
+    def __init__(
+        self, name: str, image: str, directory: Path, directory_id: tuple[int, int], packets: Path
+    ) -> None:
+        """`packets` is a directory of this container alone, in which the runner receives sockets."""
         self.name = name
         self.image = image
         self.directory = directory
+        self.packets = packets
         self._directory_id = directory_id
         """Device and inode of `directory` when it was mounted."""
         self._connection: socket.socket | None = None
@@ -121,14 +127,22 @@ class Container:
         self._call = ContainerCall(output)
         return self._call
 
-    async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
-        request = {
-            "script": command.script,
-            "environment": command.environment(),
-            "has_input": command.stdin is not None,
-            "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
-            "deadline_s": command.timeout_s + _SUPERVISOR_GRACE_S,
-        }
+    async def run(
+        self, command: SandboxCommand, limits: SandboxLimits, stop: Stop, on_listener: OnListener | None
+    ) -> None:
+        """Run a command; `on_listener` receives the socket of its proxy, unless an earlier one did."""
+        with receiving(self.packets, on_listener) as proxy:
+            request: dict[str, object] = {
+                "script": command.script,
+                "environment": command.environment(),
+                "has_input": command.stdin is not None,
+                "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
+                "deadline_s": command.timeout_s + _SUPERVISOR_GRACE_S,
+                "proxy": proxy,
+            }
+            await self._run(request, command, stop)
+
+    async def _run(self, request: dict[str, object], command: SandboxCommand, stop: Stop) -> None:
         try:
             async with asyncio.timeout(command.timeout_s):
                 # Inside the time-out: a frozen engine would block the send.

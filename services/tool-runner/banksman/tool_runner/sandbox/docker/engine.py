@@ -21,7 +21,7 @@ from docker import errors
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import ENVIRONMENT, SandboxUnavailable
-from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.docker import proxy, supervisor
 from banksman.tool_runner.sandbox.etc import DIRECTORY
 from banksman.tool_runner.sandbox.seccomp import command_filter
 from banksman.tool_runner.settings import MIB, SandboxLimits
@@ -243,11 +243,14 @@ class ContainerRecipe:
     etc: Path
     """The directory with the files of `write_etc` on the engine's host."""
 
-    def config(self, image: str, source: Path, workspace: str, beside: str | None = None) -> JsonObject:
+    def config(
+        self, image: str, source: Path, workspace: str, packets: Path, beside: str | None
+    ) -> JsonObject:
         """Return the body of the engine's `POST /containers/create`.
 
-        `source` is the workspace's directory on the engine's host, `workspace` its name in the label. The
-        container shares the network namespace of `beside`, if it is not None.
+        `source` and `packets` are directories on the engine's host: the workspace, whose name in the label is
+        `workspace`, and that of the container's proxy. The container shares the network namespace of
+        `beside`, if it is not None.
         """
         return {
             "Image": image,
@@ -273,16 +276,23 @@ class ContainerRecipe:
             "Tty": False,
             "Healthcheck": {"Test": ["NONE"]},
             "StopSignal": "SIGKILL",
-            "HostConfig": self._host_config(source, "none" if beside is None else f"container:{beside}"),
+            "HostConfig": {
+                **self._limited(),
+                "NetworkMode": "none" if beside is None else f"container:{beside}",
+                "Mounts": [
+                    _mount(source, supervisor.WORKSPACE),
+                    _mount(packets, proxy.MOUNT, read_only=True),
+                    *self._etc_mounts(),
+                ],
+            },
         }
 
-    def _host_config(self, source: Path, network: str) -> JsonObject:
+    def _limited(self) -> JsonObject:
         limits = self.limits
         memory_bytes = limits.memory_bytes + limits.tmp_bytes + limits.home_bytes + limits.shm_bytes
         config: JsonObject = {
             # Also removes the container if the runner is killed.
             "AutoRemove": True,
-            "NetworkMode": network,
             "IpcMode": "private",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
@@ -300,7 +310,6 @@ class ContainerRecipe:
                 "/home": self._scratch(limits.home_bytes),
             },
             "ShmSize": limits.shm_bytes,
-            "Mounts": [_mount(source, supervisor.WORKSPACE), *self._etc_mounts()],
             # Output goes to the runner only; a log driver would fill the host's disk.
             "LogConfig": {"Type": "none"},
         }

@@ -7,16 +7,20 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import (
+    WORKSPACE,
     OnListener,
     OnOutput,
     RunningOutput,
@@ -87,10 +91,13 @@ class DockerSandbox:
         )
         _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
-        self._in_use: set[Path] = set()
-        """Workspaces with a running command."""
-        self._starting: dict[Path, asyncio.Task[Container]] = {}
-        self._live: dict[Path, Container] = {}
+        self._packets = root / ".proxies"
+        shutil.rmtree(self._packets, ignore_errors=True)
+        self._packets.mkdir(mode=0o700)
+        self._in_use: set[_Place] = set()
+        """Places with a running command."""
+        self._starting: dict[_Place, asyncio.Task[Container]] = {}
+        self._live: dict[_Place, Container] = {}
         self._lasting: dict[str, Container] = {}
         """Containers of commands that last, by their names."""
         self._condemned: dict[str, Path] = {}
@@ -103,7 +110,7 @@ class DockerSandbox:
             task.cancel()
         for container in [*self._live.values(), *self._lasting.values()]:
             self._condemn(container)
-        removals = [self._threads.submit(self._engine.remove, name) for name in self._condemned]
+        removals = [self._threads.submit(self._remove, name) for name in self._condemned]
         wait(removals, _CLOSE_WAIT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.close()
@@ -111,37 +118,56 @@ class DockerSandbox:
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        with (
-            capturing(self._max_output_chars, self._limits, on_output, stop, lasts=command.lasts) as output,
-            contextlib.nullcontext() if command.lasts else self._using(command.workspace),
-        ):
-            return await self._run(command, output)
+        return await self.run_in(None, command, on_output, stop)
 
     @contextlib.asynccontextmanager
     async def shared(self, on_listener: OnListener | None = None) -> AsyncGenerator[Sandbox]:
         """See `Sandbox.shared`. A command that lasts has a container of its own, with all limits."""
-        yield self
+        shared = SharedContainers(self, on_listener)
+        try:
+            yield shared
+        finally:
+            for container in shared.containers:
+                self._condemn(container)
+
+    async def run_in(
+        self,
+        shared: SharedContainers | None,
+        command: SandboxCommand,
+        on_output: OnOutput | None,
+        stop: Stop | None,
+    ) -> SandboxOutcome:
+        """Run a command in a network namespace of its own, or in the shared one; see `Sandbox.run`."""
+        if command.directory != WORKSPACE:
+            raise SandboxUnavailable("programs of MCP servers run only in the sandbox bwrap")
+        place = command.workspace, shared
+        with (
+            capturing(self._max_output_chars, self._limits, on_output, stop, lasts=command.lasts) as output,
+            contextlib.nullcontext() if command.lasts else self._using(place),
+        ):
+            return await self._run(place, command, output)
 
     @contextlib.contextmanager
-    def _using(self, workspace: Path) -> Generator[None]:
-        if workspace in self._in_use:
+    def _using(self, place: _Place) -> Generator[None]:
+        if place in self._in_use:
             # A container runs one command at a time; the caller serialises the calls of a workspace.
-            raise SandboxUnavailable(f"another command runs in {workspace}")
-        self._in_use.add(workspace)
+            raise SandboxUnavailable(f"another command runs in {place[0]}")
+        self._in_use.add(place)
         try:
             yield
         finally:
-            self._in_use.discard(workspace)
+            self._in_use.discard(place)
 
-    async def _run(self, command: SandboxCommand, output: RunningOutput) -> SandboxOutcome:
-        stop = output.stop
-        container = None if stop.reason is not None else await self._container(command, stop)
+    async def _run(self, place: _Place, command: SandboxCommand, output: RunningOutput) -> SandboxOutcome:
+        stop, (_, shared) = output.stop, place
+        container = None if stop.reason is not None else await self._container(place, command, stop)
         if container is None:
             return SandboxOutcome(None, output.captured, stop.reason, 0)
         started = time.monotonic()
         call = container.begin(output)
+        on_listener = command.on_listener if shared is None else shared.take_listener()
         try:
-            await container.run(command, self._limits, stop)
+            await container.run(command, self._limits, stop, on_listener)
         finally:
             if not await container.end(self._limits.kill_wait_s) or command.lasts:
                 await self._end(container)
@@ -157,38 +183,38 @@ class DockerSandbox:
                     self._condemn(container)
             await self._remove_condemned(list(self._condemned))
 
-    async def _container(self, command: SandboxCommand, stop: Stop) -> Container | None:
+    async def _container(self, place: _Place, command: SandboxCommand, stop: Stop) -> Container | None:
         """Return the container for a command, or None if `stop` comes first.
 
-        A container that is still starting then serves the next command of the workspace.
+        A container that is still starting then serves the next command of the place.
         """
-        workspace, image = command.workspace, command.toolchain.image or self._recipe.image
+        image = command.toolchain.image or self._recipe.image
         if command.lasts:
-            container = await self._start(workspace, image)
+            container = await self._start(place, image)
             self._lasting[container.name] = container
             return container
-        container = self._live.get(workspace)
+        container = self._live.get(place)
         if container is not None:
             if container.serves(image):
                 return container
             self._condemn(container)
-        container = await self._started(workspace, image, stop)
+        container = await self._started(place, image, stop)
         if container is not None and container.image != image:
             self._condemn(container)
-            container = await self._started(workspace, image, stop)
+            container = await self._started(place, image, stop)
         return container
 
-    async def _started(self, workspace: Path, image: str, stop: Stop) -> Container | None:
-        """Return the container that starts for a workspace.
+    async def _started(self, place: _Place, image: str, stop: Stop) -> Container | None:
+        """Return the container that starts for a place.
 
         It has another image if an earlier command, which was stopped, has started it.
         """
-        if workspace not in self._starting:
-            self._starting[workspace] = asyncio.create_task(self._start_live(workspace, image))
-            self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
+        if place not in self._starting:
+            self._starting[place] = asyncio.create_task(self._start_live(place, image))
+            self._starting[place].add_done_callback(lambda _: self._starting.pop(place))
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
-                return await run_until(_uncancelled(self._starting[workspace]), stop.wait())
+                return await run_until(_uncancelled(self._starting[place]), stop.wait())
         except TimeoutError:
             limit_s = self._settings.start_timeout_s
             raise SandboxUnavailable(
@@ -196,24 +222,35 @@ class DockerSandbox:
                 remedy="Check the load of the engine, or raise tool_runner.docker.start_timeout_s.",
             ) from None
 
-    async def _start_live(self, workspace: Path, image: str) -> Container:
+    async def _start_live(self, place: _Place, image: str) -> Container:
+        workspace, _ = place
         self._free_container_slot()
         await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
         if workspace in self._condemned.values():
             raise SandboxUnavailable(
                 "the Docker engine has not removed the previous container of the workspace"
             )
-        container = self._live[workspace] = await self._start(workspace, image)
+        container = self._live[place] = await self._start(place, image)
         return container
 
-    async def _start(self, workspace: Path, image: str) -> Container:
+    async def _start(self, place: _Place, image: str) -> Container:
+        workspace, shared = place
+        if shared is None:
+            return await self._start_beside(None, workspace, image)
+        # One after another, so that the second enters the network namespace of the first.
+        async with shared.starting:
+            container = await self._start_beside(shared.beside(), workspace, image)
+            shared.containers.append(container)
+            return container
+
+    async def _start_beside(self, beside: str | None, workspace: Path, image: str) -> Container:
         mounted = directory_id(workspace)
         if mounted is None:
             raise SandboxUnavailable(f"{workspace} does not exist")
         name = f"banksman-{self._recipe.installation}-{new_id('w')}"
-        container = Container(name, image, workspace, mounted)
+        container = Container(name, image, workspace, mounted, self._packets / name)
         try:
-            container.connect(await self._opened(container))
+            container.connect(await self._opened(container, beside))
             async with asyncio.timeout(self._settings.start_timeout_s):
                 await container.ready()
         except BaseException:
@@ -221,8 +258,8 @@ class DockerSandbox:
             raise
         return container
 
-    async def _opened(self, container: Container) -> socket.socket:
-        opening = self._threads.submit(self._open, container)
+    async def _opened(self, container: Container, beside: str | None) -> socket.socket:
+        opening = self._threads.submit(self._open, container, beside)
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -230,14 +267,16 @@ class DockerSandbox:
             opening.add_done_callback(_close_result)
             raise
 
-    def _open(self, container: Container) -> socket.socket:
+    def _open(self, container: Container, beside: str | None) -> socket.socket:
         """Create, attach and start a container, in this order: its supervisor sends the first frame."""
         source = self._host_directory.of(container.directory)
         workspace = source.relative_to(self._host_directory.host_path)
         if container.image != self._recipe.image:
             _checked_image(self._engine, container.image)
-        beside = self._beside(container.directory)
-        config = self._recipe.config(container.image, source, str(workspace), beside)
+        container.packets.mkdir()
+        container.packets.chmod(0o755)
+        packets = self._host_directory.of(container.packets)
+        config = self._recipe.config(container.image, source, str(workspace), packets, beside)
         self._engine.create(container.name, config)
         connection = self._engine.attach(container.name)
         try:
@@ -247,11 +286,6 @@ class DockerSandbox:
             raise
         return connection
 
-    def _beside(self, directory: Path) -> str | None:
-        """Return a container of the workspace, in whose network namespace all others of it are."""
-        of_all = [*self._live.values(), *self._lasting.values()]
-        return next((one.name for one in of_all if one.directory == directory and one.usable), None)
-
     def _free_container_slot(self) -> None:
         excess = len(self._live) + len(self._starting) - self._settings.max_containers
         longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
@@ -259,7 +293,7 @@ class DockerSandbox:
             self._condemn(container)
 
     def _idle(self) -> list[Container]:
-        return [container for container in self._live.values() if container.directory not in self._in_use]
+        return [container for place, container in self._live.items() if place not in self._in_use]
 
     async def _end(self, container: Container) -> None:
         """Remove a container that does not end its command; `sweep` retries a failed removal."""
@@ -274,18 +308,58 @@ class DockerSandbox:
         container.close()
         self._condemned[container.name] = container.directory
         self._lasting.pop(container.name, None)
-        if self._live.get(container.directory) is container:
-            del self._live[container.directory]
+        for place in [place for place, live in self._live.items() if live is container]:
+            del self._live[place]
 
     async def _remove_condemned(self, names: list[str]) -> None:
         loop = asyncio.get_running_loop()
         for name in names:
             try:
-                await loop.run_in_executor(self._threads, self._engine.remove, name)
+                await loop.run_in_executor(self._threads, self._remove, name)
             except SandboxUnavailable as error:
                 log.warning("%s cannot be removed: %s", name, error)
                 return
             self._condemned.pop(name, None)
+
+    def _remove(self, name: str) -> None:
+        self._engine.remove(name)
+        shutil.rmtree(self._packets / name, ignore_errors=True)
+
+
+@dataclass(eq=False, slots=True)
+class SharedContainers:
+    """The containers of one conversation that share a network namespace, and with it one proxy."""
+
+    backend: DockerSandbox
+    on_listener: OnListener | None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    containers: list[Container] = field(default_factory=list[Container])
+    _listening: bool = False
+    """Whether the network namespace has the port of the proxy already."""
+
+    async def run(
+        self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
+    ) -> SandboxOutcome:
+        placed = replace(command, on_listener=self.on_listener)
+        return await self.backend.run_in(self, placed, on_output, stop)
+
+    def shared(self, on_listener: OnListener | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        return self.backend.shared(on_listener)
+
+    def beside(self) -> str | None:
+        """Return a container that runs; None if the next one gets a new network namespace."""
+        self.containers = [one for one in self.containers if one.usable]
+        self._listening = self._listening and bool(self.containers)
+        return self.containers[0].name if self.containers else None
+
+    def take_listener(self) -> OnListener | None:
+        """Return the receiver of the proxy's socket for the first command of a network namespace."""
+        first, self._listening = not self._listening, True
+        return self.on_listener if first else None
+
+
+_Place = tuple[Path, SharedContainers | None]
+"""A workspace and the network namespace of its containers; None: each has its own."""
 
 
 def _close_result(opening: Future[socket.socket]) -> None:

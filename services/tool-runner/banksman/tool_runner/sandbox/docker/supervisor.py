@@ -10,9 +10,12 @@ Python 3.9. It communicates with the runner over standard input and output. If t
 ends, then this process, then the container.
 
 Both sides send frames: one byte for the kind, four bytes for the length (big-endian), then the payload. The
-runner sends `R` {"script", "environment", "cpu_s", "deadline_s", "has_input"}, `I` with input of the command,
-and `K` to end it. The supervisor sends `H` when it is ready, `1` and `2` with output, and, when no process of
-the command is left, `X` {"exit_code", "killed_reason", "failure", "reusable"}.
+runner sends `R` {"script", "environment", "cpu_s", "deadline_s", "has_input", "proxy"}, `I` with input of the
+command, and `K` to end it. The supervisor sends `H` when it is ready, `1` and `2` with output, and, when no
+process of the command is left, `X` {"exit_code", "killed_reason", "failure", "reusable"}.
+
+`proxy` is null or {"port", "to"}: before the command starts, the supervisor listens on this port of the
+loopback, and sends the socket to the local socket `to`.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -117,10 +121,13 @@ class _Command:
         """As bash reports it: 128 + n for signal n; None while the command runs."""
         self.streams: dict[int, bytes] = {}
         """Kinds of frames, by the descriptor that is read."""
+        self.failure = _send_listener(cast("dict[str, object] | None", request["proxy"]))
+        """Why the command was not started; None if it was."""
         with contextlib.ExitStack() as theirs, oom_score.raised():
             theirs.callback(os.close, self._stdin)
-            self.failure = self._start(self._pipe(theirs, STDOUT), self._pipe(theirs, STDERR))
-        """Why the command was not started; None if it was."""
+            streams = self._pipe(theirs, STDOUT), self._pipe(theirs, STDERR)
+            if self.failure is None:
+                self.failure = self._start(*streams)
 
     def _pipe(self, theirs: contextlib.ExitStack, kind: bytes) -> int:
         read, write = os.pipe()
@@ -175,6 +182,20 @@ class _Command:
             if pid == self._pid:
                 code = os.waitstatus_to_exitcode(status)
                 self.exit_code = code if code >= 0 else 128 - code
+
+
+def _send_listener(proxy: dict[str, object] | None) -> str | None:
+    """Let the runner listen on a port of this container; return why it cannot, or None."""
+    if proxy is None:
+        return None
+    try:
+        listener = socket.create_server(("127.0.0.1", int(str(proxy["port"]))), backlog=64)
+        with listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as runner:
+            runner.connect(str(proxy["to"]))
+            socket.send_fds(runner, [b"listener"], [listener.fileno()])
+    except OSError as error:
+        return f"the proxy of the command cannot be reached from its container: {error}"
+    return None
 
 
 def _filter_calls(program: bytes) -> None:
