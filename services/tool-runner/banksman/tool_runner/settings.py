@@ -317,7 +317,7 @@ class ToolRunnerSettings(HealthSettings):
         return WorkspaceOffer(
             toolchains=tuple(self.toolchains),
             repositories=self.egress.repositories,
-            registries=self.egress.registries if self.sandbox == "bwrap" else (),
+            registries=self.egress.registries,
         )
 
 
