@@ -66,7 +66,7 @@ STEPS: tuple[Step, ...] = (
             "banksman.bus.storage.log: last append",
             "banksman.runs.owner: append_fitting add follow to_commit",
             "banksman.runs.fold: apply_commit apply_events _apply_event _apply_to_run",
-            "banksman.agent.worker: _drive",
+            "banksman.runs.bus_ports: drive",
         ),
     ),
     Step(

@@ -50,8 +50,8 @@ MUTANTS = (
         "R111",
         "a client cannot wait for the outcome of a run",
         GATEWAY + "runs/operations.py",
-        'frame, wait_s, detail)\n\n\n@operations.add(\n    "chat.new"',
-        'frame, 0, detail)\n\n\n@operations.add(\n    "chat.new"',
+        'frame, wait_s, detail)\n\n\n@operations.add("chat.new"',
+        'frame, 0, detail)\n\n\n@operations.add("chat.new"',
         INTERFACES + "test_http_starts_a_run_and_may_wait_for_its_outcome",
     ),
     Mutant(

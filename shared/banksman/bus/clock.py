@@ -8,18 +8,18 @@ clock, so that no run waits for a request or causes an additional message.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.contracts.ids import new_id
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Bounds:
         return Bounds(least, most, later.at) if least <= most else later
 
 
-class BrokerClock:
+class BrokerClock(Scoped):
     """The broker's time, which is the same in all processes, and new ids.
 
     As a context manager, the clock has the broker's time when the block begins, and requests it repeatedly
@@ -67,7 +67,6 @@ class BrokerClock:
         self._offset = time.time() - time.monotonic()
         self._bounds: Bounds | None = None
         self._request_now = asyncio.Event()
-        self._task: BackgroundTask | None = None
 
     def now(self) -> datetime:
         """Return the broker's time, in UTC, as estimated by this process."""
@@ -77,26 +76,18 @@ class BrokerClock:
         """Return an id that no other process creates."""
         return new_id(prefix)
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         await self._request()
         wrong_s = time.time() - self.now().timestamp()
         if abs(wrong_s) > WARN_ABOVE_S:
             logger.warning(
                 "the clock of this machine is off by %+.1f s; the clock of the broker is used", wrong_s
             )
-        remove = self._bus.on_reconnect(self._request_now.set)
-        self._task = self._bus.background.repeat("clock", self._request, wait=self._wait)
-        self._task.when_ended(remove)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            await self._task.stop()
+        scope.callback(self._bus.on_reconnect(self._request_now.set))
+        scope.push_async_callback(self._bus.background.repeat("clock", self._request, wait=self._wait).stop)
 
     async def _wait(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._request_every_s):
-                await self._request_now.wait()
+        await set_within(self._request_now, self._request_every_s)
         self._request_now.clear()
 
     async def _request(self) -> None:

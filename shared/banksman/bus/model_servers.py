@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from contextlib import AsyncExitStack
 
 from pydantic import SecretStr
 
@@ -14,9 +14,10 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts.model_servers import ModelServer, StoredModelServer
 from banksman.runtime.model_servers import ProviderEntry
+from banksman.runtime.scope import Scoped
 
 
-class TenantModelServers:
+class TenantModelServers(Scoped):
     """As a context manager it follows the bucket; a change arrives a moment after it is stored."""
 
     def __init__(self, bus: Bus, box: SecretBox) -> None:
@@ -26,12 +27,8 @@ class TenantModelServers:
         self._opened: dict[str, dict[str, ProviderEntry]] = {}
         """Entries with decrypted keys by tenant, created when first needed after a change."""
 
-    async def __aenter__(self) -> Self:
-        await self._view.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._view.__aexit__(None, None, None)
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._view)
 
     def stored(self, tenant: str) -> list[StoredModelServer]:
         return [entry.value for entry in self._view.entries(f"{tenant}.")]

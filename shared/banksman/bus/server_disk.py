@@ -7,7 +7,6 @@ to the publisher. Only `/healthz` names the failure.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import logging
@@ -21,6 +20,7 @@ from prometheus_client import Gauge
 from banksman.bus.settings import NatsSettings
 from banksman.runtime.disk import DiskLimits, Room, write_error
 from banksman.runtime.http_get import http_get
+from banksman.runtime.waits import set_within
 
 if TYPE_CHECKING:  # The launcher imports this module, and must not import a web server.
     from banksman.runtime.health import Health
@@ -106,9 +106,7 @@ class ServerDisk:
         for number in itertools.count():
             await self.look(limits, streams=number % STREAMS_EVERY == 0)
             self._suspected.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FAILING_INTERVAL_S if self._write_error else INTERVAL_S):
-                    await self._suspected.wait()
+            await set_within(self._suspected, FAILING_INTERVAL_S if self._write_error else INTERVAL_S)
 
     async def look(self, limits: DiskLimits, *, streams: bool = True) -> None:
         """Ask the server once, for the use of its streams only with `streams`.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
@@ -27,6 +26,7 @@ from banksman.deployment.topology import (
     run_topology,
 )
 from banksman.runtime.http_get import http_get
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -250,9 +250,7 @@ class Durability:
             if found != logged:
                 logger.error("not ready: %s", found)
                 logged = found
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S):
-                    await stop.wait()
+            await set_within(stop, RETRY_S)
         return False
 
     def _checked(self, _check: asyncio.Task[None]) -> None:

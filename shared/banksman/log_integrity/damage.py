@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged
@@ -16,6 +15,8 @@ from banksman.bus.storage.kv import Bucket, Entry
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts.administration import DamagedLog
 from banksman.log_integrity.heads import lost_ends
+from banksman.runtime.scope import Scoped
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ SHOWN = 5
 POLL_S = 0.05
 
 
-class DamagedLogs:
+class DamagedLogs(Scoped):
     """The damaged logs. Within its context, it follows what other processes report."""
 
     def __init__(self, bus: Bus, *, checks: bool = False) -> None:
@@ -43,7 +44,6 @@ class DamagedLogs:
         self.checked = asyncio.Event()
         """Cleared from a reconnect, which may follow a restart of the server, until the check has ended."""
         self._due = asyncio.Event()
-        self._stack = contextlib.AsyncExitStack()
         self._checks = checks
         if not checks:
             self.checked.set()
@@ -69,9 +69,7 @@ class DamagedLogs:
     async def may_work(self, stop: asyncio.Event) -> bool:
         """Wait until runs may continue; return False if `stop` is set first."""
         while await self.unready() and not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await stop.wait()
+            await set_within(stop, POLL_S)
         return not stop.is_set()
 
     async def warning(self) -> str | None:
@@ -96,17 +94,13 @@ class DamagedLogs:
         if await self._bucket.get(log) is not None:
             await self._bucket.delete(log)
 
-    async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._view)
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._view)
         if self._checks:
-            self._stack.callback(self._bus.on_reconnect(self._begin))
+            scope.callback(self._bus.on_reconnect(self._begin))
             self._begin()
             task = self._bus.background.repeat("log-check", self._check, wait=self._wait)
-            self._stack.push_async_callback(task.stop)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+            scope.push_async_callback(task.stop)
 
     def _begin(self) -> None:
         self.checked.clear()

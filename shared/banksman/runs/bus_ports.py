@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Self
 
 from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
@@ -19,12 +19,18 @@ from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.bus.storage.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
-from banksman.contracts.errors import Poison
+from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import StartRun
+from banksman.runs.loop import ModelPort, drive
+from banksman.runs.owner import Ownership
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Conversation
+from banksman.runtime.scope import Scoped
+from banksman.runtime.tracing import traced
+
+logger = logging.getLogger(__name__)
 
 
 def bus_ports(
@@ -143,27 +149,36 @@ class _DrivenConversation:
         return commits
 
 
-class OwnerNotifications:
+class OwnerNotifications(Scoped):
     """Receives notifications from the first run that this process drives until the end of its context."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
         self._clock = clock
         self._driven: dict[tuple[str, str], _DrivenConversation] = {}
-        self._hints: BusSubscription | None = None
+        self._hinting = False
         self._subscribing = asyncio.Lock()
-        self._remove: Callable[[], None] | None = None
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         # Messages that are published while the connection is down, or to a full queue, are lost.
-        self._remove = self._bus.on_loss(self.wake_all)
-        return self
+        scope.callback(self._bus.on_loss(self.wake_all))
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-        if self._hints is not None:
-            await self._hints.unsubscribe()
+    async def drive(self, owned: Ownership, model: ModelPort) -> bool:
+        """Drive a claimed run; return False if an unforeseen error left it open.
+
+        After such an error, the message is redelivered without a limit: a run ends in its log, as a crash
+        loop or by its time limit, and never because its message was dead-lettered.
+        """
+        with traced(owned.run.settings.traceparent):
+            try:
+                async with self.following(owned.state):
+                    await drive(owned, model)
+            except (Fenced, Refused):
+                raise
+            except Exception:
+                logger.exception("%s: driving its run failed", owned.state.conversation_id)
+                return False
+        return True
 
     @asynccontextmanager
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
@@ -215,9 +230,11 @@ class OwnerNotifications:
 
     async def _subscribe(self) -> None:
         async with self._subscribing:
-            if self._hints is None:
+            if not self._hinting:
                 hinted = subjects.cancel_hint(subjects.ANY, subjects.ANY)
-                self._hints = await self._bus.listen(hinted, self._hinted)
+                hints = await self._bus.listen(hinted, self._hinted)
+                self._scope.push_async_callback(hints.unsubscribe)
+                self._hinting = True
 
     def _hinted(self, message: Message) -> None:
         _, tenant, conversation_id = message.subject.split(".")

@@ -20,6 +20,7 @@ from banksman.cli.state import NO_RESPONSE, DataDir, ProcessIdentity, until_read
 from banksman.contracts.errors import ErrorCode
 from banksman.runtime.backoff import Backoff
 from banksman.runtime.disk import DiskLimits
+from banksman.runtime.waits import set_within
 
 FIRST_BACKOFF_S = 0.2
 STEADY_S = 30.0
@@ -183,9 +184,7 @@ class ManagedProcess:
             line = self._log.last_line
             how = f"ended with exit code {code}{f' ({line})' if line else ''}"
         self._screen.report("ended", self.spec.name, how=how, again_in_s=pause_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._stopping.wait()
+        await set_within(self._stopping, pause_s)
 
 
 class Stage(IntEnum):

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 from banksman.agent.relayed_messages import RelayChecks, TenantRedaction, Write
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
 from banksman.bus.messages import Message
@@ -39,6 +40,7 @@ from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 from banksman.quotas.rates import TooManyRequests
 from banksman.quotas.stored import MessageRoom, StreamUse, fixed_share
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class RoomLimits:
 LIMITS: Final = RoomLimits()
 
 
-class Relay:
+class Relay(Scoped):
     def __init__(
         self, bus: Bus, tickets: CallTickets, redaction: TenantRedaction, *, limits: RoomLimits = LIMITS
     ) -> None:
@@ -78,23 +80,14 @@ class Relay:
         self._runners = Intake(bus, None, refusal=_refusal)
         self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
         self._room = RelayRoom(bus, limits)
-        self._subscriptions: tuple[BusSubscription, ...] = ()
 
-    async def __aenter__(self) -> Self:
-        await self._writes.__aenter__()
-        self._subscriptions = (
-            await self._bus.subscribe(subjects.all_of("relay", RUN_ACCOUNT), self._from_run, AGENTS),
-            await self._bus.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), self._from_tenant, AGENTS),
-        )
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        for part in (self._writes, self._tenants, self._runners):
+            await scope.enter_async_context(part)
+        for source, receive in ((RUN_ACCOUNT, self._from_run), (TENANT_ACCOUNT, self._from_tenant)):
+            subscription = await self._bus.subscribe(subjects.all_of("relay", source), receive, AGENTS)
+            scope.push_async_callback(subscription.unsubscribe)
         await self._bus.ready()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for subscription in self._subscriptions:
-            await subscription.unsubscribe()
-        await self._runners.__aexit__()
-        await self._tenants.__aexit__()
-        await self._writes.__aexit__()
 
     async def _from_run(self, message: Message) -> None:
         # Checked before the message waits for its turn: messages without a ticket take no place in the queue.
@@ -198,7 +191,7 @@ class RelayRoom:
         await self._room.take(RESULTS, subjects.tool_result(tenant, ANY), most, "results", charged=charged)
 
 
-class AcknowledgedWrites:
+class AcknowledgedWrites(Scoped):
     """Writes to streams; as a context manager it receives the acknowledgements.
 
     A publisher that names its inbox gets the acknowledgement of the stream on a subject that the server also
@@ -209,16 +202,10 @@ class AcknowledgedWrites:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._agent = new_id("")
-        self._subscription: BusSubscription | None = None
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         subject = subjects.stored_ack(ANY, ANY, ANY, ANY, self._agent, ANY)
-        self._subscription = await self._bus.listen(subject, self._received)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        scope.push_async_callback((await self._bus.listen(subject, self._received)).unsubscribe)
 
     async def store(self, message: Message, write: Write) -> bytes | None:
         """Store a checked message; return the stream's reply, None if the publisher does not wait for it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final, Self, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +26,7 @@ from banksman.contracts.json_text import check_values
 from banksman.contracts.tools import StoredSecret
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +163,7 @@ def _decoded(model: type[M], message: Message, most_bytes: int) -> M:
         raise BadInput("body", None, f"a {model.__name__}: {error.error_count()} fields are wrong") from error
 
 
-class TenantRedaction:
+class TenantRedaction(Scoped):
     """Removes the secrets of tenants from the results of their tool servers.
 
     The Python SDK removes them too. Servers in other languages may not, and results reach models, logs and
@@ -175,12 +177,8 @@ class TenantRedaction:
         self._by_tenant: dict[str, Redaction] = {}
         """Redactions by tenant, created when first needed after a change of secrets."""
 
-    async def __aenter__(self) -> Self:
-        await self._stored.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stored.__aexit__(None, None, None)
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._stored)
 
     def of(self, tenant: str, finished: CallFinished, data: bytes) -> bytes:
         """Return the encoded result of a call without secrets; unchanged `data` if it contains none."""

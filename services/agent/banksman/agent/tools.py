@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import TOOLS
@@ -26,7 +26,7 @@ from banksman.quotas.stored import MessageRoom
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 from banksman.runtime.search import SearchSettings
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ DEFAULT_AWAY_S = 15.0
 """Seconds that a tool server may take to restart before its tools are withdrawn."""
 
 
-class AvailableTools:
+class AvailableTools(Scoped):
     def __init__(
         self,
         bus: Bus,
@@ -55,13 +55,9 @@ class AvailableTools:
         self._runner_served: bool | None = None
         """Whether a runner accepted calls when one was last live; None before the first runner."""
 
-    async def __aenter__(self) -> Self:
-        await self.registered.__aenter__()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self.registered)
         self._began_at = asyncio.get_running_loop().time()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.registered.__aexit__(None, None, None)
 
     def offered(
         self, tenant: str, settings: ToolSettings, history: Iterable[Message] = ()
@@ -134,7 +130,7 @@ MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
 
 
-class ToolRegistry:
+class ToolRegistry(Scoped):
     """Registers, withdraws and lists tools.
 
     As a context manager it also withdraws the tools of servers without a live process. Every write is a
@@ -161,7 +157,6 @@ class ToolRegistry:
         self._schemas = schemas
         self._search = search or SearchSettings()
         self._background = bus.background
-        self._sweeping: BackgroundTask | None = None
         self._room = MessageRoom(bus)
 
     def list(self, tenant: str | None) -> ToolList:
@@ -245,15 +240,9 @@ class ToolRegistry:
             if await self._bucket.delete(key, revision=entry.revision):
                 return entry.value
 
-    async def __aenter__(self) -> Self:
-        self._sweeping = self._background.repeat(
-            "tool-registry", self._sweep, wait=partial(asyncio.sleep, SWEEP_EVERY_S)
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._sweeping is not None:
-            await self._sweeping.stop()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        wait = partial(asyncio.sleep, SWEEP_EVERY_S)
+        scope.push_async_callback(self._background.repeat("tool-registry", self._sweep, wait=wait).stop)
 
     async def _sweep(self) -> None:
         # Each server is looked up once, however many tools it has.

@@ -34,7 +34,7 @@ from banksman.bus.storage.approval_slots import (
     fired_timer,
 )
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused
+from banksman.contracts.errors import BanksmanError, Poison
 from banksman.contracts.work import (
     ApprovalReply,
     ArchiveConversation,
@@ -53,13 +53,11 @@ from banksman.runs import handlers
 from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
-from banksman.runs.loop import drive
-from banksman.runs.owner import Ownership, record_activity
+from banksman.runs.owner import record_activity
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tenants import TenantSettings
-from banksman.runtime.tracing import traced
 
 logger = logging.getLogger(__name__)
 
@@ -199,9 +197,7 @@ class RunWorker:
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
                 owned.before_run = message.in_turn
-                with traced(owned.run.settings.traceparent):
-                    ended = await self._drive(owned)
-                if not ended:
+                if not await self.notifications.drive(owned, self.model_step):
                     return Leave()
         if owned is None or (owned.state.run is None and owned.state.queue):
             # The commit that ended the earlier run may have had no room for the start of the queued run.
@@ -211,22 +207,6 @@ class RunWorker:
             raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")
         await reach("agent.before_ack")
         return Done()
-
-    async def _drive(self, owned: Ownership) -> bool:
-        """Drive a claimed run; return False if an unforeseen error left it open.
-
-        After such an error, the message is redelivered without a limit: a run ends in its log, as a crash
-        loop or by its time limit, and never because its message was dead-lettered.
-        """
-        try:
-            async with self.notifications.following(owned.state):
-                await drive(owned, self.model_step)
-        except (Fenced, Refused):
-            raise
-        except Exception:
-            logger.exception("%s: driving its run failed", owned.state.conversation_id)
-            return False
-        return True
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
         if message.num_delivered > 1:

@@ -6,7 +6,6 @@ Each call gets a reply immediately. An accepted call runs in its own task.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -15,9 +14,9 @@ from datetime import datetime
 from typing import Protocol
 
 from banksman.bus.connection import Bus
-from banksman.bus.control_plane.control import Received
+from banksman.bus.control_plane.control import Received, check_subject
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
-from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.contracts.errors import BanksmanError
 from banksman.contracts.mcp import HttpServer, McpTarget
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonObject, first_fitting, json_bytes
@@ -26,6 +25,7 @@ from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
+from banksman.runtime.waits import all_ended
 from banksman.tool_runner.outputs import Outputs, StoredOutput, progress
 from banksman.tool_runner.processes.processes import LastingProcesses
 from banksman.tool_runner.sandbox.base import KilledReason, Stop
@@ -242,7 +242,7 @@ class CallWorker:
     async def call(self, request: CallRequest, message: Received) -> CallReply:
         """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
         request = request.with_local_deadline(self.calls.now())
-        _check_subject(message.subject, request.tenant, request.conversation_id)
+        check_subject(message, request.tenant, request.conversation_id)
         if self.executor is None:
             reason = f"The sandbox failed its self-test. {self.admission.problem}"
             return CallReply(answer="refused", reason=reason)
@@ -258,7 +258,7 @@ class CallWorker:
 
     async def cancel(self, request: CancelCall, message: Received) -> CallReply:
         tenant = message.subject.split(".")[3]
-        _check_subject(message.subject, tenant, request.attempt)
+        check_subject(message, tenant, request.attempt)
         found = False
         for call in self._active.values():
             if call.request.tenant == tenant and call.request.attempt == request.attempt:
@@ -269,9 +269,9 @@ class CallWorker:
     async def drain(self, grace_s: float) -> None:
         """Start no further call; after `grace_s` seconds, kill the running calls and store their results."""
         self.admission.draining = True
-        await self._wait_for_calls(grace_s)
+        await all_ended(self._active, grace_s)
         self._kill("cancelled")
-        await self._wait_for_calls(KILL_S)
+        await all_ended(self._active, KILL_S)
         if self.executor is not None:
             # Nothing changes a file after the last snapshots.
             await self.executor.mcp.close()
@@ -288,7 +288,7 @@ class CallWorker:
         if self.executor is not None:
             await self.executor.processes.end_all("fenced")
             await self.executor.mcp.close()
-        await self._wait_for_calls(FENCE_S)
+        await all_ended(self._active, FENCE_S)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self.admission.registry.leave(self._active.pop(task).workspace)
@@ -296,19 +296,6 @@ class CallWorker:
     def _kill(self, reason: KilledReason) -> None:
         for call in self._active.values():
             call.stop.request(reason)
-
-    async def _wait_for_calls(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._active:
-                    await asyncio.wait(self._active)
-
-
-def _check_subject(subject: str, tenant: str, last: str) -> None:
-    """Refuse a body that disagrees with its subject: permissions apply to the subject only."""
-    named = subject.split(".")[3:]
-    if named != [tenant, last]:
-        raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
 
 
 def _turn_of(request: CallRequest) -> str:

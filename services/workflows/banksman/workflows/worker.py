@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -12,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from banksman.bus.queues.handling import Done, Later, Leave, Outcome, WorkMessage, check_subject, decoded
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings, WorkflowInvocation
-from banksman.contracts.errors import Fenced, NotFound, Poison, Refused
+from banksman.contracts.errors import NotFound, Poison
 from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
@@ -21,12 +20,10 @@ from banksman.contracts.workflows import TurnReply, WorkflowTurn
 from banksman.runs.bus_ports import OwnerNotifications
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
-from banksman.runs.loop import drive
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
-from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.execution import TakeTurn, WorkflowModel
@@ -34,8 +31,6 @@ from banksman.workflows.forms import described, with_defaults
 from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.turns import Turns
 from banksman.workflows.without_code import take_built_turn
-
-logger = logging.getLogger(__name__)
 
 WORK: TypeAdapter[StartWorkflow | ResumeRun] = TypeAdapter(
     Annotated[StartWorkflow | ResumeRun, Field(discriminator="type")]
@@ -126,25 +121,12 @@ class WorkflowWorker:
                 agent_runs=self.agent_runs,
                 without_slot=message.without_slot,
             )
-            with traced(owned.run.settings.traceparent):
-                ended = await self._drive_to_end(owned, model)
-            if not ended:
+            if not await self.notifications.drive(owned, model):
                 return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
             raise Poison(message.subject, f"crash_loop: run {run_id} was given up")
         return Done()
-
-    async def _drive_to_end(self, owned: Ownership, model: WorkflowModel) -> bool:
-        try:
-            async with self.notifications.following(owned.state):
-                await drive(owned, model)
-        except (Fenced, Refused):
-            raise
-        except Exception:
-            logger.exception("%s: driving its run failed", owned.state.conversation_id)
-            return False
-        return True
 
     async def _link(self, start: StartWorkflow) -> bool:
         """Record a link in the conversation that started the workflow; return False if it is deleted."""

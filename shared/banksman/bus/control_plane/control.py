@@ -27,6 +27,7 @@ from pydantic import BaseModel, TypeAdapter
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import Intake, NoReply, SharedConnectionBroker, respond
 from banksman.bus.messages import Message
+from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import parse_as
 from banksman.library_internals.faststream_nats import (
     DeclaredHandler,
@@ -47,6 +48,13 @@ def _message(raw: Msg) -> Message:
 
 Received = Annotated[Message, FromMessage(_message)]
 """Parameter of a handler that receives the request as it was sent."""
+
+
+def check_subject(message: Message, tenant: str, last: str) -> None:
+    """Refuse a body that disagrees with its subject: permissions apply to the subject only."""
+    if message.subject.split(".")[3:] != [tenant, last]:
+        raise BadInput("subject", message.subject, f"a subject that ends in {tenant}.{last}")
+
 
 Decode = Callable[[Message], Any]
 """Decodes and validates a request's body. Raises `BanksmanError`, which becomes the reply."""

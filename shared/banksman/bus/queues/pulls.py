@@ -6,7 +6,6 @@ When a pull has returned all its messages and more are wanted, the next one is s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from banksman.bus.names import DESCRIPTION, STATUS, api
 from banksman.bus.settings import Replicas
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.backoff import Backoff
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class Pulls:
                     self._outstanding = 0
                 if not self._outstanding and self._wanted() > 0:
                     await self._pull()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._heartbeat_s):
-                        await self._changed.wait()
+                await set_within(self._changed, self._heartbeat_s)
         finally:
             stopped.cancel()
 

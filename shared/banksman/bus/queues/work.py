@@ -42,6 +42,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.library_internals.nats_client import subscribe
 from banksman.quotas.adaptive import AdaptiveLimit
 from banksman.quotas.places import Shares
+from banksman.runtime.waits import set_within
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 
@@ -323,9 +324,7 @@ class _Worker:
             while not self._in_work and not self._waiting:
                 self._taken.clear()
                 await self._taken.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self._heartbeat_now.wait()
+            await set_within(self._heartbeat_now, HEARTBEAT_S)
             self._heartbeat_now.clear()
             self._adapt()
             for number, item in enumerate(tuple(self._in_work.values())):

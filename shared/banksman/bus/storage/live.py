@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Self
 
 from banksman.bus import jetstream
 from banksman.bus.connection import BusSubscription
@@ -21,7 +20,7 @@ from banksman.bus.messages import Message
 from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class Following:
         await self.channel.leave(self)
 
 
-class LiveHub:
+class LiveHub(Scoped):
     """Follows conversations for many clients: one core subscription for each open conversation.
 
     As a context manager it runs the comparisons in the background.
@@ -73,19 +72,14 @@ class LiveHub:
         self._suspected = asyncio.Event()
         self._opened = asyncio.Event()
         """Set when the first conversation is followed; before that, there is nothing to compare."""
-        self._remove: Callable[[], None] | None = None
-        self._task: BackgroundTask | None = None
 
-    async def __aenter__(self) -> Self:
-        self._remove = self.log.bus.on_reconnect(lambda: self.suspect(*self.channels.values()))
-        self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
-        return self
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        scope.push_async_callback(self._close_all)
+        scope.callback(self.log.bus.on_reconnect(lambda: self.suspect(*self.channels.values())))
+        task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
+        scope.push_async_callback(task.stop)
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-        if self._task:
-            await self._task.stop()
+    async def _close_all(self) -> None:
         for channel in tuple(self.channels.values()):
             await channel.close()
         self.channels.clear()

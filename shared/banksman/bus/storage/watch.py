@@ -12,20 +12,20 @@ ever (`Nats-TTL: never`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
 from banksman.bus import jetstream
-from banksman.bus.connection import BusSubscription
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.settings import Replicas
 from banksman.bus.storage.kv import Bucket, Entry, is_marker
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
+from banksman.runtime.waits import set_within
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -34,7 +34,7 @@ CHECK_S: Mapping[Replicas, float] = {1: 60.0, 3: 20.0}
 only with the connection or in a full queue, and both begin a comparison."""
 
 
-class BucketView(Generic[T]):
+class BucketView(Scoped, Generic[T]):
     """All entries of a bucket, a moment behind the stream.
 
     As a context manager, the view is loaded when the block begins. A decision that needs the current value
@@ -73,9 +73,6 @@ class BucketView(Generic[T]):
         """Undecodable entries to report, with the reason. The view does not contain them."""
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
-        self._remove: Callable[[], None] | None = None
-        self._subscription: BusSubscription | None = None
-        self._tasks: tuple[BackgroundTask, ...] = ()
 
     def get(self, key: str) -> Entry[T] | None:
         return self._entries.get(key)
@@ -92,32 +89,21 @@ class BucketView(Generic[T]):
             self._changed.clear()
             await self._changed.wait()
 
-    async def __aenter__(self) -> Self:
-        bus = self._bucket.bus
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        bus, name = self._bucket.bus, self._bucket.name
         pattern = subjects.stored(self._bucket.below())
         # Subscribed before the load, so that no change between the two is missed.
-        self._subscription = await bus.subscribe(pattern, self._received)
+        scope.push_async_callback((await bus.subscribe(pattern, self._received)).unsubscribe)
         await self.refresh()
-        self._remove = bus.on_loss(self._stale.set, pattern)
-        name = self._bucket.name
-        self._tasks = (bus.background.repeat(f"bucket-{name}", self._check, wait=self._wait),)
+        scope.callback(bus.on_loss(self._stale.set, pattern))
+        check = bus.background.repeat(f"bucket-{name}", self._check, wait=self._wait)
+        scope.push_async_callback(check.stop)
         if self._ttl_s is not None:
             expiry = bus.background.repeat(f"bucket-{name}-expiry", self._expire, wait=self._wait_to_expire)
-            self._tasks += (expiry,)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-        for task in self._tasks:
-            await task.stop()
-        if self._subscription:
-            await self._subscription.unsubscribe()
+            scope.push_async_callback(expiry.stop)
 
     async def _wait(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._check_s):
-                await self._stale.wait()
+        await set_within(self._stale, self._check_s)
         self._stale.clear()
 
     async def _check(self) -> None:

@@ -19,6 +19,7 @@ from banksman.bus.storage.leases import (
 )
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +135,7 @@ class Lease:
             if left_s <= 0:
                 break
             self._woken.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._woken.wait()
+            await set_within(self._woken, left_s)
         self._changed = False
 
     @property

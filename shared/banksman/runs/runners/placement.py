@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from contextlib import AsyncExitStack
 
 from pydantic import Field, ValidationError
 
@@ -28,6 +28,7 @@ from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runners import workspaces
+from banksman.runtime.scope import Scoped
 from banksman.runtime.search import SearchSettings
 from banksman.runtime.settings import Section
 
@@ -64,7 +65,7 @@ RemoveObjects = Callable[[str, str], Awaitable[None]]
 """Removes the snapshots of a conversation, given its tenant and its id."""
 
 
-class Placements:
+class Placements(Scoped):
     """The runners and workspaces known to this process. Within its context, it watches the leases."""
 
     def __init__(
@@ -111,13 +112,9 @@ class Placements:
         self._waiting: dict[asyncio.Future[None], Process] = {}
         """The runner of each file request that waits; the future is done when its lease ends."""
 
-    async def __aenter__(self) -> Self:
-        await self._leases.__aenter__()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._leases)
         self._began_at = asyncio.get_running_loop().time()
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._leases.__aexit__(*raised)
 
     def leases(self) -> list[calls.RunnerLease]:
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]

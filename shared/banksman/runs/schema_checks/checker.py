@@ -13,8 +13,9 @@ import asyncio
 import json
 import operator
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.ids import digest
@@ -22,6 +23,7 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.runtime.limited_processes import LimitedProcesses, LimitExceeded, ProcessLimits
+from banksman.runtime.scope import Scoped
 
 if TYPE_CHECKING:
     from banksman.runs.schema_checks.process import CheckReply, CheckRequest
@@ -66,7 +68,7 @@ def check_schema(schema: JsonObject) -> None:
     _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
 
 
-class SchemaChecker:
+class SchemaChecker(Scoped):
     """Applies the schemas of tool servers. The end of its context ends its processes."""
 
     def __init__(self, limits: SchemaLimits | None = None) -> None:
@@ -113,11 +115,8 @@ class SchemaChecker:
         self._valid[known_as] = None
         _forget_first(self._valid)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._processes.__aexit__(*error)
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._processes)
 
     async def _checked(self, tenant: str, request: CheckRequest) -> CheckReply:
         known_as = f"{tenant}.{digest(request['schema'].encode())}"

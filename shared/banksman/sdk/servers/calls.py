@@ -17,7 +17,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from banksman.bus.connection import Bus
 from banksman.bus.control_plane.broker import NoReply
-from banksman.bus.control_plane.control import Received
+from banksman.bus.control_plane.control import Received, check_subject
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
@@ -36,6 +36,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.redaction import redacted, remember, without_secrets
+from banksman.runtime.waits import all_ended
 from banksman.sdk.blocking import StillRunning
 from banksman.sdk.parameters import ToolContext
 from banksman.sdk.tools import AnyTool, ToolFailed
@@ -201,7 +202,7 @@ class ServedCalls:
         if the stored start already shows that the call was accepted.
         """
         request = request.with_local_deadline(datetime.now(UTC))
-        _check_subject(message.subject, request.tenant, request.conversation_id)
+        check_subject(message, request.tenant, request.conversation_id)
         if request.runner_epoch != self.runner_calls.runner_epoch:
             return None
         return self._accept(request, message.reply)
@@ -209,7 +210,7 @@ class ServedCalls:
     def on_cancel(self, cancel: CancelCall, message: Message) -> CallReply | None:
         """End a call; return None if it does not run here, because another process may have it."""
         tenant = message.subject.split(".")[3]
-        _check_subject(message.subject, tenant, cancel.attempt)
+        check_subject(message, tenant, cancel.attempt)
         if cancel.attempt == PRESENCE:
             return self._presence(cancel, message.reply)
         stop = self._stops.get(f"{tenant}.{cancel.attempt}")
@@ -237,11 +238,11 @@ class ServedCalls:
     async def drain(self, grace_s: float) -> None:
         """Accept no more calls, wait `grace_s` seconds for running calls, then end them."""
         self.draining = True
-        await self._wait_ended(grace_s)
+        await all_ended(self._running, grace_s)
         for stop in self._stops.values():
             if not stop.done():
                 stop.set_result("cancelled")
-        await self._wait_ended(KILL_S)
+        await all_ended(self._running, KILL_S)
 
     def _accept(self, request: CallRequest, reply_to: str) -> CallReply | None:
         tool = self.tools.get(request.call.name)
@@ -309,18 +310,6 @@ class ServedCalls:
     async def _publish(self, subject: str, message: BaseModel) -> None:
         with contextlib.suppress(Unavailable):
             await self.bus.publish(subject, message.model_dump_json().encode())
-
-    async def _wait_ended(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._running:
-                    await asyncio.wait(self._running)
-
-
-def _check_subject(subject: str, tenant: str, last: str) -> None:
-    """Refuse a body that does not match its subject: permissions apply to the subject."""
-    if subject.split(".")[3:] != [tenant, last]:
-        raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
 
 
 def tool_router(server: str, calls: ServedCalls) -> NatsRouter:

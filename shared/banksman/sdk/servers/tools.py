@@ -7,7 +7,6 @@ the least loaded process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterable
@@ -30,6 +29,7 @@ from banksman.quotas.places import Shares
 from banksman.runs.runners.calls import LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.background import first_error
+from banksman.runtime.waits import set_within
 from banksman.sdk.servers.calls import ServedCalls, tool_router
 from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
@@ -152,7 +152,7 @@ class ToolServer(RegisteredServer):
                 if bus.closed.is_set() or not self._offered.is_set():
                     raise error from None
                 logger.error("tool server %s restarts with a new lease: %s", self.name, error)
-                await _pause(self._stop, RESTART_PAUSE_S)
+                await set_within(self._stop, RESTART_PAUSE_S)
 
     async def _session(self, bus: Bus) -> None:
         epoch = secrets.randbits(EPOCH_BITS)
@@ -222,9 +222,3 @@ async def _leased(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None
         await lease.release()
         renewal.cancel()
         await asyncio.wait({renewal})
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from pydantic import ValidationError
 
@@ -24,6 +22,7 @@ from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
 from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
+from banksman.runtime.scope import Scoped
 from banksman.sdk.servers.registry import RegisteredServer
 from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
@@ -34,7 +33,7 @@ REPORT_TIMEOUT_S = 5.0
 """Timeout of a progress report in seconds."""
 
 
-class WorkflowServer(RegisteredServer):
+class WorkflowServer(Scoped, RegisteredServer):
     """Serves workflows over NATS. As a context manager, it serves while the block runs.
 
     The workflows are registered when the block starts, and stay registered after it: their runs wait until a
@@ -55,7 +54,6 @@ class WorkflowServer(RegisteredServer):
         self.workflows = {one.name: one for one in workflows}
         if not self.workflows:
             raise ValueError(f"workflow server {name!r} has no workflows")
-        self._stack = AsyncExitStack()
         self._turns: dict[asyncio.Task[None], str] = {}
         """The turns in progress, each with the tenant and the conversation of its run."""
 
@@ -63,35 +61,27 @@ class WorkflowServer(RegisteredServer):
         """Remove a registration of this server. Its open runs end as failed."""
         await self._request("withdraw", WithdrawWorkflow(name=name, server=self.name))
 
-    async def __aenter__(self) -> Self:
-        bus = await self._stack.enter_async_context(await self._connect())
-        try:
-            for workflow in self.workflows.values():
-                definition = workflow.definition.model_copy(update={"server": self.name})
-                reply = await self._request("register", RegisterWorkflow(definition=definition))
-                WorkflowRegistration.model_validate_json(reply)
-            # In one queue group: each turn goes to one of the processes.
-            turns = subjects.workflow_turn(self.name, ANY, ANY)
-            subscription = await bus.subscribe(turns, self._received, self.name)
-            self._stack.push_async_callback(subscription.unsubscribe)
-            # In no queue group, because the broker does not know which process has the turn.
-            cancels = await bus.subscribe(subjects.workflow_cancel(self.name, ANY, ANY), self._cancelled)
-            self._stack.push_async_callback(cancels.unsubscribe)
-            await bus.ready()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        bus = await scope.enter_async_context(await self._connect())
+        for workflow in self.workflows.values():
+            definition = workflow.definition.model_copy(update={"server": self.name})
+            reply = await self._request("register", RegisterWorkflow(definition=definition))
+            WorkflowRegistration.model_validate_json(reply)
+        # In one queue group: each turn goes to one of the processes.
+        turns = subjects.workflow_turn(self.name, ANY, ANY)
+        scope.push_async_callback((await bus.subscribe(turns, self._received, self.name)).unsubscribe)
+        # In no queue group, because the broker does not know which process has the turn.
+        cancels = await bus.subscribe(subjects.workflow_cancel(self.name, ANY, ANY), self._cancelled)
+        scope.push_async_callback(cancels.unsubscribe)
+        await bus.ready()
+        scope.push_async_callback(self._cancel_turns)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _cancel_turns(self) -> None:
         # Another process repeats an unfinished turn.
         for turn in self._turns:
             turn.cancel()
         if self._turns:
             await asyncio.wait(self._turns)
-        await self._stack.aclose()
 
     async def _until_stopped(self) -> None:
         async with self:

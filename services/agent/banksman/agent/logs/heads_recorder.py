@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
-from typing import Self
+from contextlib import AsyncExitStack, aclosing
 
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus import jetstream
@@ -20,7 +19,8 @@ from banksman.contracts import subjects
 from banksman.log_integrity.check import broken_logs, log_of
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import SEGMENT_COMMITS, Heads, LogHeads, number_of
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
+from banksman.runtime.waits import any_set, set_within
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ SCRUB_AFTER_S = 10.0
 """Seconds after which a process that follows the commits reads the earlier ones."""
 
 
-class HeadsRecorder:
+class HeadsRecorder(Scoped):
     """Writes the record of the ends of logs while its context is open, unless another process writes it."""
 
     def __init__(
@@ -58,30 +58,24 @@ class HeadsRecorder:
         """Whether all stored commits are received."""
         self._reconnected = asyncio.Event()
         self._ending = asyncio.Event()
-        self._task: BackgroundTask | None = None
 
     async def incomplete(self) -> str | None:
         """Return a warning while a further loss of the end of a log would not be detected."""
         warning = "the record of the ends of logs is rebuilt; a loss in the meantime may not be detected"
         return warning if self._incomplete else None
 
-    async def __aenter__(self) -> Self:
-        self._remove_callback = self._heads.bus.on_reconnect(self._reconnected.set)
-        self._task = self._heads.bus.background.run("heads", self._record)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._remove_callback()
-        self._ending.set()
-        if self._task:
-            await self._task.ended(self._write_every_s)
-            await self._task.stop()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        scope.callback(self._heads.bus.on_reconnect(self._reconnected.set))
+        task = self._heads.bus.background.run("heads", self._record)
+        scope.push_async_callback(task.stop)
+        scope.push_async_callback(task.ended, self._write_every_s)
+        scope.callback(self._ending.set)
 
     async def _record(self) -> None:
         while not self._ending.is_set():
             if self._usage.wanted.is_set() or not await self._usage.is_followed():
                 await self._follow()
-            await _first_of(self._standby_s, self._ending, self._usage.wanted)
+            await any_set(self._ending, self._usage.wanted, timeout_s=self._standby_s)
 
     async def _follow(self) -> None:
         """Record all commits until this process ends, or another one claims the record."""
@@ -93,7 +87,7 @@ class HeadsRecorder:
         tasks = [asyncio.create_task(work) for work in (self._receive(after), self._scrub())]
         try:
             while await self._write(claim) and not self._ending.is_set():
-                await _first_of(self._write_every_s, self._ending)
+                await set_within(self._ending, self._write_every_s)
                 for task in tasks:
                     if task.done():
                         task.result()
@@ -147,13 +141,3 @@ class HeadsRecorder:
             # The server may have restarted.
             await self._reconnected.wait()
             self._reconnected.clear()
-
-
-async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
-    """Wait until one of the events is set, for at most `timeout_s` seconds."""
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -14,11 +14,11 @@ import contextlib
 import logging
 import random
 from collections import deque
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Self
 
 from pydantic import BaseModel
 
@@ -33,7 +33,7 @@ from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class UsageQuery(BaseModel):
     """Whether the totals of every tenant up to `upto` must also be stored."""
 
 
-class UsageLedger:
+class UsageLedger(Scoped):
     """The usage of tenants. `HeadsRecorder` selects the agent that counts; other agents request its totals.
 
     As a context manager it follows the stored totals.
@@ -81,7 +81,6 @@ class UsageLedger:
         """Set when this process should count, because no other process seems to."""
         self._subscription: BusSubscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
-        self._writing: BackgroundTask | None = None
 
     async def consumed(self, tenant: str, upto: int) -> UsageTotals:
         """Return a tenant's usage at all agents, up to a stream sequence or further.
@@ -114,18 +113,13 @@ class UsageLedger:
             if await self._bucket.update(key, entry.value.without(stored_bytes), entry.revision) is not None:
                 return
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         # Before any run, so that the very first agent counts from here.
         await self._start()
-        await self._view.__aenter__()
+        await scope.enter_async_context(self._view)
         write_due = partial(self._write_all, unless_stored_s=self._write_every_s / 2)
-        self._writing = self._bus.background.repeat("usage-write", write_due, wait=self._wait_to_write)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._writing is not None:
-            await self._writing.stop()
-        await self._view.__aexit__(None, None, None)
+        writing = self._bus.background.repeat("usage-write", write_due, wait=self._wait_to_write)
+        scope.push_async_callback(writing.stop)
 
     async def begin(self) -> int:
         """Begin to count; return the stream sequence after which `take` needs the commits."""

@@ -16,11 +16,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from typing import Self
+from contextlib import AsyncExitStack
 
 from pydantic import ValidationError
 
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
@@ -32,7 +32,7 @@ from banksman.contracts.calls import PRESENCE, CallReply, CancelCall, RunnerLeas
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.runs.runners.placement import Placements
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ PROBE_S = 0.5
 CONCURRENT = 64
 
 
-class RunnerPresence:
+class RunnerPresence(Scoped):
     def __init__(self, bus: Bus, placements: Placements) -> None:
         self._bus = bus
         self._placements = placements
@@ -70,22 +70,14 @@ class RunnerPresence:
         """Prefix of the subjects of replies. All agents receive them: their inboxes share a prefix."""
         self._own = new_id("")
         """Distinguishes the replies to this process's own checks."""
-        self._subscription: BusSubscription | None = None
-        self._task: BackgroundTask | None = None
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         self._reconnected()
-        self._remove = self._bus.on_reconnect(self._reconnected)
-        self._subscription = await self._bus.listen(f"{self._replies}.>", self._replied)
-        self._task = self._bus.background.repeat("runner-presence", self._check, wait=self._wait)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._remove()
-        if self._task:
-            await self._task.stop()
-        if self._subscription:
-            await self._subscription.unsubscribe()
+        scope.callback(self._bus.on_reconnect(self._reconnected))
+        subscription = await self._bus.listen(f"{self._replies}.>", self._replied)
+        scope.push_async_callback(subscription.unsubscribe)
+        task = self._bus.background.repeat("runner-presence", self._check, wait=self._wait)
+        scope.push_async_callback(task.stop)
 
     def _reconnected(self) -> None:
         self._connected_at = asyncio.get_running_loop().time()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Self
+from typing import Final
 
 from banksman.agent.runners.stores import StoreRequests, StoreState
 from banksman.bus.connection import Bus
@@ -20,7 +21,7 @@ from banksman.bus.names import OUTPUTS, OWNERS, RUNNER_STORES, WORKSPACES
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import is_token
 from banksman.contracts.workspaces import OWN_SHARE, WorkspaceOwner
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class _Measured:
     up_to: int = 0
 
 
-class RunnerRoom:
+class RunnerRoom(Scoped):
     """Removes objects of runners above their part of a store; as a context manager it repeats the check.
 
     Outputs are removed beginning with the oldest. Snapshots that no record names are removed first, then the
@@ -64,17 +65,12 @@ class RunnerRoom:
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._measured: dict[str, dict[str, _Measured]] = {store: {} for store in RUNNER_STORES}
         self._checked_seq: dict[str, int] = dict.fromkeys(RUNNER_STORES, -1)
-        self._checking: BackgroundTask | None = None
 
-    async def __aenter__(self) -> Self:
-        self._checking = self._bus.background.repeat(
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        task = self._bus.background.repeat(
             "runner-room", self.check, wait=lambda: asyncio.sleep(self._pause_s)
         )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._checking is not None:
-            await self._checking.stop()
+        scope.push_async_callback(task.stop)
 
     async def check(self) -> None:
         # The next check must take place before the free room can be filled.

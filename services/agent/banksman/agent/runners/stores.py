@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, cast
 
 from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
@@ -30,7 +31,7 @@ from banksman.contracts.workspaces import (
     WorkspaceReportReply,
 )
 from banksman.runs.runners.workspaces import apply_report
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 
 COLLECT_EVERY_S: Final = 3600.0
 
@@ -110,7 +111,7 @@ class StoreRequests:
             raise
 
 
-class RunnerStores:
+class RunnerStores(Scoped):
     def __init__(
         self,
         bus: Bus,
@@ -125,17 +126,10 @@ class RunnerStores:
         self._stores = StoreRequests(bus)
         self._owners = Bucket(bus, names.OWNERS, WorkspaceOwner)
         self._unrecorded = frozenset[StoredSnapshot]()
-        self._collecting: BackgroundTask | None = None
 
-    async def __aenter__(self) -> Self:
-        self._collecting = self._bus.background.repeat(
-            "snapshots", self.collect, wait=partial(asyncio.sleep, self._collect_every_s)
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._collecting is not None:
-            await self._collecting.stop()
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        wait = partial(asyncio.sleep, self._collect_every_s)
+        scope.push_async_callback(self._bus.background.repeat("snapshots", self.collect, wait=wait).stop)
 
     async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
         """Remove an object and those below it; raise `Forbidden` unless the subject's runner owns it."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, Generic, Self, TypeVar
+from contextlib import AsyncExitStack
+from typing import Final, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import ASSISTANTS, POLICIES, PROMPTS, kv_subject
 from banksman.bus.storage.kv import Bucket, Entry
@@ -19,6 +19,7 @@ from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.registry import SystemPrompt
 from banksman.prompting.templates import DEFAULT_PROMPT
 from banksman.quotas.stored import ByteRoom
+from banksman.runtime.scope import Scoped
 
 DEFAULT_ASSISTANT = Assistant(
     id="default", name="Default", system_prompt=DEFAULT_PROMPT, tools=ToolSettings(enabled=True)
@@ -37,7 +38,7 @@ T = TypeVar("T", bound=BaseModel)
 D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
 
 
-class RecentValues(Generic[T]):
+class RecentValues(Scoped, Generic[T]):
     """Reads values: from the leader at first and after each write, otherwise from memory.
 
     As a context manager it watches writes, and caches values while it does. A write of another process takes
@@ -49,22 +50,15 @@ class RecentValues(Generic[T]):
         self._entries: OrderedDict[str, tuple[Entry[T], float]] = OrderedDict()
         """By key: the value, and the time of its expiry by the clock of the event loop."""
         self._writes = 0
-        self._subscription: BusSubscription | None = None
-        self._remove: Callable[[], None] | None = None
+        self._watched = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
         bus = self._bucket.bus
         written = subjects.stored(kv_subject(self._bucket.name, ">"))
-        self._remove = bus.on_loss(self._forget_all)
-        self._subscription = await bus.subscribe(written, self._written)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._remove is not None:
-            self._remove()
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-            self._subscription = None
+        scope.callback(bus.on_loss(self._forget_all))
+        scope.callback(self._watched.clear)
+        scope.push_async_callback((await bus.subscribe(written, self._written)).unsubscribe)
+        self._watched.set()
 
     async def get(self, key: str) -> Entry[T] | None:
         """Return a value, which may be cached for a moment; raise `Poison` if it cannot be decoded."""
@@ -74,7 +68,7 @@ class RecentValues(Generic[T]):
             return known[0]
         entry = await self._bucket.get(key)
         # A write during the read may be newer than the value that was read.
-        unchanged = self._subscription is not None and writes == self._writes
+        unchanged = self._watched.is_set() and writes == self._writes
         if entry is not None and unchanged and len(entry.value.model_dump_json()) <= MAX_CHARS:
             self._entries[key] = entry, now + VALID_S
             self._entries.move_to_end(key)

@@ -7,13 +7,15 @@ a long scan can count is scanned in another process.
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from contextlib import AsyncExitStack
+from typing import Any
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.json_text import MAX_VALUES, CheckedJson, most_values
 from banksman.gateway.operation.body_process import CHECK, CHECK_LARGE, FIELDS, forwarded_fields
 from banksman.quotas.rates import Rates
 from banksman.runtime.limited_processes import LimitedProcesses, LimitExceeded, ProcessLimits
+from banksman.runtime.scope import Scoped
 
 VALUE_BYTES = 128
 """Bytes that one value counts: parsing and checking it takes as long as that of so much text."""
@@ -29,7 +31,7 @@ def values_cost(data: bytes) -> int:
     return VALUE_BYTES * min(most_values(data), MAX_VALUES)
 
 
-class JsonIntake:
+class JsonIntake(Scoped):
     """Admits JSON to be parsed. The end of its context ends its processes."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -65,11 +67,8 @@ class JsonIntake:
             return forwarded_fields(body)
         return await self._in_process(payer, FIELDS, body, "body")
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._processes.__aexit__(*error)
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        await scope.enter_async_context(self._processes)
 
     async def _in_process(self, payer: str, task: bytes, data: bytes, what: str) -> dict[str, Any]:
         try:

@@ -50,7 +50,14 @@ STARTED: dict[int | str, dict[str, Any]] = {
     202: {"description": "The run is stored", "headers": Location},
 }
 """The responses to a start."""
+STARTS: dict[str, Any] = {
+    "status": 202,
+    "response_model": Started,
+    "responses": STARTED,
+    "starts_work": True,
+}
 FRAME = "the frame `chat.send` starts runs; clients follow them by `replay`, or wait for them by `run.read`"
+NEW_FRAME = f"`conversation.create` creates the conversation; {FRAME}"
 
 Service = Annotated[Runs, provided(Runs)]
 Cancels = Annotated[RunCancels, provided(RunCancels)]
@@ -80,13 +87,7 @@ async def cancel(frame: RunCancel, cancels: Cancels, caller: CallerDep) -> Ack:
 
 
 @operations.add(
-    "chat.send",
-    "POST /context/conversations/{conversation_id}/runs",
-    status=202,
-    response_model=Started,
-    responses=STARTED,
-    starts_work=True,
-    not_over_nats=FRAME,
+    "chat.send", "POST /context/conversations/{conversation_id}/runs", not_over_nats=FRAME, **STARTS
 )
 async def start_run(
     conversation_id: str,
@@ -104,15 +105,7 @@ async def start_run(
     return await starts.start(caller, request, response, frame, wait_s, detail)
 
 
-@operations.add(
-    "chat.new",
-    "POST /v1/chat",
-    status=202,
-    response_model=Started,
-    responses=STARTED,
-    starts_work=True,
-    not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
-)
+@operations.add("chat.new", "POST /v1/chat", not_over_nats=NEW_FRAME, **STARTS)
 async def chat(
     body: StrictBody[bodies.NewChat],
     request: Request,
@@ -128,15 +121,7 @@ async def chat(
     return await starts.start(caller, request, response, frame, wait_s, detail)
 
 
-@operations.add(
-    "chat.complete",
-    "POST /context/chat",
-    status=202,
-    response_model=Started,
-    responses=STARTED,
-    starts_work=True,
-    not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
-)
+@operations.add("chat.complete", "POST /context/chat", not_over_nats=NEW_FRAME, **STARTS)
 async def context_chat(
     body: StrictBody[bodies.ContextChat],
     request: Request,

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import USAGE
@@ -22,7 +22,7 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key, usage_key
 from banksman.runs.ports import Clock
 from banksman.runs.pricing import Price, cost, load_prices
-from banksman.runtime.background import BackgroundTask
+from banksman.runtime.scope import Scoped
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TenantLimitReached(Overloaded):
     code = ErrorCode.RATE_LIMITED
 
 
-class PassthroughUsage:
+class PassthroughUsage(Scoped):
     """The usage of passthrough. As a context manager it stores the counts."""
 
     def __init__(
@@ -63,16 +63,15 @@ class PassthroughUsage:
         self._totals: dict[str, tuple[float, UsageTotals]] = {}
         """Stored totals of tenants with limits, with the time until which they are used."""
         self._limits: dict[str, TenantLimits] = {}
-        self._task: BackgroundTask | None = None
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        scope.push_async_callback(self._store_last)
         wait = partial(asyncio.sleep, self._write_every_s)
-        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=wait)
-        return self
+        scope.push_async_callback(
+            self._bus.background.repeat("passthrough-usage", self.store, wait=wait).stop
+        )
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            await self._task.stop()
+    async def _store_last(self) -> None:
         try:
             await self.store()
         except BanksmanError as failed:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from banksman.quotas.places import Shares
 from banksman.runtime.background import first_error
+from banksman.runtime.waits import set_within
 from banksman.tool_runner.mcp.connection import ConnectionState
 from banksman.tool_runner.sandbox.base import Stop
 
@@ -69,9 +70,7 @@ class OpenSession:
             idle = 0.0 if self.users else asyncio.get_running_loop().time() - self.last_used
             if idle >= idle_s:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(idle_s - idle):
-                    await self.closing.wait()
+            await set_within(self.closing, idle_s - idle)
 
     async def end(self) -> None:
         self.closing.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from banksman.contracts.processes import KnownProcess
 from banksman.contracts.tools import NetworkPolicy
 from banksman.quotas.places import Shares
+from banksman.runtime.waits import set_within
 from banksman.tool_runner.egress.proxy import CommandProxy
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.sandbox.base import (
@@ -133,9 +133,7 @@ class LastingProcesses:
     async def stop(self, process: Process, reason: KilledReason = "stopped") -> None:
         """End a process with all its children, and wait until it has ended."""
         process.stop.request(reason)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_WAIT_S):
-                await process.ended.wait()
+        await set_within(process.ended, END_WAIT_S)
 
     async def end(self, key: Key, reason: KilledReason) -> None:
         """End all processes of a conversation, and forget them."""

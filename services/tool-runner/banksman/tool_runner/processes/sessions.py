@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from banksman.runtime.waits import any_set
 from banksman.tool_runner.processes import python_session
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.processes.processes import Key, LastingProcesses, ProcessRefused
@@ -106,17 +107,13 @@ class InterpreterSession:
         """
         mark = secrets.token_hex(16)
         call = self._call = _Call(output, {name: _Marked(mark.encode()) for name in _STREAMS})
-        waits = [asyncio.create_task(one.wait()) for one in (call.done, output.stop, self.process.ended)]
         try:
             os.write(self.scripts, f"{mark}\0{script}\0".encode())
-            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await any_set(call.done, output.stop, self.process.ended, timeout_s=timeout_s)
         except (BlockingIOError, BrokenPipeError):
             pass
         finally:
             self._call = None
-            for one in waits:
-                one.cancel()
-            await asyncio.wait(waits)
         self.process.shown_to = self.process.output.total_bytes
         return call.streams["stdout"].exit_code if call.done.is_set() else None
 

@@ -10,8 +10,9 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import aiohttp
 from yarl import URL
@@ -22,6 +23,8 @@ from banksman.gateway.settings import Dialect, Upstream
 from banksman.runtime.background import Background, BackgroundTask
 from banksman.runtime.outgoing import proxy_for
 from banksman.runtime.redaction import redacted
+from banksman.runtime.scope import Scoped
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ class UpstreamResponse:
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
 
-class Upstreams:
+class Upstreams(Scoped):
     """All upstreams, with one connection pool. As a context manager it also refreshes the lists of models."""
 
     def __init__(self, upstreams: tuple[Upstream, ...], background: Background, *, timeout_s: float) -> None:
@@ -123,18 +126,15 @@ class Upstreams:
         self._reading: set[aiohttp.ClientResponse] = set()
         self.lists = ModelLists(upstreams, background)
 
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            timeout=self._timeout,
-            # An open stream occupies its connection: with a limit, requests would wait for other clients.
-            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
+    async def _enter(self, scope: AsyncExitStack) -> None:
+        self._session = await scope.enter_async_context(
+            aiohttp.ClientSession(
+                timeout=self._timeout,
+                # An open stream occupies its connection: with a limit, requests would wait for other clients.
+                connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
+            )
         )
-        self.lists.start(self._session)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.lists.stop()
-        await self._session.close()
+        scope.push_async_callback(self.lists.start(self._session).stop)
 
     def candidates(
         self, model: str, dialect: Dialect, own: tuple[Upstream, ...] = ()
@@ -304,30 +304,23 @@ class ModelLists:
     background: Background
     _models: dict[str, dict[str, JsonObject]] = field(default_factory=dict[str, dict[str, JsonObject]])
     """Listed models by upstream and id."""
-    _task: BackgroundTask | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def start(self, session: aiohttp.ClientSession) -> None:
+    def start(self, session: aiohttp.ClientSession) -> BackgroundTask:
         async def list_all() -> None:
             async with asyncio.TaskGroup() as group:
                 for upstream in self.upstreams:
                     group.create_task(self._list(session, upstream))
             self._listed.set()
 
-        self._task = self.background.repeat("upstream-models", list_all, wait=self._wait)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            await self._task.stop()
+        return self.background.repeat("upstream-models", list_all, wait=self._wait)
 
     def has(self, upstream: Upstream, model: str) -> bool:
         return model in self._models.get(upstream.name, ())
 
     async def models(self) -> list[JsonObject]:
         """Return each model of all upstreams once; wait up to two seconds for the first lists."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LIST_S):
-                await self._listed.wait()
+        await set_within(self._listed, FIRST_LIST_S)
         found: dict[str, JsonObject] = {}
         for upstream in self.upstreams:
             for id, model in self._models.get(upstream.name, {}).items():

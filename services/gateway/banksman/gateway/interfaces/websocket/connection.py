@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from banksman.gateway.operation.errors import error_response
 from banksman.gateway.operation.intake import JsonIntake, values_cost
 from banksman.gateway.settings import GatewaySettings
 from banksman.quotas.rates import TokenBucket, TooManyRequests
+from banksman.runtime.waits import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -368,6 +368,4 @@ class Connections:
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
             connection.transport.send(frames.Draining(reconnect_after_s=round(spread, 2)))
             connection.transport.end(transport.RESTART, "the server is restarting")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                await self._idle.wait()
+        await set_within(self._idle, DRAIN_S)
