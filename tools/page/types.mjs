@@ -40,7 +40,7 @@ const { options } = ts.convertCompilerOptionsFromJson(
 );
 
 const program = ts.createProgram(
-  [`${root}/main.mjs`, `${root}/client/index.mjs`, `${root}/types.d.ts`],
+  [`${root}/main.mjs`, `${root}/client/index.mjs`, 'tools/page/types.d.ts'],
   options,
 );
 const unchecked = new Set(readFileSync('tools/page/unchecked.txt', 'utf8').split('\n').filter(Boolean));

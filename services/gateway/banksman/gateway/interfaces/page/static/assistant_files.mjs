@@ -14,7 +14,7 @@ export async function assistantFile(file, path = file.name) {
   return { path, ...(await contentOf(file, bytes)), ...(isScript ? { executable: true } : {}) };
 }
 
-async function contentOf(file, bytes) {
+async function contentOf(/** @type {File} */ file, /** @type {number} */ bytes) {
   try {
     return { content: new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes) };
   } catch {
@@ -39,7 +39,12 @@ export function folderOf([first]) {
   return first?.webkitRelativePath.split('/')[0] ?? '';
 }
 
-/** The files with other files added; an added file replaces a file of the same path. */
+/**
+ * The files with other files added; an added file replaces a file of the same path.
+ *
+ * @param {File[]} files
+ * @param {AssistantFile[]} added
+ */
 export function withFiles(files, added) {
   const paths = new Set(added.map(({ path }) => path));
   return [...files.filter(({ path }) => !paths.has(path)), ...added];

@@ -8,9 +8,13 @@ const FOLDER = 'uploads';
 const SEEN = /^image\/(?:png|jpeg|gif|webp)$/;
 const SHOWN = /\.(?:png|jpe?g|gif|webp)$/i;
 
-export const isImage = (file) => SEEN.test(file.type);
+export const isImage = (/** @type {File} */ file) => SEEN.test(file.type);
 
-/** The files of a message that browsers show as images, without those that the message itself has as data. */
+/**
+ * The files of a message that browsers show as images, without those that the message itself has as data.
+ *
+ * @param {Content} content
+ */
 export function imageFiles(content) {
   return content
     .filter((part, at) => part.type === 'file' && SHOWN.test(part.path) && content[at - 1]?.type !== 'image')
@@ -26,13 +30,18 @@ export function writtenText(content) {
     .join('\n\n');
 }
 
-/** Content with another text and the same attachments. */
+/** Content with another text and the same attachments. @param {Content} content @param {string} text */
 export function withText(content, text) {
   if (typeof content === 'string') return text;
   return [{ type: 'text', text }, ...content.filter((part) => part.type !== 'text')];
 }
 
-/** Where a file is stored. Names of pasted images repeat, so each gets a number. @param {Set<string>} taken */
+/**
+ * Where a file is stored. Names of pasted images repeat, so each gets a number.
+ *
+ * @param {Set<string>} taken
+ * @param {File} file
+ */
 export function pathFor(file, taken) {
   const name = file.name.replaceAll(/[^\p{L}\p{N}._ -]/gu, '_') || 'file';
   const dot = name.lastIndexOf('.');
@@ -67,14 +76,20 @@ export async function attached(api, { conversationId, text, files }) {
   return parts;
 }
 
-/** Store one file in the workspace of a conversation; return its path. */
+/**
+ * Store one file in the workspace of a conversation; return its path.
+ *
+ * @param {Api} api
+ * @param {string} conversationId
+ * @param {File} file
+ */
 export async function stored(api, conversationId, file) {
   const path = pathFor(file, await pathsOf(api, conversationId));
   await api.upload(conversationId, path, file);
   return path;
 }
 
-async function pathsOf(api, conversationId) {
+async function pathsOf(/** @type {Api} */ api, /** @type {string} */ conversationId) {
   const listed = await api.files(conversationId).catch(() => ({ items: [] }));
   return new Set(listed.items.map((item) => item.path));
 }

@@ -10,7 +10,7 @@ export const START = '';
 
 /**
  * @typedef {object} Place
- * @property {object} run
+ * @property {Run} run
  * @property {string} parent the run before it, or `START`
  * @property {number} at number of this version, from 1
  * @property {string[]} versions ids of the runs in its place, oldest first
@@ -19,7 +19,7 @@ export const START = '';
 /**
  * The runs that are shown: the path to the newest run, except where another version was chosen.
  *
- * @param {{runs: object[]}} conversation
+ * @param {{runs: Run[]}} conversation
  * @param {Record<string, string>} chosen the chosen run by the run before it
  * @returns {Place[]}
  */
@@ -28,76 +28,102 @@ export function pathOf({ runs }, chosen = {}) {
   if (!runs.some((run) => run.branch))
     return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
   const parents = parentsOf(runs);
-  const byId = new Map(runs.map((run) => [run.id, run]));
+  /** @type {Map<string | undefined, Run[]>} */
   const children = new Map();
   for (const run of runs)
     children.set(parents.get(run.id), [...(children.get(parents.get(run.id)) ?? []), run]);
   const newest = lineOf(runs.at(-1)?.id, parents);
   const path = [];
-  for (let parent = START; children.has(parent);) {
-    const versions = children.get(parent).map((run) => run.id);
-    const id = versions.includes(chosen[parent])
-      ? chosen[parent]
-      : (versions.find((one) => newest.has(one)) ?? versions.at(-1));
-    path.push({ run: byId.get(id), parent, at: versions.indexOf(id) + 1, versions });
-    parent = id;
+  for (let parent = START, following = children.get(parent); following; following = children.get(parent)) {
+    const versions = following.map((run) => run.id);
+    const run =
+      following.find(({ id }) => id === chosen[parent]) ??
+      following.find(({ id }) => newest.has(id)) ??
+      following[following.length - 1];
+    path.push({ run, parent, at: versions.indexOf(run.id) + 1, versions });
+    parent = run.id;
   }
   return path;
 }
 
 /** The message after which a new message continues a path; null for the beginning. @param {Place[]} path */
 export function endOf(path) {
-  return path.length ? lastMessageOf(path.at(-1).run) : null;
+  const last = path.at(-1);
+  return last ? lastMessageOf(last.run) : null;
 }
 
-/** The message before the message of a run; a new version of the message follows it, too. @param {Place[]} path */
+/**
+ * The message before the message of a run; a new version of the message follows it, too.
+ *
+ * @param {Place[]} path
+ * @param {string} runId
+ */
 export function before(path, runId) {
   const at = path.findIndex(({ run }) => run.id === runId);
   return path[at].run.branch ? path[at].run.branch.after : endOf(path.slice(0, at));
 }
 
-/** Whether a path ends with the newest run, so that its next message needs no branch. */
+/**
+ * Whether a path ends with the newest run, so that its next message needs no branch.
+ *
+ * @param {{runs: Run[]}} options
+ * @param {Place[]} path
+ */
 export function isNewest({ runs }, path) {
   return path.at(-1)?.run === runs.at(-1);
 }
 
-/** The run with a message; undefined if there is none. @param {{runs: object[]}} conversation @param {string} messageId */
+/** The run with a message; undefined if there is none. @param {{runs: Run[]}} conversation @param {string} messageId */
 export function runWith({ runs }, messageId) {
   return runs.find((run) => messagesOf(run).includes(messageId));
 }
 
-/** The choices that show a run: each run before it, by the run before that one. */
+/**
+ * The choices that show a run: each run before it, by the run before that one.
+ *
+ * @param {{runs: Run[]}} options
+ * @param {string} runId
+ */
 export function choicesFor({ runs }, runId) {
   const parents = parentsOf(runs);
   return Object.fromEntries([...lineOf(runId, parents)].map((id) => [parents.get(id), id]));
 }
 
-function parentsOf(runs) {
-  const owners = new Map(runs.flatMap((run) => messagesOf(run).map((id) => [id, run.id])));
+function parentsOf(/** @type {Run[]} */ runs) {
+  const owners = new Map(
+    runs.flatMap((run) => messagesOf(run).map((id) => /** @type {const} */ ([id, run.id]))),
+  );
   return new Map(runs.map((run, at) => [run.id, parentOf(run, at ? runs[at - 1].id : START, owners)]));
 }
 
-/** If a summary replaced the message of a branch, the run follows the previous run. */
+/**
+ * If a summary replaced the message of a branch, the run follows the previous run.
+ *
+ * @param {Run} run
+ * @param {string} previous
+ * @param {Map<string, string>} owners
+ */
 function parentOf(run, previous, owners) {
   if (!run.branch) return previous;
   return run.branch.after === null ? START : (owners.get(run.branch.after) ?? previous);
 }
 
-function lineOf(id, parents) {
+function lineOf(/** @type {string | undefined} */ id, /** @type {Map<string, string>} */ parents) {
+  /** @type {Set<string>} */
   const line = new Set();
   for (let one = id; one && !line.has(one); one = parents.get(one)) line.add(one);
   return line;
 }
 
-/** The ids of stored messages. */
+/** The ids of stored messages. @param {Run} run */
 function messagesOf(run) {
   const stored = run.entries.filter(
     (entry) =>
       entry.kind === 'message' && entry.complete && !entry.unstored && !entry.id.startsWith('content-'),
   );
-  return [run.prompt?.id, ...stored.map((entry) => entry.id)].filter(Boolean);
+  return [run.prompt?.id, ...stored.map((entry) => entry.id)].filter((id) => typeof id === 'string');
 }
 
-function lastMessageOf(run) {
+function lastMessageOf(/** @type {Run} */ run) {
   return messagesOf(run).at(-1) ?? null;
 }

@@ -23,6 +23,7 @@ export function wantedAt(text, caret) {
  * The matching options; options that begin with the query come first.
  *
  * @param {{name: string, text: string}[]} options
+ * @param {?string} query
  */
 export function fitting(options, query) {
   const wanted = query.toLowerCase();
@@ -31,7 +32,13 @@ export function fitting(options, query) {
   return found.sort((one, other) => rank(one) - rank(other)).slice(0, MAX_SHOWN);
 }
 
-/** The text with the chosen option in place of the word at the caret. */
+/**
+ * The text with the chosen option in place of the word at the caret.
+ *
+ * @param {string} text
+ * @param {number} caret
+ * @param {string} name
+ */
 export function completed(text, caret, { kind, from }, name) {
   const word = `${kind === 'workflow' ? '/' : '@'}${name} `;
   return { text: text.slice(0, from) + word + text.slice(caret).trimStart(), caret: from + word.length };

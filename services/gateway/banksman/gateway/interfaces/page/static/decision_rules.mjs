@@ -1,12 +1,16 @@
 /** Rules for everyone that are made from a request. Pure. */
 
-/** The part of a call that a rule for everyone compares: the words of a command, a path, a host, or the tool. */
+/**
+ * The part of a call that a rule for everyone compares: the words of a command, a path, a host, or the tool.
+ *
+ * @param {ApprovalItem} item
+ */
 export function ruleCovers(item) {
   const by = item.begins ? 'begins' : item.covers?.by;
   return by === 'arguments' && !['bash', 'web_fetch'].includes(item.name) ? 'tool' : by;
 }
 
-/** The rules about the calls that are like one; null if no rule can describe them. */
+/** The rules about the calls that are like one; null if no rule can describe them. @param {ApprovalItem} item */
 export function rulesFor(item) {
   const { path, url } = item.arguments;
   const rule = (given) => ({ tool: item.name, arguments: given });
@@ -24,7 +28,12 @@ export function rulesFor(item) {
   }
 }
 
-/** Rules with one more: before the first that asks, but after all that deny. The first match decides. */
+/**
+ * Rules with one more: before the first that asks, but after all that deny. The first match decides.
+ *
+ * @param {Rule[]} rules
+ * @param {Rule[]} added
+ */
 export function withRules(rules, added) {
   const denied = rules.findLastIndex((rule) => rule.action === 'deny');
   const asks = rules.findIndex((rule, at) => rule.action === 'ask' && at > denied);

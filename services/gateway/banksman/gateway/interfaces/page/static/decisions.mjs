@@ -39,13 +39,24 @@ export function replyFor(items, decisionOf, { edits, reason, remember, onReject 
 
 export { AWAITING_SECOND } from './events.mjs';
 
+/**
+ * @param {ApprovalItem} item
+ * @param {Decision} decision
+ * @param {Edit | undefined} edit
+ * @param {{reason: string, covers: string | undefined}} options
+ */
 function decisionFor(item, decision, edit, { reason, covers }) {
   const base = { tool_call_id: item.tool_call_id, decision, ...(covers && { covers }) };
   if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
   return reason ? { ...base, reason } : base;
 }
 
-/** The edits after the edit of one call has begun or was undone. @param {Record<string, Edit>} edits by the id of the call */
+/**
+ * The edits after the edit of one call has begun or was undone.
+ *
+ * @param {Record<string, Edit>} edits by the id of the call
+ * @param {ApprovalItem} item
+ */
 export function toggled(edits, item) {
   if (item.editable === false) return edits;
   const { [item.tool_call_id]: open, ...rest } = edits;
@@ -54,7 +65,13 @@ export function toggled(edits, item) {
     : { ...rest, [item.tool_call_id]: readEdit(item, { fields: argumentFields(item.arguments) }) };
 }
 
-/** Read edited arguments: their value, or the problem with them. @param {Draft} draft @returns {Edit} */
+/**
+ * Read edited arguments: their value, or the problem with them.
+ *
+ * @param {Draft} draft
+ * @param {ApprovalItem} item
+ * @returns {Edit}
+ */
 export function readEdit(item, draft) {
   const read = draft.json === undefined ? readArguments(draft.fields) : readJson(draft.json);
   if (read.problem) return { draft, problem: read.problem };
@@ -67,7 +84,7 @@ export function readEdit(item, draft) {
   };
 }
 
-function readJson(text) {
+function readJson(/** @type {string} */ text) {
   try {
     const value = JSON.parse(text);
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -77,13 +94,17 @@ function readJson(text) {
   }
 }
 
-/** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
+/**
+ * Without the tool's schema, an argument must keep its type; the gateway checks the rest.
+ *
+ * @param {unknown} original
+ */
 function schemaLike(original) {
   const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
   return { type: 'object', properties: Object.fromEntries(typed) };
 }
 
-function typeOf(value) {
+function typeOf(/** @type {unknown} */ value) {
   if (value === null) return {};
   return { type: Array.isArray(value) ? 'array' : typeof value };
 }

@@ -12,7 +12,7 @@ export const get = async (key) => (await within('readonly', (store) => store.get
 
 export const clear = () => within('readwrite', (store) => store.clear());
 
-async function within(mode, action) {
+async function within(/** @type {IDBTransactionMode} */ mode, /** @type {() => Promise<unknown>} */ action) {
   const opening = indexedDB.open(NAME, 1);
   opening.onupgradeneeded = () => opening.result.createObjectStore(STORE);
   const database = await done(opening);
@@ -23,7 +23,7 @@ async function within(mode, action) {
   }
 }
 
-function done(request) {
+function done(/** @type {Waiting} */ request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);

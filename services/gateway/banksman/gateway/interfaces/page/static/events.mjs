@@ -22,7 +22,17 @@ export const OUTCOMES = new Set([
 /** The outcome of the first of two approvals. */
 export const AWAITING_SECOND = 'awaiting_second';
 
-/** @param {string} id */
+/**
+ * @typedef {object} Accepted an acknowledged message
+ * @property {string} run_id
+ * @property {string | null} [message_id]
+ * @property {Content} content
+ * @property {string} ts
+ * @property {boolean} [steer] whether it steers the open run
+ * @property {Branch | null} [branch]
+ */
+
+/** @param {string} id @returns {Conversation} */
 export function emptyConversation(id) {
   return {
     id,
@@ -41,9 +51,14 @@ export function emptyConversation(id) {
   };
 }
 
-/** Fold one event frame. Durable events come once and in order; live ones have no number. */
+/**
+ * Fold one event frame. Durable events come once and in order; live ones have no number.
+ *
+ * @param {Conversation} conversation
+ * @param {EventFrame} frame
+ */
 export function fold(conversation, frame) {
-  if (frame.seq === undefined) return applyEvent(conversation, frame);
+  if (!('seq' in frame)) return applyEvent(conversation, frame);
   const folded = isEarlyCancel(conversation, frame)
     ? { ...conversation, cancelledEarly: [...conversation.cancelledEarly, frame.run_id] }
     : applyEvent(inLogOrder(conversation, frame.run_id), frame);
@@ -53,23 +68,22 @@ export function fold(conversation, frame) {
 /**
  * Fold the `subscribed` frame. Pending approvals wait as `orphans` until the replay shows whether their request is
  * among its events.
+ *
+ * @param {Conversation} conversation
+ * @param {import('./client/types.d.ts').Subscribed} frame
  */
 export function foldSubscribed(conversation, frame) {
-  const activeRun = frame.active_run?.run_id ?? frame.active_run;
-  const pending = (frame.pending_approvals ?? []).map((approval) => ({
-    ...approval,
-    run_id: approval.run_id ?? activeRun,
-  }));
-  return {
-    ...conversation,
-    orphans: pending,
-    replayed: false,
-    error: null,
-  };
+  const orphans = /** @type {PendingApproval[]} */ (frame.pending_approvals ?? []);
+  return { ...conversation, orphans, replayed: false, error: null };
 }
 
-/** Fold `replay.done`: an approval that is still an orphan was requested before the replayed events. */
+/**
+ * Fold `replay.done`: an approval that is still an orphan was requested before the replayed events.
+ *
+ * @param {Conversation} conversation
+ */
 export function foldReplayDone(conversation) {
+  /** @type {Conversation} */
   let next = { ...conversation, replayed: true, orphans: [] };
   for (const approval of conversation.orphans) {
     if (!findApproval(next, approval.approval_id)) {
@@ -82,7 +96,12 @@ export function foldReplayDone(conversation) {
   return next;
 }
 
-/** Fold an acknowledged message. Its events may arrive before or after the acknowledgement. */
+/**
+ * Fold an acknowledged message. Its events may arrive before or after the acknowledgement.
+ *
+ * @param {Conversation} conversation
+ * @param {Accepted} message
+ */
 export function foldAccepted(
   conversation,
   { run_id: runId, message_id: messageId, content, ts, steer, branch = null },
@@ -90,21 +109,21 @@ export function foldAccepted(
   const run = runOf(conversation, runId);
   if (steer && run) return conversation;
   if (run?.prompt) return conversation;
-  const prompt = { id: messageId, text: contentText(content), content };
+  const prompt = { id: messageId ?? null, text: contentText(content), content };
   return withRun(conversation, runId, (open) => ({ ...open, prompt, branch, requestedAt: ts }));
 }
 
-/** The run that works or waits for the user; null if there is none. */
+/** The run that works or waits for the user; null if there is none. @param {Conversation} conversation */
 export function openRun(conversation) {
   return conversation.runs.findLast((run) => !run.finished && run.status !== 'queued') ?? null;
 }
 
-/** True while a run of the conversation is open or queued. */
+/** True while a run of the conversation is open or queued. @param {Conversation} conversation */
 export function isBusy(conversation) {
   return conversation.runs.some((run) => !run.finished);
 }
 
-/** Approval requests without a decision, oldest first. */
+/** Approval requests without a decision, oldest first. @param {Conversation} conversation */
 export function pendingApprovals(conversation) {
   return conversation.runs.flatMap((run) =>
     run.finished ? [] : run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved),
@@ -114,7 +133,7 @@ export function pendingApprovals(conversation) {
 /**
  * One line about the present activity of a run.
  *
- * @param {object} run
+ * @param {Run} run
  * @param {(approval: {id: string}) => boolean} [isGiven] whether the user approved a request that another person must approve, too
  */
 export function activity(run, isGiven = () => false) {
@@ -135,17 +154,16 @@ export function activity(run, isGiven = () => false) {
   return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });
 }
 
-function waitingText({ reason, until }) {
+function waitingText(/** @type {NonNullable<Run['waiting']>} */ { reason, until }) {
   const seconds = Math.max(0, Math.ceil((until - Date.now()) / 1000));
-  return t(
-    known(`activity.waiting.${reason}`, null) ? `activity.waiting.${reason}` : 'activity.waiting.failed',
-    { seconds },
-  );
+  const key = `activity.waiting.${reason}`;
+  return t(/** @type {Key} */ (known(key, null) ? key : 'activity.waiting.failed'), { seconds });
 }
 
 /**
  * The outcome of a run as shown after its messages; null if the run completed.
  *
+ * @param {{status: string, error?: {code: string, message: string} | null}} options
  * @returns {{title: string, text: string, code: string | null} | null} `text` adds to the title, or is empty
  */
 export function outcomeOf({ status, error }) {
@@ -159,25 +177,31 @@ export function outcomeOf({ status, error }) {
   };
 }
 
-/** A request to cancel shows no run: the run may be queued still, or not exist. */
+/**
+ * A request to cancel shows no run: the run may be queued still, or not exist.
+ *
+ * @param {Conversation} conversation
+ * @param {EventFrame} frame
+ */
 function isEarlyCancel(conversation, frame) {
   return frame.type === 'run.cancel_requested' && !runOf(conversation, frame.run_id);
 }
 
-function newRun({ cancelledEarly }, runId) {
+function newRun(/** @type {Conversation} */ { cancelledEarly }, /** @type {string} */ runId) {
   return { ...emptyRun(runId), cancelling: cancelledEarly.includes(runId) };
 }
 
-function runOf(conversation, runId) {
+function runOf(/** @type {Conversation} */ conversation, /** @type {string | null} */ runId) {
   return conversation.runs.find((run) => run.id === runId) ?? null;
 }
 
-function findApproval(conversation, approvalId) {
+function findApproval(/** @type {Conversation} */ conversation, /** @type {string} */ approvalId) {
   return conversation.runs.some((run) =>
     run.entries.some((entry) => entry.kind === 'approval' && entry.id === approvalId),
   );
 }
 
+/** @param {Conversation} conversation @param {string | null} runId @param {(run: Run) => Run} change */
 function withRun(conversation, runId, change) {
   if (!runId) return conversation;
   const at = conversation.runs.findIndex((run) => run.id === runId);
@@ -192,6 +216,9 @@ function withRun(conversation, runId, change) {
  * Move a run to its position in the log when its first durable event arrives.
  *
  * Acknowledgements and queue positions arrive in a different order at each client.
+ *
+ * @param {Conversation} conversation
+ * @param {string | null} runId
  */
 function inLogOrder(conversation, runId) {
   if (!runId) return conversation;
@@ -202,13 +229,14 @@ function inLogOrder(conversation, runId) {
   return { ...conversation, runs: others.toSpliced(at, 0, { ...run, logged: true }) };
 }
 
-function applyEvent(conversation, frame) {
-  if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data ?? frame);
+function applyEvent(/** @type {Conversation} */ conversation, /** @type {EventFrame} */ frame) {
+  if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data);
   if (frame.type === 'history.cut') return applyCut(conversation, frame);
   if (frame.type === 'workflow.linked' && !frame.run_id) return withLink(conversation, frame);
   return withRun(conversation, frame.run_id, (run) => applyRunEvent(run, frame));
 }
 
+/** @param {Conversation} conversation @param {FrameOf<'conversation.updated'>['data']} data */
 function applyConversation(conversation, data) {
   return {
     ...conversation,
@@ -218,13 +246,23 @@ function applyConversation(conversation, data) {
   };
 }
 
-/** A workflow that was started in the conversation has a run in its own log. */
+/**
+ * A workflow that was started in the conversation has a run in its own log.
+ *
+ * @param {Conversation} conversation
+ * @param {FrameOf<'workflow.linked'>} options
+ */
 function withLink(conversation, { seq, data }) {
   const link = { id: `workflow-${seq}`, after: conversation.runs.at(-1)?.id ?? null, ...data };
   return { ...conversation, links: [...conversation.links, link] };
 }
 
-/** Show lost events where they were: in the open run, or after the last run. */
+/**
+ * Show lost events where they were: in the open run, or after the last run.
+ *
+ * @param {Conversation} conversation
+ * @param {FrameOf<'history.cut'>} frame
+ */
 function applyCut(conversation, frame) {
   const text = cutText(conversation, frame.data);
   const open = openRun(conversation);
@@ -235,12 +273,13 @@ function applyCut(conversation, frame) {
   };
 }
 
+/** @param {Conversation} conversation @param {FrameOf<'history.cut'>['data']} cut */
 function cutText({ lastAt }, { set_aside: aside }) {
   const lost = lastAt ? t('notice.cut', { when: formatMoment(lastAt) }) : t('notice.cutUnknown');
   return aside ? `${lost} ${t('notice.cutAside', { count: aside })}` : lost;
 }
 
-/** The cost of all ended runs of a conversation, also of versions that are not shown. @param {{runs: object[]}} conversation */
+/** The cost of all ended runs of a conversation, also of versions that are not shown. @param {{runs: Run[]}} conversation */
 export function costOf({ runs }) {
   return runs.reduce((sum, run) => sum + (run.finished?.usage?.cost_usd ?? 0), 0);
 }

@@ -24,7 +24,12 @@ export async function exported(api, id, form) {
   return { name: `${name}.md`, blob: new Blob([markdownOf(record, events)], { type: 'text/markdown' }) };
 }
 
-/** The shown path of a conversation, with the calls of its runs. */
+/**
+ * The shown path of a conversation, with the calls of its runs.
+ *
+ * @param {Replies['conversation.read']} record
+ * @param {EventFrame[]} events
+ */
 export function markdownOf(record, events) {
   const conversation = foldReplayDone(
     events.reduce((state, frame) => fold(state, frame), emptyConversation(record.conversation_id)),
@@ -35,7 +40,7 @@ export function markdownOf(record, events) {
   return [`# ${record.title || t('conversation.untitled')}`, ...runs].join('\n\n') + '\n';
 }
 
-function runText(run) {
+function runText(/** @type {Run} */ run) {
   const when = run.requestedAt ? ` · ${new Date(run.requestedAt).toLocaleString(locale())}` : '';
   const prompt = run.prompt ? [`## ${t('timeline.you')}${when}`, run.prompt.text] : [];
   const entries = run.entries.map(entryText).filter(Boolean);
@@ -44,7 +49,7 @@ function runText(run) {
   );
 }
 
-function entryText(entry) {
+function entryText(/** @type {Entry} */ entry) {
   if (entry.kind === 'message')
     return entry.role === 'user' ? `> ${entry.text.replaceAll('\n', '\n> ')}` : entry.text;
   if (entry.kind === 'notice' && !entry.detail) return `> ${entry.text}`;
@@ -56,12 +61,12 @@ function entryText(entry) {
   return `${fenced(`${entry.name}: ${body}`)}`;
 }
 
-function inputText({ message, resolved }) {
+function inputText(/** @type {Wanted} */ { message, resolved }) {
   const provided = resolved && !resolved.outcome;
   return provided ? `> ${message}\n\n${fenced(JSON.stringify(resolved.value, null, 2))}` : `> ${message}`;
 }
 
-/** A code block whose fence is longer than any in the text. */
+/** A code block whose fence is longer than any in the text. @param {string} text */
 function fenced(text) {
   const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map((match) => match[0].length));
   const fence = '`'.repeat(longest + 1);

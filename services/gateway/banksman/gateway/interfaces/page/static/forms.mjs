@@ -14,7 +14,7 @@ import { t } from './strings.mjs';
  * @property {object} schema the resolved schema
  */
 
-/** @returns {FormField[]} the fields of an object schema, in its order */
+/** @returns {FormField[]} the fields of an object schema, in its order @param {Schema} schema */
 export function fieldsOf(schema) {
   const required = new Set(schema?.required ?? []);
   return Object.entries(schema?.properties ?? {}).map(([name, property]) => {
@@ -40,7 +40,7 @@ export function humanise(name) {
 /** Hints that select a special control for a text. */
 const TEXT_HINTS = new Set(['secret', 'date', 'file']);
 
-function kindOf(node, root) {
+function kindOf(/** @type {Schema} */ node, /** @type {Schema} */ root) {
   if (choicesOf(node).length) return 'choice';
   switch (node.type) {
     case 'integer':
@@ -60,17 +60,21 @@ function kindOf(node, root) {
   }
 }
 
-function kindOfList(items) {
+function kindOfList(/** @type {ApprovalItem[]} */ items) {
   if (choicesOf(items).length) return 'several';
   return items.type === 'string' ? 'strings' : 'json';
 }
 
-/** The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen indexes of `several`. */
+/**
+ * The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen indexes of `several`.
+ *
+ * @param {FormField[]} fields
+ */
 export function initialValues(fields) {
   return Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
 }
 
-function initialValue(field) {
+function initialValue(/** @type {FormField} */ field) {
   const value = field.schema.default;
   switch (field.kind) {
     case 'boolean':
@@ -112,7 +116,7 @@ export function readForm(fields, raw) {
   return { value, errors };
 }
 
-function readField(field, raw) {
+function readField(/** @type {FormField} */ field, /** @type {unknown} */ raw) {
   if (field.kind === 'boolean') return raw === true;
   const text = String(raw ?? '');
   if (text.trim() === '') return undefined;
@@ -142,14 +146,14 @@ function readField(field, raw) {
   }
 }
 
-function numberFrom(field, text) {
+function numberFrom(/** @type {FormField} */ field, /** @type {string} */ text) {
   const value = Number(text.replace(',', '.'));
   if (!Number.isFinite(value)) throw new Error(t('check.number'));
   if (field.kind === 'integer' && !Number.isInteger(value)) throw new Error(t('check.integer'));
   return value;
 }
 
-function jsonFrom(text) {
+function jsonFrom(/** @type {string} */ text) {
   try {
     return JSON.parse(text);
   } catch {
@@ -157,7 +161,7 @@ function jsonFrom(text) {
   }
 }
 
-function checked(field, value) {
+function checked(/** @type {FormField} */ field, /** @type {unknown} */ value) {
   const violation = firstViolation(value, field.schema);
   if (violation) throw new Error(violation);
   return value;
@@ -166,6 +170,7 @@ function checked(field, value) {
 /**
  * The form of a call's arguments: text is edited without JSON escapes, other values as JSON.
  *
+ * @param {Json} values
  * @returns {{name: string, label: string, text: string, isText: boolean}[]}
  */
 export function argumentFields(values) {

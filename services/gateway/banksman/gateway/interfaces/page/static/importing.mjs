@@ -38,7 +38,7 @@ export function readExport(text) {
   return { title: typeof data.conversation?.title === 'string' ? data.conversation.title : '', events };
 }
 
-function slim({ type, run_id, data }) {
+function slim(/** @type {Json} */ { type, run_id, data }) {
   const { message_id, message, model, branch, role, content, status } = data ?? {};
   return {
     type,

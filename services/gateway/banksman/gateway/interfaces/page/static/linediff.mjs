@@ -40,18 +40,23 @@ export function patchRows(patch) {
   return { rows, added: count('added'), removed: count('removed') };
 }
 
-function linesOf(text) {
+function linesOf(/** @type {string} */ text) {
   const lines = text.split('\n');
   if (lines.at(-1) === '') lines.pop();
   return lines;
 }
 
-function replaced(before, after) {
+function replaced(/** @type {string | null | undefined} */ before, /** @type {string | null} */ after) {
   const rows = (text, kind) => linesOf(text).map((line) => ({ kind, text: line }));
   return [...rows(before, 'removed'), ...rows(after, 'added')];
 }
 
-/** The rows of two texts; undefined if they are too long, or differ too much, to be compared. */
+/**
+ * The rows of two texts; undefined if they are too long, or differ too much, to be compared.
+ *
+ * @param {string | null | undefined} before
+ * @param {string | null} after
+ */
 function compared(before, after) {
   if (before.length + after.length > MAX_INPUT_CHARACTERS) return undefined;
   return diffLines(before, after, { timeout: MAX_DIFF_MS })?.flatMap((change) => {
@@ -60,7 +65,7 @@ function compared(before, after) {
   });
 }
 
-function folded(rows) {
+function folded(/** @type {Row[]} */ rows) {
   const near = rows.map((_, at) =>
     rows.slice(Math.max(0, at - CONTEXT_LINES), at + CONTEXT_LINES + 1).some((row) => row.kind !== 'same'),
   );
@@ -78,6 +83,6 @@ function folded(rows) {
   return shown;
 }
 
-function skippedRow(count) {
+function skippedRow(/** @type {number} */ count) {
   return { kind: 'skipped', text: t('diff.unchanged', { count }) };
 }

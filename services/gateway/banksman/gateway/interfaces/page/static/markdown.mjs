@@ -83,8 +83,7 @@ marked.use({
   },
 });
 
-/** @param {string} text */
-export function escapeHtml(text) {
+export function escapeHtml(/** @type {string} */ text) {
   const entities = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return String(text).replaceAll(/[&<>"']/g, (character) => entities[character]);
 }

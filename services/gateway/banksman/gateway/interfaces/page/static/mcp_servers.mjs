@@ -27,7 +27,12 @@ export function draftOf(server) {
   };
 }
 
-/** Whether the stored values of a server may stay. They are never sent to another address or program. */
+/**
+ * Whether the stored values of a server may stay. They are never sent to another address or program.
+ *
+ * @param {McpServer} server
+ * @param {ServerDraft} draft
+ */
 export function placeStays(draft, server) {
   if (draft.type !== server?.transport.type) return false;
   return draft.type === 'http'
@@ -35,12 +40,23 @@ export function placeStays(draft, server) {
     : String(wordsOf(draft.command)) === String(server.transport.command);
 }
 
-/** Whether a secret without a value keeps the stored one. @param {{name: string}} secret */
+/**
+ * Whether a secret without a value keeps the stored one.
+ *
+ * @param {{name: string}} secret
+ * @param {McpServer} server
+ * @param {ServerDraft} draft
+ */
 export function valueStays({ name }, draft, server) {
   return placeStays(draft, server) && server.transport.secrets.includes(name);
 }
 
-/** The body that a form sends. An unchanged value is null. @param {object} [server] the stored server that it changes */
+/**
+ * The body that a form sends. An unchanged value is null.
+ *
+ * @param {object} [server] the stored server that it changes
+ * @param {ServerDraft} draft
+ */
 export function bodyOf(draft, server) {
   const { id, type, url, command, description, trusted, timeoutS } = draft;
   const values = Object.fromEntries(
@@ -69,13 +85,13 @@ export function controlOf({ field }) {
   return CONTROLS.find(([pattern]) => pattern.test(field ?? ''))?.[1] ?? null;
 }
 
-/** The words of a command, separated by spaces outside quotes. */
+/** The words of a command, separated by spaces outside quotes. @param {string} command */
 export function wordsOf(command) {
   const words = command.match(/(?:"[^"]*"|'[^']*'|[^\s"'])+/g) ?? [];
   return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, '$1$2'));
 }
 
-/** The command of words, for which `wordsOf` returns the same words. */
+/** The command of words, for which `wordsOf` returns the same words. @param {string[]} words */
 export function commandOf(words) {
   return words
     .map((word) =>

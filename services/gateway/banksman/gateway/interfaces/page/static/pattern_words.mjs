@@ -11,7 +11,7 @@ const CLASS_WORDS = [
 ];
 const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
 
-/** The requirement of a pattern in words. */
+/** The requirement of a pattern in words. @param {{pattern: string, examples: string[]}} options */
 export function patternProblem({ pattern, examples }) {
   const words = patternWords(pattern);
   if (words) return t('check.pattern', { pattern: words });
@@ -20,7 +20,11 @@ export function patternProblem({ pattern, examples }) {
     : t('check.form');
 }
 
-/** A simple pattern in words, or null: a sequence of at most three characters or classes, such as `^[a-z]{2,4}$`. */
+/**
+ * A simple pattern in words, or null: a sequence of at most three characters or classes, such as `^[a-z]{2,4}$`.
+ *
+ * @param {string} pattern
+ */
 export function patternWords(pattern) {
   const body = /^\^(.*)\$$/s.exec(pattern)?.[1];
   if (!body) return null;
@@ -47,9 +51,9 @@ function pieceWords([, set, digit, character, quantifier = '']) {
   return least === '0' ? t('pattern.upTo', { most, what }) : t('pattern.between', { least, most, what });
 }
 
-const quoted = (text) => t('pattern.quoted', { text });
+const quoted = (/** @type {string} */ text) => t('pattern.quoted', { text });
 
-function classWords(set) {
+function classWords(/** @type {string} */ set) {
   const words = [];
   let rest = set;
   for (const [range, word] of CLASS_WORDS) {
@@ -64,7 +68,7 @@ function classWords(set) {
   ].join(', ');
 }
 
-/** An error of the server without the pattern that it names. */
+/** An error of the server without the pattern that it names. @param {string} message */
 export function withoutPattern(message) {
   return message.replaceAll(/must match pattern '(?:[^'\\]|\\.)*'/g, t('check.form'));
 }

@@ -31,7 +31,12 @@ export async function register(api, preferences) {
   }
 }
 
-/** Remove this device. If the gateway cannot be reached, the push service later reports the end of the subscription. */
+/**
+ * Remove this device. If the gateway cannot be reached, the push service later reports the end of the subscription.
+ *
+ * @param {Api} api
+ * @param {Storage} preferences
+ */
 export async function remove(api, preferences) {
   const id = preferences.getItem(DEVICE);
   if (!id) return;
@@ -47,7 +52,12 @@ async function manager() {
   return known ? (await navigator.serviceWorker.ready).pushManager : null;
 }
 
-/** A subscription belongs to one key: another key needs another subscription. */
+/**
+ * A subscription belongs to one key: another key needs another subscription.
+ *
+ * @param {string} key
+ * @param {PushManager} push
+ */
 async function subscribed(push, key) {
   const current = await push.getSubscription();
   if (current && encoded(current.options.applicationServerKey) === key) return current;
@@ -55,7 +65,7 @@ async function subscribed(push, key) {
   return push.subscribe({ userVisibleOnly: true, applicationServerKey: key });
 }
 
-function encoded(buffer) {
+function encoded(/** @type {ArrayBuffer} */ buffer) {
   const text = btoa(String.fromCharCode(...new Uint8Array(buffer)));
   return text.replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
 }

@@ -124,8 +124,7 @@ export function addressOf(view, ...path) {
   return `#/${[view, ...path.map(encodeURIComponent)].join('/')}`;
 }
 
-/** @param {string} segment */
-function decoded(segment) {
+function decoded(/** @type {string} */ segment) {
   try {
     return decodeURIComponent(segment);
   } catch {

@@ -3,10 +3,13 @@
 import { t } from './strings.mjs';
 import { codePoints, contentText } from './text.mjs';
 
+/** @typedef {FrameOf<'message.delta' | 'reasoning.delta'>} Delta */
+/** @template {Entry['kind']} Kind @typedef {Extract<Entry, {kind: Kind}>} EntryOf */
+
 /** Maximum characters of live output that are stored for a running command; older ones are dropped. */
 export const LIVE_OUTPUT_CHARACTERS = 100_000;
 
-/** @param {string} id */
+/** @param {string} id @returns {Run} */
 export function emptyRun(id) {
   return {
     id,
@@ -14,7 +17,6 @@ export function emptyRun(id) {
     position: null,
     prompt: null,
     branch: null,
-    /** Whether the run only compacts the conversation. */
     compact: false,
     requestedAt: null,
     startedAt: null,
@@ -23,28 +25,35 @@ export function emptyRun(id) {
     maxIterations: null,
     cancelling: false,
     progress: null,
-    /** The pause of the model request, with its end `until` by the clock of the browser in milliseconds; any later frame ends it. */
     waiting: null,
     entries: [],
     finished: null,
     finishedAt: null,
-    /** Whether the log has an event of the run. */
     logged: false,
   };
 }
 
-/** Fold one event frame of a run. */
+/** Fold one event frame of a run. @param {Run} run @param {EventFrame} frame @returns {Run} */
 export function applyRunEvent(run, frame) {
-  const step = RUN_EVENTS[frame.type];
-  const seen = withIteration(run.waiting ? { ...run, waiting: null } : run, frame.iteration);
-  return step ? step(seen, frame.data ?? frame, frame) : seen;
+  const step = /** @type {Fold<EventType> | undefined} */ (RUN_EVENTS[frame.type]);
+  const seen = withIteration(run.waiting ? { ...run, waiting: null } : run, iterationOf(frame));
+  return step ? step(seen, frame.data, frame) : seen;
 }
 
-function withIteration(run, iteration) {
+function iterationOf(/** @type {EventFrame} */ frame) {
+  return ('iteration' in frame && frame.iteration) || null;
+}
+
+function withIteration(/** @type {Run} */ run, /** @type {number | null} */ iteration) {
   return iteration && iteration > run.iteration ? { ...run, iteration } : run;
 }
 
-/** One function per event of a run: (run, data, frame) → run. Unknown types change nothing. */
+/**
+ * @template {EventType} Type
+ * @typedef {(run: Run, data: FrameOf<Type>['data'], frame: FrameOf<Type>) => Run} Fold
+ */
+
+/** One function per event of a run. Unknown types change nothing. @type {{[Type in EventType]?: Fold<Type>}} */
 const RUN_EVENTS = {
   'run.queued': (run, data, frame) =>
     withPrompt({ ...run, status: 'queued', position: data.position ?? null }, data, frame),
@@ -93,7 +102,7 @@ const RUN_EVENTS = {
       status: 'running',
       output: (call.output + data.text).slice(-LIVE_OUTPUT_CHARACTERS),
     })),
-  'tool_call.completed': (run, data) => completeCall(run, data.result ?? data),
+  'tool_call.completed': (run, data) => completeCall(run, data),
   'approval.requested': (run, data, frame) => addApproval(run, data, frame.iteration, frame.ts),
   'approval.resolved': resolveApproval,
   'workspace.changed': (run, data, frame) =>
@@ -126,11 +135,12 @@ const RUN_EVENTS = {
   'run.finished': finish,
 };
 
+/** @param {Run} run @param {FrameOf<'run.queued' | 'run.started'>['data']} data @param {EventFrame} frame */
 function withPrompt(run, data, frame) {
-  const content = data.compact ? t('conversation.compact') : (data.message ?? data.user_message);
+  const content = data.compact ? t('conversation.compact') : data.message;
   if (content === undefined) return run;
   const prompt = {
-    id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null,
+    id: data.message_id ?? run.prompt?.id ?? null,
     text: contentText(content),
     content,
   };
@@ -143,38 +153,59 @@ function withPrompt(run, data, frame) {
   };
 }
 
+/** @param {Run} run @param {Entry} entry @returns {Run} */
 function addEntry(run, entry) {
   return { ...run, entries: [...run.entries, entry] };
 }
 
+/**
+ * @template {Entry['kind']} Kind
+ * @param {Run} run
+ * @param {Kind} kind
+ * @param {string} id
+ * @param {(entry: EntryOf<Kind>) => Entry} change
+ * @returns {Run}
+ */
 function changeEntry(run, kind, id, change) {
   const at = run.entries.findIndex((entry) => entry.kind === kind && entry.id === id);
   if (at < 0) return run;
-  return { ...run, entries: run.entries.with(at, change(run.entries[at])) };
+  return { ...run, entries: run.entries.with(at, change(/** @type {EntryOf<Kind>} */ (run.entries[at]))) };
 }
 
-/** Drop messages that a takeover or a malformed reply interrupted: the next message replaces them. */
+/**
+ * Drop messages that a takeover or a malformed reply interrupted: the next message replaces them.
+ *
+ * @param {Run} run
+ * @param {string} [exceptId]
+ */
 function withoutDrafts(run, exceptId) {
   if (!run.entries.some((entry) => isDraft(entry) && entry.id !== exceptId)) return run;
   return { ...run, entries: run.entries.filter((entry) => !isDraft(entry) || entry.id === exceptId) };
 }
 
+/** @param {Entry} entry @returns {entry is Message} */
 function isDraft(entry) {
   return entry.kind === 'message' && !entry.complete;
 }
 
+/** @param {Run} run @param {Message['kind']} kind @param {Delta['data']} data @param {Delta} frame @returns {Run} */
 function addDelta(run, kind, data, frame) {
   if (run.finished) return run;
-  const existing = run.entries.find((entry) => entry.kind === kind && entry.id === data.message_id);
+  const existing = /** @type {Message | undefined} */ (
+    run.entries.find((entry) => entry.kind === kind && entry.id === data.message_id)
+  );
   if (existing?.complete) return run;
   if (!existing) {
     const open = kind === 'message' ? withoutDrafts(run, data.message_id) : run;
     return addEntry({ ...open, status: 'running' }, draft(kind, data, frame));
   }
   const change = continued(existing, data.offset, data.text);
-  return change ? changeEntry(run, kind, existing.id, (entry) => ({ ...entry, ...change })) : run;
+  return change
+    ? changeEntry(run, kind, existing.id, (/** @type {Message} */ entry) => ({ ...entry, ...change }))
+    : run;
 }
 
+/** @param {Message['kind']} kind @param {Delta['data']} data @param {Delta} frame @returns {Message} */
 function draft(kind, data, frame) {
   return {
     kind,
@@ -183,7 +214,7 @@ function draft(kind, data, frame) {
     text: data.text,
     complete: false,
     skipped: data.offset ?? 0,
-    iteration: frame.iteration ?? null,
+    iteration: iterationOf(frame),
   };
 }
 
@@ -193,8 +224,13 @@ function draft(kind, data, frame) {
  * Text is never appended after a gap, such as a restart of the gateway: the stored message replaces the whole
  * text. A delta whose offset was already received with another text replaces the rest: another model
  * continues, or the same model after an error.
+ *
+ * @param {Message} message
+ * @param {number | null | undefined} offset
+ * @param {string} addition
+ * @returns {Partial<Message> | null}
  */
-function continued({ text, skipped }, offset, addition) {
+function continued({ text, skipped = 0 }, offset, addition) {
   const have = skipped + codePoints(text);
   if (offset === undefined || offset === null || offset === have) return { text: text + addition };
   if (offset > have) return { gap: true };
@@ -206,8 +242,9 @@ function continued({ text, skipped }, offset, addition) {
   return { text: before + added, ...(before ? {} : { gap: false }) };
 }
 
-/** The stored reasoning takes the place of its pieces. */
+/** The stored reasoning takes the place of its pieces. @type {Fold<'reasoning.completed'>} */
 function addReasoning(run, data, frame) {
+  /** @type {Message} */
   const entry = {
     kind: 'reasoning',
     id: data.message_id,
@@ -221,7 +258,9 @@ function addReasoning(run, data, frame) {
   return known ? changeEntry(run, 'reasoning', entry.id, () => entry) : addEntry(run, entry);
 }
 
+/** @type {Fold<'message.completed'>} */
 function addMessage(run, data, frame) {
+  /** @type {Message} */
   const entry = {
     kind: 'message',
     id: data.message_id,
@@ -238,23 +277,30 @@ function addMessage(run, data, frame) {
   return known ? changeEntry(clean, 'message', entry.id, () => entry) : addEntry(clean, entry);
 }
 
+/**
+ * @param {Run} run
+ * @param {{seq: number}} frame
+ * @param {Notice['tone']} tone
+ * @param {string} text
+ * @param {boolean} detail whether it is shown with the details only
+ */
 export function addNotice(run, frame, tone, text, detail) {
   return addEntry(run, { kind: 'notice', id: `notice-${frame.seq}`, tone, text, detail });
 }
 
-function restoredText(data) {
+function restoredText(/** @type {FrameOf<'workspace.restored'>['data']} */ data) {
   const lost = data.lost_calls?.length ?? 0;
   return lost ? t('notice.restoredLost', { count: lost }) : t('notice.restored');
 }
 
-function compactedText(data) {
+function compactedText(/** @type {FrameOf<'history.compacted'>['data']} */ data) {
   const tokens = { before: data.tokens_before ?? '?', after: data.tokens_after ?? '?' };
   return t(data.how === 'summarised' ? 'notice.summarised' : 'notice.leftOut', tokens);
 }
 
-function addCall(run, data, frame) {
-  const call = data.call ?? data;
-  const id = call.tool_call_id ?? call.id;
+/** @type {Fold<'tool_call.requested'>} */
+function addCall(run, call, frame) {
+  const id = call.tool_call_id;
   if (run.entries.some((entry) => entry.kind === 'call' && entry.id === id)) return run;
   return addEntry(run, {
     kind: 'call',
@@ -271,15 +317,16 @@ function addCall(run, data, frame) {
   });
 }
 
-function withoutCall(run, id) {
+function withoutCall(/** @type {Run} */ run, /** @type {string} */ id) {
   return { ...run, entries: run.entries.filter((entry) => entry.kind !== 'call' || entry.id !== id) };
 }
 
+/** @param {Run} run @param {string} id @param {(call: Call) => Call} change */
 function changeCall(run, id, change) {
   return changeEntry(run, 'call', id, (call) => (call.result ? call : change(call)));
 }
 
-function completeCall(run, result) {
+function completeCall(/** @type {Run} */ run, /** @type {NonNullable<Call['result']>} */ result) {
   return changeEntry(run, 'call', result.tool_call_id, (call) => ({
     ...call,
     result,
@@ -288,9 +335,18 @@ function completeCall(run, result) {
   }));
 }
 
-/** Add an approval request to a run. A repeated one changes nothing. */
+/**
+ * Add an approval request to a run. A repeated one changes nothing.
+ *
+ * @param {Run} run
+ * @param {import('./client/types.d.ts').ApprovalRequested} data
+ * @param {number} [iteration]
+ * @param {string} [ts]
+ * @returns {Run}
+ */
 export function addApproval(run, data, iteration, ts) {
   if (run.entries.some((entry) => entry.kind === 'approval' && entry.id === data.approval_id)) return run;
+  /** @type {Approval} */
   const entry = {
     kind: 'approval',
     id: data.approval_id,
@@ -306,19 +362,18 @@ export function addApproval(run, data, iteration, ts) {
   return { ...addEntry(run, entry), status: 'awaiting_approval' };
 }
 
+/** @type {Fold<'approval.resolved'>} */
 function resolveApproval(run, data) {
   const open = changeEntry(run, 'approval', data.approval_id, (entry) => ({ ...entry, resolved: data }));
-  const edited = new Map(
-    (data.decisions ?? []).filter((d) => d.arguments).map((d) => [d.tool_call_id, d.arguments]),
-  );
-  const entries = open.entries.map((entry) =>
-    entry.kind === 'call' && edited.has(entry.id)
-      ? { ...entry, arguments: edited.get(entry.id), edited: true }
-      : entry,
-  );
+  const edited = new Map((data.decisions ?? []).map((d) => [d.tool_call_id, d.arguments]));
+  const entries = open.entries.map((entry) => {
+    const args = entry.kind === 'call' && edited.get(entry.id);
+    return args ? { ...entry, arguments: args, edited: true } : entry;
+  });
   return { ...open, entries, status: run.finished ? run.status : 'running' };
 }
 
+/** @type {Fold<'run.finished'>} */
 function finish(run, data, frame) {
   const kept = data.status === 'completed' ? withoutDrafts(run) : withPartialText(run, data.status);
   const open = {
@@ -335,16 +390,22 @@ function finish(run, data, frame) {
   return showsContent(named, data) ? named : addEntry(named, contentEntry(data, frame));
 }
 
-/** Keep text that was streamed before the run ended, even if the agent died before it stored the message. */
+/**
+ * Keep text that was streamed before the run ended, even if the agent died before it stored the message.
+ *
+ * @param {Run} run
+ * @param {string} status
+ * @returns {Run}
+ */
 function withPartialText(run, status) {
   const entries = run.entries
     .filter((entry) => !isDraft(entry) || entry.text)
     .map((entry) => (isDraft(entry) ? { ...entry, complete: true, partial: true, unstored: true } : entry))
-    .map((entry) => (entry.partial ? { ...entry, endedBy: status } : entry));
+    .map((entry) => ('partial' in entry && entry.partial ? { ...entry, endedBy: status } : entry));
   return { ...run, entries };
 }
 
-/** Whether the content of `run.finished` is already shown: as a message, or as the error of the outcome. */
+/** Whether the content of `run.finished` is already shown: as a message, or as the error of the outcome. @param {Run} run @param {FrameOf<'run.finished'>['data']} data */
 function showsContent(run, data) {
   if (!data.content || data.content === data.error?.message) return true;
   return run.entries.some(
@@ -353,6 +414,7 @@ function showsContent(run, data) {
   );
 }
 
+/** @param {FrameOf<'run.finished'>['data']} data @param {FrameOf<'run.finished'>} frame @returns {Message} */
 function contentEntry(data, frame) {
   return {
     kind: 'message',

@@ -32,7 +32,12 @@ export function calendarDays(coming, now) {
   return days;
 }
 
-/** @param {Entry[]} entries the entries of a day; the last one may belong to the same schedule */
+/**
+ * @param {Entry[]} entries the entries of a day; the last one may belong to the same schedule
+ * @param {string} id
+ * @param {number} at
+ * @param {boolean} more
+ */
 function add(entries, id, at, more) {
   const last = entries.at(-1);
   if (last?.id !== id) entries.push({ id, first: at, last: at, count: 1, more });

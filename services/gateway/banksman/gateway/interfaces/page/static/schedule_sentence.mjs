@@ -78,14 +78,14 @@ export function cronOf(sentence) {
   );
 }
 
-function interval(count, minutes) {
+function interval(/** @type {number} */ count, /** @type {number} */ minutes) {
   const whole = minutes ? 60 : 24;
   if (!count || count >= whole || whole % count) return null;
   if (minutes) return `*/${count} * * * *`;
   return count === 1 ? '0 * * * *' : `0 */${count} * * *`;
 }
 
-function daysOf(words) {
+function daysOf(/** @type {string} */ words) {
   const found = { days: [], dates: [], group: null, monthly: false, time: null };
   for (const word of words) {
     if (!take(word, found)) return null;
@@ -99,7 +99,12 @@ function daysOf(words) {
   return `${minute} ${hour} ${dated ? dates.join(',') : '*'} * ${days.length ? [...new Set(days)].sort().join(',') : (group ?? '*')}`;
 }
 
-/** Add one word to the result; return false if the word is unknown, or the second of its kind. */
+/**
+ * Add one word to the result; return false if the word is unknown, or the second of its kind.
+ *
+ * @param {string} word
+ * @param {RegExpMatchArray} found
+ */
 function take(word, found) {
   const ordinal = ORDINAL.exec(word);
   if (ordinal && Number(ordinal[1]) >= 1 && Number(ordinal[1]) <= 31)
@@ -116,7 +121,7 @@ function take(word, found) {
   return Boolean(day) && found.days.push(DAYS[day[1] ?? day[2]]) > 0;
 }
 
-function timeOf(word) {
+function timeOf(/** @type {string} */ word) {
   if (word in NAMED_TIMES) return { hour: NAMED_TIMES[word], minute: 0 };
   const [, hours, minutes = '0', half] = TIME.exec(word);
   const wrong = half && (hours < 1 || hours > 12);

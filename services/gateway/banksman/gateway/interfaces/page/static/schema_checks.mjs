@@ -3,7 +3,7 @@
 import { patternProblem } from './pattern_words.mjs';
 import { t } from './strings.mjs';
 
-/** Resolve local references, a nullable `anyOf` and a single `allOf`. */
+/** Resolve local references, a nullable `anyOf` and a single `allOf`. @param {Schema} schema @param {Schema} root */
 export function resolve(schema, root) {
   let node = schema ?? {};
   for (let hops = 0; hops < 20; hops += 1) {
@@ -17,11 +17,11 @@ export function resolve(schema, root) {
   return node;
 }
 
-function without(node, ...keys) {
+function without(/** @type {Schema} */ node, ...keys) {
   return Object.fromEntries(Object.entries(node).filter(([key]) => !keys.includes(key)));
 }
 
-function lookUp(reference, root) {
+function lookUp(/** @type {string} */ reference, /** @type {Schema} */ root) {
   const keys = reference
     .slice(2)
     .split('/')
@@ -29,26 +29,37 @@ function lookUp(reference, root) {
   return keys.reduce((node, key) => node?.[key], root) ?? {};
 }
 
-function singleType(node) {
+function singleType(/** @type {Schema} */ node) {
   const types = node.type.filter((type) => type !== 'null');
   return types.length === 1
     ? { ...node, type: types[0], nullable: types.length < node.type.length }
     : without(node, 'type');
 }
 
-/** The values that a schema lists; none if it lists no values. */
+/** The values that a schema lists; none if it lists no values. @param {Schema} node */
 export function choicesOf(node) {
   if (node.enum) return node.enum;
   return 'const' in node ? [node.const] : [];
 }
 
-/** The first violation of a schema as a sentence, or null. Unsupported keywords are ignored. */
+/**
+ * The first violation of a schema as a sentence, or null. Unsupported keywords are ignored.
+ *
+ * @param {unknown} value
+ * @param {Schema} schema
+ */
 export function firstViolation(value, schema) {
   const [first] = violations(value, schema, schema, '');
   return first ? sentence(first) : null;
 }
 
-/** @returns {{path: string, problem: string}[]} */
+/**
+ * @param {unknown} value
+ * @param {Schema} schema
+ * @param {Schema} root
+ * @param {string} path
+ * @returns {{path: string, problem: string}[]}
+ */
 function violations(value, schema, root, path) {
   const node = resolve(schema, root);
   if (value === null)
@@ -61,11 +72,12 @@ function violations(value, schema, root, path) {
   return isObject(value) ? objectViolations(value, node, root, path) : [];
 }
 
-function sentence({ path, problem }) {
+function sentence(/** @type {{path: string, problem: string}} */ { path, problem }) {
   const text = path ? `${path} ${problem}` : problem;
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
+/** @param {unknown} value @param {Schema} node @param {Schema} root @param {string} path */
 function objectViolations(value, node, root, path) {
   const at = (key) => (path ? `${path}.${key}` : key);
   const missing = (node.required ?? [])
@@ -83,11 +95,11 @@ function objectViolations(value, node, root, path) {
   ];
 }
 
-function isObject(value) {
+function isObject(/** @type {unknown} */ value) {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-function typeProblem(value, node) {
+function typeProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
   const fits = {
     string: typeof value === 'string',
     number: typeof value === 'number',
@@ -99,14 +111,14 @@ function typeProblem(value, node) {
   return fits === false ? t(`check.type.${node.type}`) : null;
 }
 
-function choiceProblem(value, node) {
+function choiceProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
   const choices = choicesOf(node);
   return choices.length && !choices.includes(value)
     ? t('check.choice', { choices: choices.map((c) => JSON.stringify(c)).join(', ') })
     : null;
 }
 
-function rangeProblem(value, node) {
+function rangeProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
   if (typeof value === 'number') return numberProblem(value, node);
   if (typeof value === 'string') return stringProblem(value, node);
   if (!Array.isArray(value)) return null;
@@ -117,7 +129,7 @@ function rangeProblem(value, node) {
   return null;
 }
 
-function numberProblem(value, node) {
+function numberProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
   if (node.minimum !== undefined && value < node.minimum) return t('check.minimum', { limit: node.minimum });
   if (node.maximum !== undefined && value > node.maximum) return t('check.maximum', { limit: node.maximum });
   if (node.exclusiveMinimum !== undefined && value <= node.exclusiveMinimum)
@@ -127,7 +139,7 @@ function numberProblem(value, node) {
   return null;
 }
 
-function stringProblem(value, node) {
+function stringProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
   if (node.minLength !== undefined && value.length < node.minLength)
     return t('check.minLength', { count: node.minLength });
   if (node.maxLength !== undefined && value.length > node.maxLength)
@@ -136,7 +148,7 @@ function stringProblem(value, node) {
   return null;
 }
 
-function matches(pattern, value) {
+function matches(/** @type {string} */ pattern, /** @type {unknown} */ value) {
   try {
     return new RegExp(pattern, 'u').test(value);
   } catch {

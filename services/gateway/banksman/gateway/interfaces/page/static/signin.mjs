@@ -10,14 +10,18 @@ import { explain, t } from './strings.mjs';
 const PENDING = 'banksman.signin';
 const SIGNED_OUT = 'banksman.signedOut';
 
-const base64url = (bytes) =>
+const base64url = (/** @type {number} */ bytes) =>
   btoa(String.fromCharCode(...bytes))
     .replace(/\+/g, '-')
     .replace(/\//g, '_')
     .replace(/=+$/, '');
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
 
-/** The address of this page without its parameters, to which the provider sends the user back. */
+/**
+ * The address of this page without its parameters, to which the provider sends the user back.
+ *
+ * @param {Location} location
+ */
 const here = (location) => location.origin + location.pathname;
 
 /**
@@ -49,6 +53,8 @@ export async function begin(provider, { session, preferences, location }) {
 /**
  * Complete a sign-in if the provider has sent the user back to this page.
  *
+ * @param {Api} api
+ * @param {{session: Storage, preferences: Storage, location: Location, history: History}} options
  * @returns {Promise<{token?: string, error?: string} | null>} null if the user did not return from
  *   the provider
  */

@@ -117,7 +117,7 @@ export class Store {
     return this.preferences.getItem(TOKEN);
   }
 
-  login(token) {
+  login(/** @type {string} */ token) {
     this.preferences.setItem(TOKEN, token);
     this.socket.connect();
   }
@@ -146,7 +146,7 @@ export class Store {
 
   // ---- conversations
 
-  /** Begin a conversation with an assistant. */
+  /** Begin a conversation with an assistant. @param {Assistant} assistant */
   begin(assistant) {
     this.outbox.assistant.value = assistant;
     this.open(null);
@@ -161,11 +161,11 @@ export class Store {
     this.open(created.conversation_id);
   }
 
-  open(id) {
+  open(/** @type {string} */ id) {
     location.hash = id ? `#/c/${id}` : '#/';
   }
 
-  setDetails(on) {
+  setDetails(/** @type {boolean} */ on) {
     this.details.value = on;
     this.preferences.setItem('banksman.details', on ? 'on' : 'off');
     this.opened.subscribeAgain();
@@ -177,7 +177,7 @@ export class Store {
     location.reload();
   }
 
-  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
+  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks @param {string} id */
   async mark(id, marks) {
     await this.#attempt(async () => {
       await this.api.markConversation(id, marks);
@@ -204,14 +204,14 @@ export class Store {
     }
   }
 
-  async rename(id, title) {
+  async rename(/** @type {string} */ id, /** @type {string} */ title) {
     await this.#attempt(async () => {
       await this.api.renameConversation(id, title);
       this.#renamed(id, title);
     });
   }
 
-  async remove(id) {
+  async remove(/** @type {string} */ id) {
     await this.#attempt(async () => {
       await this.api.deleteConversation(id);
       this.#removed(id);
@@ -220,16 +220,16 @@ export class Store {
 
   // ---- runs
 
-  async cancel(runId) {
+  async cancel(/** @type {string} */ runId) {
     await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
   }
 
-  /** @throws {RequestError} which the form shows */
+  /** @throws {RequestError} which the form shows @param {string} requestId @param {unknown} value */
   replyToInput(requestId, value) {
     return this.socket.request({ type: 'input.reply', request_id: requestId, value });
   }
 
-  /** @throws {RequestError} which the form shows */
+  /** @throws {RequestError} which the form shows @param {Workflow} workflow @param {Json} parameters */
   async startWorkflow(workflow, parameters) {
     const conversationId = this.currentId.value;
     const frame = { type: 'workflow.start', workflow, parameters };
@@ -274,17 +274,17 @@ export class Store {
 
   // ---- messages to the user
 
-  toast(text, tone = 'error') {
+  toast(/** @type {string} */ text, tone = 'error') {
     const key = newId('t');
     this.toasts.value = [...this.toasts.value, { key, text, tone }];
     setTimeout(() => this.dismiss(key), TOAST_MS);
   }
 
-  dismiss(key) {
+  dismiss(/** @type {string} */ key) {
     this.toasts.value = this.toasts.value.filter((toast) => toast.key !== key);
   }
 
-  async #attempt(action) {
+  async #attempt(/** @type {() => Promise<unknown>} */ action) {
     try {
       await action();
     } catch (error) {
@@ -300,7 +300,7 @@ export class Store {
     return { client: { name: 'banksman-web', version: VERSION }, ...(token ? { token } : {}) };
   }
 
-  #welcomed(frame) {
+  #welcomed(/** @type {EventFrame} */ frame) {
     this.welcome.value = frame;
     this.drafts.show(`${frame.tenant}/${frame.user}`);
     this.inbox.start();
@@ -308,13 +308,13 @@ export class Store {
     this.opened.subscribeAgain();
   }
 
-  #received(frame) {
+  #received(/** @type {EventFrame} */ frame) {
     this.subscriptions.receive(frame);
     if (frame.type === 'approvals.changed') this.inbox.changed();
     if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));
   }
 
-  /** Apply the effects of an event outside its conversation. */
+  /** Apply the effects of an event outside its conversation. @param {string} id @param {EventFrame} frame */
   #react(id, frame) {
     switch (frame.type) {
       case 'conversation.updated':
@@ -333,7 +333,11 @@ export class Store {
     }
   }
 
-  /** Let a model write the title of a conversation whose title is its first message, once for each visit. */
+  /**
+   * Let a model write the title of a conversation whose title is its first message, once for each visit.
+   *
+   * @param {string} id
+   */
   #requestTitle(id) {
     if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? 'message') !== 'message') return;
     this.#titled.add(id);
@@ -341,12 +345,12 @@ export class Store {
     this.api.generateTitle(id).catch(() => {});
   }
 
-  #renamed(id, title) {
+  #renamed(/** @type {string} */ id, /** @type {string} */ title) {
     this.list.setTitle(id, title);
     this.opened.setTitle(id, title);
   }
 
-  #removed(id) {
+  #removed(/** @type {string} */ id) {
     this.opened.drop(id);
     this.list.drop(id);
     if (this.currentId.value === id) this.open(null);

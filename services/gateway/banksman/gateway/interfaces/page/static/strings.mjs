@@ -73,8 +73,7 @@ export async function withTexts(module, ...features) {
   return module;
 }
 
-/** @param {string} feature */
-async function readTexts(feature) {
+async function readTexts(/** @type {string} */ feature) {
   const read = [import(`./strings/en/${feature}.mjs`), import(`./strings/${language}/${feature}.mjs`)];
   const [original, chosen] = await Promise.all(read);
   Object.assign(english, original.default);
@@ -82,8 +81,7 @@ async function readTexts(feature) {
   loaded.add(feature);
 }
 
-/** @param {number} value */
-export const formatNumber = (value) => numbers.format(value);
+export const formatNumber = (/** @type {number} */ value) => numbers.format(value);
 
 /** The text of a key. @param {Key} key @param {Record<string, unknown>} values */
 export function t(key, values = {}) {
@@ -148,8 +146,7 @@ export function reasonOf(key, detail) {
   return language === OF_SERVICES ? detail : t('reason.detail', { text, detail: detail.replace(/\.$/, '') });
 }
 
-/** @param {Text} text @param {number} count */
-function formOf(text, count) {
+function formOf(/** @type {Text} */ text, /** @type {number} */ count) {
   return typeof text === 'string'
     ? text
     : plurals.select(count) === 'one'
@@ -157,7 +154,6 @@ function formOf(text, count) {
       : text.other;
 }
 
-/** @param {unknown} value */
-function written(value) {
+function written(/** @type {unknown} */ value) {
   return typeof value === 'number' ? numbers.format(value) : (value ?? '');
 }

@@ -20,13 +20,13 @@ export function coloured(text) {
   return pieces;
 }
 
-/** What a terminal would show of text that a running program has written. */
+/** What a terminal would show of text that a running program has written. @param {string} text */
 export function lastState(text) {
   const lines = text.replace(OTHERS, '').split('\n');
   return lines.map((line) => line.split('\r').findLast(Boolean) ?? '').join('\n');
 }
 
-function styleAfter(style, parameters) {
+function styleAfter(/** @type {string} */ style, /** @type {Json} */ parameters) {
   let [weight, colour] = [style.includes('bold') ? 'bold' : '', style.replace('bold', '').trim()];
   for (const code of parameters.split(';').map(Number)) {
     if (code === 0) [weight, colour] = ['', ''];

@@ -56,13 +56,12 @@ export function reveal(text) {
   return pieces;
 }
 
-function nameOf(character) {
+function nameOf(/** @type {string} */ character) {
   const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
   return NAMES.get(character) ?? `U+${code}`;
 }
 
-/** @param {number} bytes */
-export function formatBytes(bytes) {
+export function formatBytes(/** @type {number} */ bytes) {
   if (bytes < 1024) return `${bytes} B`;
   const units = ['KiB', 'MiB', 'GiB', 'TiB'];
   let value = bytes;
@@ -74,7 +73,7 @@ export function formatBytes(bytes) {
   return `${withDecimals(value, value < 10 ? 1 : 0)} ${units[unit]}`;
 }
 
-function withDecimals(value, digits, style = {}) {
+function withDecimals(/** @type {unknown} */ value, /** @type {number} */ digits, style = {}) {
   return value.toLocaleString(locale(), {
     ...style,
     minimumFractionDigits: digits,
@@ -82,8 +81,7 @@ function withDecimals(value, digits, style = {}) {
   });
 }
 
-/** @param {number} milliseconds */
-export function formatDuration(milliseconds) {
+export function formatDuration(/** @type {number} */ milliseconds) {
   if (milliseconds < 1000) return t('duration.ms', { n: Math.round(milliseconds) });
   if (milliseconds < 9_950) return t('duration.s', { n: Math.round(milliseconds / 100) / 10 });
   // Rounded before the division, so that 119.7 s are 2 min and not 1 min 60 s.
@@ -170,15 +168,18 @@ export function cutLines(text) {
   return text.split('\n').map(cutLine).join('\n');
 }
 
-/** @param {string} line */
-function cutLine(line) {
+function cutLine(/** @type {string} */ line) {
   const more = line.length - MAX_LINE_CHARACTERS;
   return more > 0 ? `${line.slice(0, MAX_LINE_CHARACTERS)}${t('content.lineCut', { count: more })}` : line;
 }
 
 const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
 
-/** True for a data URL of an image. SVG is excluded, because it is a document that may contain references. */
+/**
+ * True for a data URL of an image. SVG is excluded, because it is a document that may contain references.
+ *
+ * @param {string} address
+ */
 export function isImageData(address) {
   return (
     address.length <= MAX_IMAGE_DATA_CHARACTERS &&

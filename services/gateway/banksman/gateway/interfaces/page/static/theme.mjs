@@ -23,8 +23,7 @@ export function setTheme(choice, preferences) {
   apply(choice);
 }
 
-/** @param {string} choice */
-function apply(choice) {
+function apply(/** @type {string} */ choice) {
   theme.value = THEMES.includes(choice) ? choice : 'system';
   const root = document.documentElement;
   if (theme.value === 'system') delete root.dataset.theme;

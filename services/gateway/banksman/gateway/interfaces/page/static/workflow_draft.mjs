@@ -35,15 +35,14 @@ export function nameOf(title) {
     .slice(0, 48);
 }
 
-/** @param {object[]} steps @param {string} type */
-export function withStep(steps, type) {
+export function withStep(/** @type {object[]} */ steps, /** @type {string} */ type) {
   const taken = new Set(steps.map((step) => step.name));
   let count = 1;
   while (taken.has(`${type}${count}`)) count += 1;
   return [...steps, { type, name: `${type}${count}`, ...NEW_STEPS[type]() }];
 }
 
-/** Move the entry at `at` by one place. */
+/** Move the entry at `at` by one place. @param {ApprovalItem[]} items @param {number} at @param {Step} step */
 export function moved(items, at, step) {
   const to = at + step;
   if (to < 0 || to >= items.length) return items;
@@ -52,7 +51,13 @@ export function moved(items, at, step) {
   return next;
 }
 
-/** The references that the texts of the step at `at` may contain. @returns {string[]} */
+/**
+ * The references that the texts of the step at `at` may contain.
+ *
+ * @param {{fields: FormField[], steps: Step[]}} options
+ * @param {number} at
+ * @returns {string[]}
+ */
 export function referencesAt({ fields, steps }, at) {
   const parameters = fields.filter(({ name }) => name).map(({ name }) => `{{parameters.${name}}}`);
   return [...parameters, ...steps.slice(0, at).map(({ name }) => `{{steps.${name}}}`)];
@@ -70,7 +75,7 @@ export const EMPTY = {
   revision: null,
 };
 
-/** The draft of a stored workflow. A property of an unknown kind stays unchanged. */
+/** The draft of a stored workflow. A property of an unknown kind stays unchanged. @param {Workflow} workflow */
 export function draftOf({
   name,
   title,
@@ -104,13 +109,14 @@ export function draftOf({
   };
 }
 
-function kindOf({ type, format, enum: choices, items, 'x-hint': hint }) {
+function kindOf(/** @type {Schema} */ { type, format, enum: choices, items, 'x-hint': hint }) {
   if (choices) return areTexts(choices) ? 'choice' : 'other';
   if (type === 'array') return areTexts(items?.enum) ? 'several' : 'other';
   if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : (KIND_OF_FORMAT[format] ?? 'text');
   return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
 }
 
+/** @param {unknown[]} choices */
 const areTexts = (choices) => choices?.every((one) => typeof one === 'string') ?? false;
 
 /** The body that stores a draft. */
@@ -128,13 +134,14 @@ export function bodyOf(draft) {
   };
 }
 
-function schemaOf({ fields, schema }) {
+function schemaOf(/** @type {{fields: FormField[], schema: Schema}} */ { fields, schema }) {
   const named = fields.filter(({ name }) => name);
   const properties = Object.fromEntries(named.map((field) => [field.name, propertyOf(field)]));
   const required = named.filter((field) => field.required).map(({ name }) => name);
   return { ...schema, type: 'object', properties, required };
 }
 
+/** @param {{kind: string, label: string, choices: unknown[], property?: Schema}} options */
 function propertyOf({ kind, label, choices, property = {} }) {
   if (kind === 'other') return property;
   const same = kindOf(property) === kind;
@@ -148,6 +155,7 @@ function propertyOf({ kind, label, choices, property = {} }) {
   return Object.fromEntries(Object.entries(written).filter(([, value]) => value !== undefined));
 }
 
+/** @param {string} kind @param {ApprovalItem[]} items @param {unknown[]} choices */
 function chosenFrom(kind, choices, items) {
   if (kind === 'several') return { items: { ...(items ?? { type: 'string' }), enum: choices } };
   return kind === 'choice' ? { enum: choices } : {};

@@ -32,7 +32,7 @@ export function workflowInWords(workflow) {
   };
 }
 
-function inWords(key, name, property) {
+function inWords(/** @type {string} */ key, /** @type {string} */ name, /** @type {Schema} */ property) {
   const title = property.title ?? known(`${key}.label`, humanise(name));
   return { ...property, title, description: translated(key, property.description) };
 }

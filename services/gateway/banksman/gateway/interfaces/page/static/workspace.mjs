@@ -16,7 +16,7 @@ export function treeOf(items) {
   return root;
 }
 
-function folderOf(names, folders) {
+function folderOf(/** @type {string[]} */ names, /** @type {Map<string, Folder>} */ folders) {
   const path = names.join('/');
   const known = folders.get(path);
   if (known) return known;
@@ -53,25 +53,31 @@ export function changesOf({ runs }) {
     .sort((a, b) => a.path.localeCompare(b.path));
 }
 
-const pathsOf = (run) =>
+const pathsOf = (/** @type {Run} */ run) =>
   run.entries
     .filter((entry) => entry.kind === 'changed')
     .flatMap((entry) => entry.paths.map((one) => [run, one]));
 
+/** @param {string | null | undefined} earlier @param {(change: object) => void} change */
 function joined(earlier, change) {
   if (earlier === 'created') return change === 'deleted' ? null : 'created';
   if (earlier === 'deleted' || earlier === 'modified') return change === 'deleted' ? 'deleted' : 'modified';
   return earlier === null ? (change === 'deleted' ? null : 'created') : change;
 }
 
-/** The content of a file before its first approved change, as in the approval request. */
+/**
+ * The content of a file before its first approved change, as in the approval request.
+ *
+ * @param {Entry[]} entries
+ * @param {string} path
+ */
 function firstContent(entries, path) {
   const items = entries.filter((entry) => entry.kind === 'approval').flatMap((entry) => entry.items);
   return items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string')?.preview
     .old;
 }
 
-/** The commands of a conversation with their output, oldest first. */
+/** The commands of a conversation with their output, oldest first. @param {{runs: Run[]}} options */
 export function commandsOf({ runs }) {
   return runs.flatMap((run) =>
     run.entries
@@ -80,7 +86,7 @@ export function commandsOf({ runs }) {
   );
 }
 
-function outputOf({ result, output }) {
+function outputOf(/** @type {Call} */ { result, output }) {
   if (!result) return output;
   const {
     stdout = '',

@@ -63,33 +63,27 @@ export class Api {
     return this.#json('conversation.list', { limit, pinned, archived, q: query, cursor });
   }
 
-  /** @param {string} id */
-  conversation(id) {
+  conversation(/** @type {string} */ id) {
     return this.#json('conversation.read', { conversation_id: id });
   }
 
-  /** @param {string} id @param {string} title */
-  renameConversation(id, title) {
+  renameConversation(/** @type {string} */ id, /** @type {string} */ title) {
     return this.#json('conversation.rename', { conversation_id: id }, { title });
   }
 
-  /** @param {string} name */
-  workflow(name) {
+  workflow(/** @type {string} */ name) {
     return this.#json('workflow.read', { name });
   }
 
-  /** @param {object} workflow */
-  createWorkflow(workflow) {
+  createWorkflow(/** @type {object} */ workflow) {
     return this.#json('workflow.create', {}, workflow);
   }
 
-  /** @param {string} name @param {object} workflow */
-  replaceWorkflow(name, workflow) {
+  replaceWorkflow(/** @type {string} */ name, /** @type {object} */ workflow) {
     return this.#json('workflow.update', { name }, workflow);
   }
 
-  /** @param {string} name */
-  deleteWorkflow(name) {
+  deleteWorkflow(/** @type {string} */ name) {
     return this.#json('workflow.delete', { name });
   }
 
@@ -98,18 +92,15 @@ export class Api {
     return this.#json('workflow.parse', {}, { text });
   }
 
-  /** @param {string} id */
-  assistantRevisions(id) {
+  assistantRevisions(/** @type {string} */ id) {
     return this.#items('assistant.revisions', { assistant_id: id });
   }
 
-  /** @param {string} id @param {number} revision */
-  assistantRevision(id, revision) {
+  assistantRevision(/** @type {string} */ id, /** @type {number} */ revision) {
     return this.#json('assistant.revision', { assistant_id: id, revision });
   }
 
-  /** @param {string} id @param {number} revision */
-  restoreAssistant(id, revision) {
+  restoreAssistant(/** @type {string} */ id, /** @type {number} */ revision) {
     return this.#json('assistant.restore', { assistant_id: id, revision });
   }
 
@@ -151,8 +142,7 @@ export class Api {
     });
   }
 
-  /** @param {string} id */
-  deleteConversation(id) {
+  deleteConversation(/** @type {string} */ id) {
     return this.#json('conversation.delete', { conversation_id: id });
   }
 
@@ -184,8 +174,7 @@ export class Api {
     return this.#json('device.register', {}, subscription);
   }
 
-  /** @param {string} id */
-  removeDevice(id) {
+  removeDevice(/** @type {string} */ id) {
     return this.#json('device.remove', { device_id: id });
   }
 
@@ -204,8 +193,7 @@ export class Api {
     return this.#items('remembered.list');
   }
 
-  /** @param {string} approvalId */
-  withdrawRemembered(approvalId) {
+  withdrawRemembered(/** @type {string} */ approvalId) {
     return this.#json('remembered.withdraw', { approval_id: approvalId });
   }
 
@@ -262,13 +250,11 @@ export class Api {
     return this.#items('model.list');
   }
 
-  /** @param {string} id */
-  assistant(id) {
+  assistant(/** @type {string} */ id) {
     return this.#json('assistant.read', { assistant_id: id });
   }
 
-  /** @param {object} assistant */
-  createAssistant(assistant) {
+  createAssistant(/** @type {object} */ assistant) {
     return this.#json('assistant.create', {}, assistant);
   }
 
@@ -282,8 +268,7 @@ export class Api {
     return this.#json('assistant.update', { assistant_id: id }, assistant);
   }
 
-  /** @param {string} id */
-  deleteAssistant(id) {
+  deleteAssistant(/** @type {string} */ id) {
     return this.#json('assistant.delete', { assistant_id: id });
   }
 
@@ -321,18 +306,15 @@ export class Api {
     return this.#json('schedule.read', { schedule_id: id });
   }
 
-  /** @param {object} schedule */
-  createSchedule(schedule) {
+  createSchedule(/** @type {object} */ schedule) {
     return this.#json('schedule.create', {}, schedule);
   }
 
-  /** @param {string} id @param {object} schedule */
-  replaceSchedule(id, schedule) {
+  replaceSchedule(/** @type {string} */ id, /** @type {object} */ schedule) {
     return this.#json('schedule.update', { schedule_id: id }, schedule);
   }
 
-  /** @param {string} id */
-  deleteSchedule(id) {
+  deleteSchedule(/** @type {string} */ id) {
     return this.#json('schedule.delete', { schedule_id: id });
   }
 
@@ -346,13 +328,11 @@ export class Api {
     return this.#items('mcp.list');
   }
 
-  /** @param {string} id */
-  mcpServer(id) {
+  mcpServer(/** @type {string} */ id) {
     return this.#json('mcp.read', { server_id: id });
   }
 
-  /** @param {object} server */
-  createMcpServer(server) {
+  createMcpServer(/** @type {object} */ server) {
     return this.#json('mcp.create', {}, server);
   }
 
@@ -366,8 +346,7 @@ export class Api {
     return this.#json('mcp.update', { server_id: id }, server);
   }
 
-  /** @param {string} id */
-  deleteMcpServer(id) {
+  deleteMcpServer(/** @type {string} */ id) {
     return this.#json('mcp.delete', { server_id: id });
   }
 
@@ -391,8 +370,7 @@ export class Api {
     return this.#url('mcp.callback').href;
   }
 
-  /** @param {string} id */
-  endMcpSignIn(id) {
+  endMcpSignIn(/** @type {string} */ id) {
     return this.#json('mcp.sign_out', { server_id: id });
   }
 
@@ -406,8 +384,7 @@ export class Api {
     return this.#json('model_server.set', { name }, server);
   }
 
-  /** @param {string} name */
-  deleteModelServer(name) {
+  deleteModelServer(/** @type {string} */ name) {
     return this.#json('model_server.delete', { name });
   }
 
@@ -426,8 +403,7 @@ export class Api {
     return this.#json('instructions.read');
   }
 
-  /** @param {string} text */
-  setInstructions(text) {
+  setInstructions(/** @type {string} */ text) {
     return this.#json('instructions.set', {}, { text });
   }
 
@@ -441,8 +417,7 @@ export class Api {
     return this.#json('key.create', {}, key);
   }
 
-  /** @param {string} id */
-  revokeKey(id) {
+  revokeKey(/** @type {string} */ id) {
     return this.#json('key.revoke', { key_id: id });
   }
 
@@ -491,8 +466,7 @@ export class Api {
     return this.#json('dead_letter.read', { letter_id: id });
   }
 
-  /** @param {number} id */
-  discardDeadLetter(id) {
+  discardDeadLetter(/** @type {number} */ id) {
     return this.#json('dead_letter.discard', { letter_id: id });
   }
 
@@ -506,13 +480,11 @@ export class Api {
     return this.#json('operator.runs', { state, after, tenant });
   }
 
-  /** @param {string} tenant @param {string} runId @param {string} reason */
-  cancelOpenRun(tenant, runId, reason) {
+  cancelOpenRun(/** @type {string} */ tenant, /** @type {string} */ runId, /** @type {string} */ reason) {
     return this.#json('operator.cancel', { tenant, run_id: runId }, { reason });
   }
 
-  /** @param {number} id */
-  replayDeadLetter(id) {
+  replayDeadLetter(/** @type {number} */ id) {
     return this.#json('dead_letter.replay', { letter_id: id });
   }
 
@@ -520,13 +492,11 @@ export class Api {
     return this.#json('usage');
   }
 
-  /** @param {string} conversationId */
-  files(conversationId) {
+  files(/** @type {string} */ conversationId) {
     return this.#json('file.list', { conversation_id: conversationId });
   }
 
-  /** @param {string} conversationId @param {string} path */
-  file(conversationId, path) {
+  file(/** @type {string} */ conversationId, /** @type {string} */ path) {
     return this.#blob('file.read', { conversation_id: conversationId, path });
   }
 
@@ -559,13 +529,11 @@ export class Api {
     return this.#json('process.read', { conversation_id: conversationId, process_id: processId });
   }
 
-  /** @param {string} conversationId @param {string} processId */
-  stopProcess(conversationId, processId) {
+  stopProcess(/** @type {string} */ conversationId, /** @type {string} */ processId) {
     return this.#json('process.stop', { conversation_id: conversationId, process_id: processId }, {});
   }
 
-  /** @param {string} conversationId @param {string} path @param {BodyInit} body */
-  upload(conversationId, path, body) {
+  upload(/** @type {string} */ conversationId, /** @type {string} */ path, /** @type {BodyInit} */ body) {
     return this.#fetch(
       'file.write',
       { conversation_id: conversationId, path },
@@ -574,8 +542,7 @@ export class Api {
     );
   }
 
-  /** @param {string} conversationId @param {string} path */
-  deleteFile(conversationId, path) {
+  deleteFile(/** @type {string} */ conversationId, /** @type {string} */ path) {
     return this.#fetch('file.delete', { conversation_id: conversationId, path });
   }
 
@@ -584,8 +551,7 @@ export class Api {
     return this.#blob('output.read', { run_id: runId, tool_call_id: toolCallId });
   }
 
-  /** @param {Operation} operation @param {Parameters} [parameters] */
-  #url(operation, parameters = {}) {
+  #url(/** @type {Operation} */ operation, /** @type {Parameters} */ parameters = {}) {
     return new URL(addressOf(ROUTES[operation][1], parameters), this.base);
   }
 
@@ -618,8 +584,7 @@ export class Api {
     return items;
   }
 
-  /** @param {Operation} operation @param {Parameters} parameters */
-  async #blob(operation, parameters) {
+  async #blob(/** @type {Operation} */ operation, /** @type {Parameters} */ parameters) {
     return (await this.#fetch(operation, parameters)).blob();
   }
 
@@ -662,8 +627,7 @@ export class Api {
   }
 }
 
-/** @param {Response} response */
-async function errorOf(response) {
+async function errorOf(/** @type {Response} */ response) {
   const fallback = `The gateway responded with ${response.status}.`;
   try {
     const { error } = await response.json();

@@ -221,21 +221,18 @@ export class Client extends Api {
     }
   }
 
-  /** @param {T.Welcome} frame */
-  #welcomed(frame) {
+  #welcomed(/** @type {T.Welcome} */ frame) {
     this.welcome = frame;
     this.#subscriptions.resume();
     for (const entry of [...this.#waiting]) this.#settle(entry);
   }
 
-  /** @param {T.State} state */
-  #changed({ phase, reason }) {
+  #changed(/** @type {T.State} */ { phase, reason }) {
     if (phase === 'unauthorized' || phase === 'outdated' || phase === 'stopped')
       this.#end(new RequestError({ code: phase, message: `The gateway ended the connection: ${reason}` }));
   }
 
-  /** @param {RequestError} error */
-  #end(error) {
+  #end(/** @type {RequestError} */ error) {
     this.#ending ??= error;
     for (const entry of [...this.#waiting]) this.#settle(entry, error);
     this.#connection.fail(error);
@@ -251,8 +248,7 @@ export class Client extends Api {
   }
 }
 
-/** @param {T.StartedRun | string} run */
-const idOf = (run) => (typeof run === 'string' ? run : run.runId);
+const idOf = (/** @type {T.StartedRun | string} */ run) => (typeof run === 'string' ? run : run.runId);
 
 /** @param {T.Ack} ack @returns {T.StartedRun} */
 function startedRun({ run_id, message_id: messageId = null }) {
@@ -260,7 +256,6 @@ function startedRun({ run_id, message_id: messageId = null }) {
   return { runId, messageId, conversationId: conversationOf(runId) };
 }
 
-/** @param {string} what @param {number} seconds */
-function timedOut(what, seconds) {
+function timedOut(/** @type {string} */ what, /** @type {number} */ seconds) {
   return new RequestError({ code: 'timeout', message: `${what} within ${seconds} s.`, retryable: true });
 }

@@ -180,8 +180,7 @@ export class Connection {
     });
   }
 
-  /** @param {string} text */
-  #receive(text) {
+  #receive(/** @type {string} */ text) {
     let frame;
     try {
       frame = JSON.parse(text);
@@ -197,8 +196,7 @@ export class Connection {
     this.onFrame(frame);
   }
 
-  /** @param {Welcome} frame */
-  #welcomed(frame) {
+  #welcomed(/** @type {Welcome} */ frame) {
     this.ready = true;
     this.attempt = 0;
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
@@ -218,8 +216,7 @@ export class Connection {
     return entry;
   }
 
-  /** @param {Frame} frame */
-  #send(frame) {
+  #send(/** @type {Frame} */ frame) {
     if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame, wellFormed));
   }
 
@@ -235,14 +232,12 @@ export class Connection {
     if (this.ready) this.#ping(PROBE_S);
   }
 
-  /** @param {number} withinS */
-  #ping(withinS) {
+  #ping(/** @type {number} */ withinS) {
     this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
     this.#watch(withinS, () => this.#lost());
   }
 
-  /** @param {number} seconds @param {() => void} action */
-  #watch(seconds, action) {
+  #watch(/** @type {number} */ seconds, /** @type {() => void} */ action) {
     this.clock.cancel(this.watchTimer);
     this.watchTimer = this.clock.after(seconds, action);
   }
@@ -263,8 +258,7 @@ export class Connection {
     this.#failUnresendable();
   }
 
-  /** @param {WebSocket} socket @param {number} code @param {string} reason */
-  #closed(socket, code, reason) {
+  #closed(/** @type {WebSocket} */ socket, /** @type {number} */ code, /** @type {string} */ reason) {
     if (socket !== this.socket) return;
     this.socket = null;
     this.ready = false;

@@ -33,8 +33,7 @@ export function conversationOf(runId) {
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
-  /** @param {string} conversationId */
-  constructor(conversationId) {
+  constructor(/** @type {string} */ conversationId) {
     super(`The log of ${conversationId} was restored. Follow it again from the start.`);
     this.name = 'LogRestored';
     this.conversationId = conversationId;
@@ -107,8 +106,7 @@ export class Follower {
     if (this.marks) this.#push(frame);
   }
 
-  /** @param {Error} error */
-  fail(error) {
+  fail(/** @type {Error} */ error) {
     if (this.ended) return;
     this.failure = error;
     this.#leave();
@@ -142,8 +140,7 @@ export class Follower {
     return this;
   }
 
-  /** @param {Detail} detail */
-  #rankFor(detail) {
+  #rankFor(/** @type {Detail} */ detail) {
     const rank = DETAILS.indexOf(detail);
     if (rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
     return rank;
@@ -154,8 +151,7 @@ export class Follower {
     return this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
   }
 
-  /** @param {Followed} frame */
-  #push(frame) {
+  #push(/** @type {Followed} */ frame) {
     if (!this.pending) return void this.buffer.push(frame);
     this.pending.resolve({ value: frame, done: false });
     this.pending = null;
@@ -185,14 +181,12 @@ class Subscription {
     this.requested = null;
   }
 
-  /** @param {Follower} follower */
-  add(follower) {
+  add(/** @type {Follower} */ follower) {
     this.followers.add(follower);
     this.subscribe();
   }
 
-  /** @param {Follower} follower */
-  remove(follower) {
+  remove(/** @type {Follower} */ follower) {
     this.followers.delete(follower);
     if (!this.followers.size) this.onEmpty();
   }
@@ -226,8 +220,7 @@ class Subscription {
     }
   }
 
-  /** @param {Mark | ResyncRequired | EventFrame} frame */
-  receive(frame) {
+  receive(/** @type {Mark | ResyncRequired | EventFrame} */ frame) {
     if (frame.type === 'resync_required') return this.#fail(new LogRestored(this.conversationId));
     if (frame.type === 'subscribed') return this.#subscribed(frame);
     // Until `subscribed`, frames belong to an earlier subscription: a follower that lacks events before them takes none.
@@ -239,8 +232,7 @@ class Subscription {
     else inSync.forEach((follower) => follower.takeLive(frame));
   }
 
-  /** @param {StoredEvent} frame @param {Follower[]} followers */
-  #receiveEvent(frame, followers) {
+  #receiveEvent(/** @type {StoredEvent} */ frame, /** @type {Follower[]} */ followers) {
     if (frame.seq <= this.lastSeq) return;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch)
       return this.#fail(new LogRestored(this.conversationId));
@@ -254,8 +246,7 @@ class Subscription {
     for (const follower of followers) follower.takeEvent(frame);
   }
 
-  /** @param {Subscribed} frame */
-  #subscribed(frame) {
+  #subscribed(/** @type {Subscribed} */ frame) {
     if (frame.reply_to !== this.requested) return;
     this.requested = null;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch)
@@ -269,28 +260,24 @@ class Subscription {
     });
   }
 
-  /** @param {(follower: Follower) => void} action */
-  #each(action) {
+  #each(/** @type {(follower: Follower) => void} */ action) {
     for (const follower of [...this.followers]) action(follower);
   }
 
-  /** @param {Error} error */
-  #fail(error) {
+  #fail(/** @type {Error} */ error) {
     this.#each((follower) => follower.fail(error));
   }
 }
 
 /** The subscriptions of one client. */
 export class Subscriptions {
-  /** @param {Connection} connection */
-  constructor(connection) {
+  constructor(/** @type {Connection} */ connection) {
     this.connection = connection;
     /** @type {Map<string, Subscription>} */
     this.open = new Map();
   }
 
-  /** @param {string} conversationId @param {FollowerOptions} options */
-  follow(conversationId, options) {
+  follow(/** @type {string} */ conversationId, /** @type {FollowerOptions} */ options) {
     let subscription = this.open.get(conversationId);
     if (!subscription) {
       subscription = new Subscription(this.connection, conversationId, () => this.release(conversationId));
@@ -312,8 +299,7 @@ export class Subscriptions {
     subscription?.receive(/** @type {Mark | ResyncRequired | EventFrame} */ (/** @type {unknown} */ (frame)));
   }
 
-  /** @param {Error} error */
-  fail(error) {
+  fail(/** @type {Error} */ error) {
     for (const subscription of [...this.open.values()])
       for (const follower of [...subscription.followers]) follower.fail(error);
   }

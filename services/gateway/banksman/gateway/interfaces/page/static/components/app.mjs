@@ -75,19 +75,23 @@ function Shortcuts() {
   return null;
 }
 
-function wantedBy(event) {
+function wantedBy(/** @type {PageEvent} */ event) {
   if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
   const typing = event.target.matches?.('input, textarea, select');
   return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
 }
 
-/** Move the focus only: the fragment of the address names the view. */
+/** Move the focus only: the fragment of the address names the view. @param {PageEvent} event */
 function skip(event) {
   event.preventDefault();
   document.querySelector(event.currentTarget.getAttribute('href'))?.focus();
 }
 
-/** The title of the page names the conversation or view, and with the icon how many approval requests wait. */
+/**
+ * The title of the page names the conversation or view, and with the icon how many approval requests wait.
+ *
+ * @param {Store} store
+ */
 function useDocumentTitle(store) {
   const { view } = store.route.value;
   const title =

@@ -17,7 +17,7 @@ export const ApprovalCard = memo(function ApprovalCard({ approval }) {
     : html`<${Pending} approval=${approval} />`;
 });
 
-function Resolved({ approval }) {
+function Resolved(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const { outcome, by, decisions = [], remember, first_by: firstBy } = approval.resolved;
   const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
   return html`<section
@@ -41,7 +41,7 @@ function Resolved({ approval }) {
   </section>`;
 }
 
-function Trace({ item, decision }) {
+function Trace(/** @type {{item: ApprovalItem, decision: Decision}} */ { item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
   return html`<li class=${decision?.decision ?? ''}>
     <span class="tool-name"><${Exact} text=${item.name} /></span>
@@ -51,15 +51,15 @@ function Trace({ item, decision }) {
   </li>`;
 }
 
-function Pending({ approval }) {
+function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const store = useStore();
-  const card = useRef(null);
+  const card = useRef(/** @type {HTMLElement | null} */ (null));
   const [choices, setChoices] = useState({});
   const [edits, setEdits] = useState({});
   const [remember, setRemember] = useState('');
-  const [reason, setReason] = useState(null);
+  const [reason, setReason] = useState(/** @type {string | null} */ (null));
   const [sending, setSending] = useState(false);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [refused, setRefused] = useState(null);
   // The request as it is now: the first of two users may have changed what will run.
   const sent = refused ?? store.inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
@@ -203,23 +203,29 @@ function Pending({ approval }) {
   </section>`;
 }
 
-/** What a rejection means for the run and for the calls of the request. */
+/**
+ * What a rejection means for the run and for the calls of the request.
+ *
+ * @param {ApprovalItem[]} items
+ * @param {Asked['on_reject']} onReject
+ * @param {number} approved
+ */
 function consequence(onReject, items, approved) {
   const runs = onReject === 'feedback' ? approved : items;
   const calls = [...new Set(runs.map((item) => item.name))].join(', ');
   return calls ? t(`approval.then.${onReject}`, { calls }) : t('approval.then.continues');
 }
 
-const asEdited = (item, edit) =>
+const asEdited = (/** @type {ApprovalItem} */ item, /** @type {Edit} */ edit) =>
   edit?.changed ? { ...item, arguments: edit.value ?? {}, edited: true } : item;
 
-function titleOf(items) {
+function titleOf(/** @type {ApprovalItem[]} */ items) {
   return items.length === 1
     ? t('approval.titleOne', { tool: items[0].name })
     : t('approval.title', { count: items.length });
 }
 
-function Expiry({ at }) {
+function Expiry(/** @type {{at: number}} */ { at }) {
   if (!at) return null;
   const left = Date.parse(at) - Date.now();
   const days = Math.round(left / 86_400_000);

@@ -9,7 +9,7 @@ import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 /** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
 export function AttachButton({ onFiles }) {
-  const picker = useRef(null);
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   const pick = (event) => {
     onFiles([...event.target.files]);
     event.target.value = '';
@@ -55,7 +55,11 @@ export function useDroppedFiles(onFiles) {
   return over;
 }
 
-/** The files that the next message has, each with a button that removes it. */
+/**
+ * The files that the next message has, each with a button that removes it.
+ *
+ * @param {{files: File[], onRemove: () => void}} properties
+ */
 export function AttachedFiles({ files, onRemove }) {
   if (!files.length) return null;
   return html`<ul class="attached" aria-label=${t('attach.label')}>
@@ -70,8 +74,8 @@ export function AttachedFiles({ files, onRemove }) {
   </ul>`;
 }
 
-function Thumbnail({ file, name = '' }) {
-  const [url, setUrl] = useState(null);
+function Thumbnail(/** @type {{file: File, name?: string}} */ { file, name = '' }) {
+  const [url, setUrl] = useState(/** @type {string | null} */ (null));
   useEffect(() => {
     const made = URL.createObjectURL(file);
     setUrl(made);
@@ -80,11 +84,11 @@ function Thumbnail({ file, name = '' }) {
   return url && html`<img src=${url} alt=${name} />`;
 }
 
-/** An image of the workspace; nothing if it is gone. */
+/** An image of the workspace; nothing if it is gone. @param {{path: string}} properties */
 function StoredImage({ path }) {
   const { api, currentId } = useStore();
   const id = currentId.value;
-  const [file, setFile] = useState(null);
+  const [file, setFile] = useState(/** @type {File | null} */ (null));
   useEffect(() => {
     let current = true;
     const show = (blob) => current && setFile(blob);
@@ -94,7 +98,7 @@ function StoredImage({ path }) {
   return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 
-/** The content of a message of the user: text, images and files. */
+/** The content of a message of the user: text, images and files. @param {{content: Content}} properties */
 export function MessageContent({ content }) {
   const store = useStore();
   if (typeof content === 'string') return html`<div class="bubble" dir="auto">${cutLines(content)}</div>`;

@@ -58,10 +58,10 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
   </ul>`;
 }
 
-/** The workflows with their parameters, or the files of the open conversation. */
+/** The workflows with their parameters, or the files of the open conversation. @param {string} kind */
 function useOptions(kind) {
   const store = useStore();
-  const [options, setOptions] = useState([]);
+  const [options, setOptions] = useState(/** @type {{name: string, text: string}[]} */ ([]));
   const id = store.currentId.value;
   useEffect(() => {
     let shown = true;
@@ -75,7 +75,7 @@ function useOptions(kind) {
   return options;
 }
 
-async function workflows(store) {
+async function workflows(/** @type {Store} */ store) {
   const items = await categoriesOf(store.api);
   return items
     .flatMap((category) => category.workflows)
@@ -87,7 +87,7 @@ async function workflows(store) {
     }));
 }
 
-async function files(store, id) {
+async function files(/** @type {Store} */ store, /** @type {string} */ id) {
   const { items } = await store.api.files(id);
   return items.map(({ path }) => ({ name: path, text: '' }));
 }

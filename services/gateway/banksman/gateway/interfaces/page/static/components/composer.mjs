@@ -18,15 +18,15 @@ const COMMAND = /^\/[\w-]+(?=\s|$)/;
 
 export function Composer() {
   const store = useStore();
-  const area = useRef(null);
+  const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const [mode, setMode] = useState('queue');
   const files = store.outbox.files.value;
   const setFiles = (next) => (store.outbox.files.value = next);
   const add = (more) => setFiles([...store.outbox.files.value, ...more].slice(0, MAX_FILES));
   const text = store.outbox.draft.value;
   const dropping = useDroppedFiles(add);
-  const keys = useRef(null);
-  const [closedAt, setClosedAt] = useState(null);
+  const keys = useRef(/** @type {HTMLElement | null} */ (null));
+  const [closedAt, setClosedAt] = useState(/** @type {number | null} */ (null));
   const caret = area.current?.selectionStart ?? text.length;
   const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
   const conversation = store.opened.current.value;

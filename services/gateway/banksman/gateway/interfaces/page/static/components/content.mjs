@@ -152,8 +152,8 @@ export function useColours(language, source) {
 }
 
 const Diagram = memo(function Diagram({ source }) {
-  const [picture, setPicture] = useState(null);
-  const [error, setError] = useState(null);
+  const [picture, setPicture] = useState(/** @type {string | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const isDark = dark.value;
   useEffect(() => {
     let current = true;

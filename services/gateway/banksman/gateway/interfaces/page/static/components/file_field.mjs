@@ -5,10 +5,11 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../strings.mjs';
 import { IconButton, html, useStore } from './ui.mjs';
 
+/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
 export function FileField({ field, common, value, onChange }) {
   const store = useStore();
-  const picker = useRef(null);
-  const [paths, setPaths] = useState([]);
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const [paths, setPaths] = useState(/** @type {string[]} */ ([]));
   const [busy, setBusy] = useState(false);
   const id = store.currentId.value;
   useEffect(() => {

@@ -18,8 +18,8 @@ export function FilePanel() {
   const store = useStore();
   const id = store.currentId.value;
   const [tab, setTab] = useState('files');
-  const [opened, setOpened] = useState(null);
-  const panel = useRef(null);
+  const [opened, setOpened] = useState(/** @type {string | null} */ (null));
+  const panel = useRef(/** @type {HTMLElement | null} */ (null));
   const files = useFiles(id);
   useEffect(() => panel.current.focus(), []);
   const close = () => (store.panel.value = null);
@@ -61,8 +61,8 @@ export function FilePanel() {
   </aside>`;
 }
 
-function ListActions({ files }) {
-  const picker = useRef(null);
+function ListActions(/** @type {{files: File[]}} */ { files }) {
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   return html` <${IconButton} name="refresh" label=${t('files.refresh')} onClick=${files.read} />
     <${IconButton}
       name="upload"
@@ -80,7 +80,7 @@ function ListActions({ files }) {
     />`;
 }
 
-function FileList({ files, onOpen }) {
+function FileList(/** @type {{files: File[], onOpen: () => void}} */ { files, onOpen }) {
   const { items, error } = files;
   const menuOf = (file) => [
     { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
@@ -91,11 +91,11 @@ function FileList({ files, onOpen }) {
   return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 
-/** The files of a workspace with their actions. The list is read again after changes. */
+/** The files of a workspace with their actions. The list is read again after changes. @param {string} id */
 function useFiles(id) {
   const store = useStore();
-  const [items, setItems] = useState(null);
-  const [error, setError] = useState(null);
+  const [items, setItems] = useState(/** @type {Item<'file.list'>[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState(false);
   const version = store.filesVersion.value;
   const read = () =>

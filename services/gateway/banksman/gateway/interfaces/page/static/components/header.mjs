@@ -11,7 +11,7 @@ import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 export function Header() {
   const store = useStore();
   const conversation = store.opened.current.value;
-  const [dialog, setDialog] = useState(null);
+  const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const title = titleOf(store, conversation);
   const cost = conversation ? costOf(conversation) : 0;
   const listed = [...store.list.pinned.value, ...store.list.state.value.items].find(
@@ -60,11 +60,16 @@ export function Header() {
   </header>`;
 }
 
-function togglePanel(store) {
+function togglePanel(/** @type {Store} */ store) {
   store.panel.value = store.panel.value === 'files' ? null : 'files';
 }
 
-/** The title of a conversation: from its log, else from the list. */
+/**
+ * The title of a conversation: from its log, else from the list.
+ *
+ * @param {Store} store
+ * @param {Conversation} conversation
+ */
 export function titleOf(store, conversation) {
   if (!conversation) return t('sidebar.new');
   const listed = store.list.find(conversation.id);

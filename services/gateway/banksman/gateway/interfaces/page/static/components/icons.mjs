@@ -65,12 +65,16 @@ const TOOL_ICONS = {
   web_search: 'search',
 };
 
-/** The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one. */
+/**
+ * The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one.
+ *
+ * @param {{icon: string}} options
+ */
 export function categoryIcon({ icon: name }) {
   return PATHS[name] ? name : 'workflow';
 }
 
-/** The icon of a tool. */
+/** The icon of a tool. @param {ToolView} tool */
 export function toolIcon(tool) {
   return TOOL_ICONS[tool] ?? 'tool';
 }

@@ -7,11 +7,12 @@ import { formatWhen } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
 import { html, useStore } from './ui.mjs';
 
+/** @param {{requests: Waiting[], keys?: boolean}} properties */
 export function ApprovalList({ requests, keys = false }) {
   const store = useStore();
-  const list = useRef(null);
-  const [chosen, setChosen] = useState(new Set());
-  const [failed, setFailed] = useState([]);
+  const list = useRef(/** @type {HTMLElement | null} */ (null));
+  const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
+  const [failed, setFailed] = useState(/** @type {string[]} */ ([]));
   const marked = requests.filter((request) => chosen.has(request.id));
   const toggle = (id) => setChosen(chosen.has(id) ? without(chosen, id) : new Set(chosen).add(id));
   useListKeys(list, keys, toggle);
@@ -45,10 +46,11 @@ export function ApprovalList({ requests, keys = false }) {
     }`;
 }
 
-function without(set, id) {
+function without(/** @type {Set<string>} */ set, /** @type {string} */ id) {
   return new Set([...set].filter((other) => other !== id));
 }
 
+/** @param {{request: Waiting, chosen: boolean, several: boolean, onChoose: (name: string) => void}} properties */
 function Request({ request, chosen, several, onChoose }) {
   const store = useStore();
   const setAside = () => store.inbox.setAside(request.id).catch((failure) => store.toast(explain(failure)));
@@ -68,7 +70,13 @@ function Request({ request, chosen, several, onChoose }) {
   </li>`;
 }
 
-/** J and K move between the cards, X chooses one; the cards themselves handle A, R and E. */
+/**
+ * J and K move between the cards, X chooses one; the cards themselves handle A, R and E.
+ *
+ * @param {{current: HTMLElement | null}} list
+ * @param {boolean} active
+ * @param {(id: string) => void} toggle
+ */
 function useListKeys(list, active, toggle) {
   const latest = useRef(toggle);
   latest.current = toggle;

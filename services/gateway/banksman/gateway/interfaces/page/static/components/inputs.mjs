@@ -10,7 +10,7 @@ import { SchemaForm } from './workflows.mjs';
 /** The hint of an approval step. */
 const APPROVAL = 'approval';
 
-export function InputCard({ request }) {
+export function InputCard(/** @type {{request: Waiting}} */ { request }) {
   const store = useStore();
   const { message, schema, resolved } = request;
   if (resolved)
@@ -25,6 +25,7 @@ export function InputCard({ request }) {
   </section>`;
 }
 
+/** @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties */
 function Form({ schema, onSubmit }) {
   if (schema?.type === 'object')
     return html`<${SchemaForm} schema=${schema} submitLabel=${t('input.submit')} onSubmit=${onSubmit} />`;
@@ -40,10 +41,14 @@ function Form({ schema, onSubmit }) {
   />`;
 }
 
-/** Two buttons instead of a checkbox: an overlooked checkbox would mean no. */
+/**
+ * Two buttons instead of a checkbox: an overlooked checkbox would mean no.
+ *
+ * @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties
+ */
 function Choice({ schema, onSubmit }) {
   const [sending, setSending] = useState(false);
-  const [failure, setFailure] = useState(null);
+  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
   const approval = schema['x-hint'] === APPROVAL;
   const choose = async (value) => {
     setSending(true);
@@ -66,6 +71,7 @@ function Choice({ schema, onSubmit }) {
     </div>`;
 }
 
+/** @param {{schema: Schema, resolved: NonNullable<Wanted['resolved']>}} properties */
 function Submitted({ schema, resolved: { by, value, outcome } }) {
   if (outcome) return html`<p class="muted">${known(`approval.outcome.${outcome}`, outcome)}</p>`;
   if (schema?.['x-hint'] === APPROVAL) {

@@ -8,7 +8,7 @@ import { Mark, html, useStore } from './ui.mjs';
 export function Login() {
   const store = useStore();
   const [token, setToken] = useState('');
-  const [provider, setProvider] = useState(null);
+  const [provider, setProvider] = useState(/** @type {Replies['sign_in.read'] | null} */ (null));
   const [failure, setFailure] = useState(store.signInError);
   // An account has a JSON Web Token, which always expires.
   const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');

@@ -33,12 +33,13 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
     ${open && html`<${ModelDialog} value=${value} optional=${optional} onChoose=${choose} onClose=${() => setOpen(false)} />`}`;
 }
 
+/** @param {{value: unknown, optional: boolean, onChoose: (name: string) => void, onClose: () => void}} properties */
 function ModelDialog({ value, optional, onChoose, onClose }) {
   const store = useStore();
-  const [models, setModels] = useState(null);
-  const [error, setError] = useState(null);
+  const [models, setModels] = useState(/** @type {ModelView[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [query, setQuery] = useState('');
-  const field = useRef(null);
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   useEffect(() => {
     field.current.focus();
     store.api.models().then(setModels, (failure) => setError(explain(failure)));
@@ -86,6 +87,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
   <//>`;
 }
 
+/** @param {{model: string | null, chosen: boolean, onChoose: (name: string) => void}} properties */
 function ModelRow({ model, chosen, onChoose }) {
   const { input_usd: input, output_usd: output, context_tokens: context } = model;
   const price =
@@ -101,4 +103,4 @@ function ModelRow({ model, chosen, onChoose }) {
   </button>`;
 }
 
-const dollars = (value) => `$${formatNumber(value)}`;
+const dollars = (/** @type {unknown} */ value) => `$${formatNumber(value)}`;

@@ -43,7 +43,7 @@ export function ConnectionBanner() {
   }
 }
 
-function useLate(active, delayMs) {
+function useLate(/** @type {boolean} */ active, /** @type {number} */ delayMs) {
   const [late, setLate] = useState(false);
   useEffect(() => {
     setLate(false);
@@ -54,7 +54,7 @@ function useLate(active, delayMs) {
   return late;
 }
 
-function useCountdown(until) {
+function useCountdown(/** @type {number} */ until) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
     if (!until) return undefined;

@@ -21,14 +21,15 @@ const MAX_SEARCH_PAGES = 20;
  * @property {string} icon
  * @property {() => void} action
  * @property {string} [detail] a second line
+ * @param {{onClose: () => void}} properties
  */
 
 export function Palette({ onClose }) {
   const store = useStore();
   const [query, setQuery] = useState('');
-  const [dialog, setDialog] = useState(null);
+  const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const [at, setAt] = useState(0);
-  const list = useRef(null);
+  const list = useRef(/** @type {HTMLElement | null} */ (null));
   const { conversations, hits, error } = useSearch(store, query);
   const commands = useMemo(() => commandsOf(store, setDialog), [store.opened.current.value]);
   const groups = [
@@ -86,6 +87,7 @@ export function Palette({ onClose }) {
   <//>`;
 }
 
+/** @param {{command: string, at: number, selected: boolean, onRun: () => void, onSelect: () => void}} properties */
 function Option({ command, at, selected, onRun, onSelect }) {
   return html`<div
     id=${`palette-${at}`}
@@ -100,7 +102,12 @@ function Option({ command, at, selected, onRun, onSelect }) {
   </div>`;
 }
 
-/** The conversations and messages that contain a text; the newest conversations for a short text. */
+/**
+ * The conversations and messages that contain a text; the newest conversations for a short text.
+ *
+ * @param {Store} store
+ * @param {?string} query
+ */
 function useSearch(store, query) {
   const [found, setFound] = useState({ conversations: [], hits: [], error: null });
   useEffect(() => {
@@ -128,7 +135,13 @@ function useSearch(store, query) {
   return found;
 }
 
-/** Show the messages that contain a text. A page without hits has a cursor too: the server reads for a limited time. */
+/**
+ * Show the messages that contain a text. A page without hits has a cursor too: the server reads for a limited time.
+ *
+ * @param {Api} api
+ * @param {?string} query
+ * @param {() => boolean} isCurrent
+ */
 async function readHits(api, query, show, isCurrent) {
   const hits = [];
   let cursor = query.length < MIN_SEARCH_CHARACTERS ? null : '';
@@ -142,16 +155,19 @@ async function readHits(api, query, show, isCurrent) {
   }
 }
 
-const go = (address) => () => (location.hash = address);
+const go = (/** @type {string} */ address) => () => (location.hash = address);
 
-/** @returns {Command} */
+/** @returns {Command} @param {{conversation_id: string, title: string}} options */
 const conversationCommand = ({ conversation_id: id, title }) => ({
   label: title || t('conversation.untitled'),
   icon: 'message',
   action: go(`#/c/${id}`),
 });
 
-/** @returns {Command} */
+/**
+ * @param {{conversation_id: string, message_id: string, title: string, snippet: string}} options
+ * @returns {Command}
+ */
 const hitCommand = ({ conversation_id: id, message_id: message, title, snippet }) => ({
   label: title || t('conversation.untitled'),
   detail: snippet,
@@ -159,12 +175,12 @@ const hitCommand = ({ conversation_id: id, message_id: message, title, snippet }
   action: go(`#/c/${id}/${message}`),
 });
 
-function matching(commands, query) {
+function matching(/** @type {Command[]} */ commands, /** @type {?string} */ query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   return commands.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)));
 }
 
-/** @returns {Command[]} */
+/** @returns {Command[]} @param {Store} store @param {(dialog: string | null) => void} setDialog */
 function commandsOf(store, setDialog) {
   const current = store.opened.current.value;
   const views = viewsFor(store.welcome.value?.rights).filter((name) => name !== 'settings');

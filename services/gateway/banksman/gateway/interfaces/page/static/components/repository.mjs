@@ -10,16 +10,14 @@ import { Dialog, html, useStore } from './ui.mjs';
 /** @type {Draft} */
 const EMPTY = { repository: '', branch: '', depth: '1', secret: '' };
 
-/** @param {Draft} draft */
-const sourceOf = ({ repository, branch, depth, secret }) => ({
+const sourceOf = (/** @type {Draft} */ { repository, branch, depth, secret }) => ({
   repository,
   depth: Number(depth),
   ...(branch ? { branch } : {}),
   ...(secret ? { secret } : {}),
 });
 
-/** @param {{onClose: () => void}} properties */
-export function RepositoryDialog({ onClose }) {
+export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const [draft, setDraft] = useState(EMPTY);
   const [allowed, setAllowed] = useState(/** @type {string[] | null} */ (null));
@@ -31,8 +29,7 @@ export function RepositoryDialog({ onClose }) {
     () => void store.api.workspaceOptions().then(({ repositories }) => setAllowed(repositories), setError),
     [],
   );
-  /** @param {Event} event */
-  const submit = async (event) => {
+  const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);
     try {
@@ -72,8 +69,7 @@ export function RepositoryDialog({ onClose }) {
   <//>`;
 }
 
-/** @param {string[]} patterns */
-function allowedWords(patterns) {
+function allowedWords(/** @type {string[]} */ patterns) {
   if (!patterns.length) return t('repository.noneAllowed');
   return parts('repository.allowed', {
     patterns: patterns.map((pattern, at) => html`${at > 0 && ', '}<code>${pattern}</code>`),

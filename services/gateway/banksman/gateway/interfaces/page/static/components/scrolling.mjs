@@ -23,7 +23,7 @@ const queue = new Set();
  * @returns {[{current: Element | null}, boolean]} a reference for the element that stands for the content
  */
 export function useNearby(always) {
-  const element = useRef(null);
+  const element = useRef(/** @type {HTMLElement | null} */ (null));
   const [near, setNear] = useState(always);
   const drawn = near || always;
   useLayoutEffect(() => {
@@ -71,7 +71,7 @@ function drawNext() {
  * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} `away`: whether the user has left the end
  */
 export function useFollow(scroller, id, messageId = null) {
-  const found = useRef(null);
+  const found = useRef(/** @type {HTMLElement | null} */ (null));
   const atEnd = useRef(true);
   const last = useRef({ top: 0, height: 0 });
   const [away, setAway] = useState(false);

@@ -51,6 +51,7 @@ export function Sidebar() {
  * The conversations in groups: those that wait for the user, the pinned ones, and the others by the day of their
  * last message; or the archived ones.
  *
+ * @param {Store} store
  * @returns {[string, object[]][]} title of the group, and its conversations
  */
 function groupsOf(store) {
@@ -76,7 +77,7 @@ function groupsOf(store) {
   return [...groups].filter(([, members]) => members.length);
 }
 
-/** The name of the day or the month of the last message. */
+/** The name of the day or the month of the last message. @param {{updated_at: number}} options */
 function ageOf({ updated_at: at }) {
   const moment = new Date(at ?? Date.now());
   const midnight = new Date().setHours(0, 0, 0, 0);
@@ -87,7 +88,7 @@ function ageOf({ updated_at: at }) {
   return moment.toLocaleDateString(locale(), { month: 'long', year: 'numeric' });
 }
 
-/** The items of the menu of the list. */
+/** The items of the menu of the list. @param {Store} store */
 function listItems(store) {
   const { archived } = store.list.state.value;
   return [
@@ -100,13 +101,13 @@ function listItems(store) {
   ];
 }
 
-/** Show the list on a narrow page. */
+/** Show the list on a narrow page. @param {Store} store */
 export function openSidebar(store) {
   store.sidebar.value = true;
   requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
 }
 
-function newConversation(store) {
+function newConversation(/** @type {Store} */ store) {
   store.open(null);
   store.sidebar.value = false;
   document.getElementById('composer')?.focus();
@@ -157,10 +158,10 @@ export function chooseImport() {
   document.getElementById('import-file')?.click();
 }
 
-function Item({ item }) {
+function Item(/** @type {{item: ApprovalItem}} */ { item }) {
   const store = useStore();
   const id = item.conversation_id;
-  const [dialog, setDialog] = useState(null);
+  const [dialog, setDialog] = useState(/** @type {{kind: string, id?: string} | null} */ (null));
   const current = store.currentId.value === id;
   const state = stateOf(store, item);
   const title = item.title || t('conversation.untitled');
@@ -179,7 +180,12 @@ function Item({ item }) {
   </li>`;
 }
 
-/** The state of a subscribed conversation is newer than the state in the list. */
+/**
+ * The state of a subscribed conversation is newer than the state in the list.
+ *
+ * @param {Store} store
+ * @param {ApprovalItem} item
+ */
 function stateOf(store, item) {
   const view = store.opened.stateOf(item.conversation_id);
   if (view?.replayed && !view.error) {
@@ -190,10 +196,11 @@ function stateOf(store, item) {
   return ['running', 'queued', 'cancelling'].includes(item.status) ? 'working' : null;
 }
 
+/** @param {{id: string, title: string, onClose: () => void}} properties */
 export function RenameDialog({ id, title, onClose }) {
   const store = useStore();
   const [value, setValue] = useState(title);
-  const input = useRef(null);
+  const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   useEffect(() => input.current.select(), []);
   const submit = (event) => {
     event.preventDefault();
@@ -218,6 +225,7 @@ export function RenameDialog({ id, title, onClose }) {
   <//>`;
 }
 
+/** @param {{id: string, title: string, onClose: () => void}} properties */
 export function DeleteDialog({ id, title, onClose }) {
   const store = useStore();
   const confirm = () => {
@@ -249,7 +257,11 @@ function Account() {
   </footer>`;
 }
 
-/** The items of the menu of the account: settings, the page for administrators, and signing in or out. */
+/**
+ * The items of the menu of the account: settings, the page for administrators, and signing in or out.
+ *
+ * @param {Store} store
+ */
 export function accountItems(store) {
   const go = (address) => () => (location.hash = address);
   const [manage] = tabsOf('manage', store.welcome.value?.rights);
@@ -294,13 +306,18 @@ export function menuOf(store, item, setDialog) {
   ];
 }
 
-/** Copy a link that shows the conversation to people of this tenant, without a message box. */
+/**
+ * Copy a link that shows the conversation to people of this tenant, without a message box.
+ *
+ * @param {Store} store
+ * @param {string} id
+ */
 async function copyLink(store, id) {
   await copyText(new URL(addressOf('read', id), document.baseURI).href);
   store.toast(t('conversation.linkCopied'), 'info');
 }
 
-async function save(store, id, form) {
+async function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {string} */ form) {
   try {
     const { exported } = await import('../exporting.mjs');
     const { blob, name } = await exported(store.api, id, form);

@@ -33,7 +33,7 @@ export function Timeline() {
   const conversation = store.opened.current.value;
   const sent = store.outbox.entries.value.filter((entry) => entry.conversationId === store.currentId.value);
   const path = store.opened.path.value;
-  const scroller = useRef(null);
+  const scroller = useRef(/** @type {HTMLElement | null} */ (null));
   const found = useFound(store, conversation);
   const isShown = found && path.some(({ run }) => run === found.run);
   const follow = useFollow(scroller, conversation?.id ?? null, isShown ? found.message : null);

@@ -10,14 +10,14 @@ import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.
 
 const MAX_SUMMARY_CHARACTERS = 500;
 
-/** The most important argument of a call, on one line. */
+/** The most important argument of a call, on one line. @param {Call} call */
 export function summaryOf(call) {
   const { command, path, url, query } = call.arguments ?? {};
   const text = command ?? path ?? url ?? query ?? JSON.stringify(call.arguments ?? {});
   return String(text).slice(0, MAX_SUMMARY_CHARACTERS).split('\n')[0];
 }
 
-function statusOf(call) {
+function statusOf(/** @type {Call} */ call) {
   const kind = call.result?.error_kind;
   return kind && known(`tool.status.${kind}`, null) ? kind : call.status;
 }
@@ -43,14 +43,14 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
   </section>`;
 });
 
-function lastLines(output) {
+function lastLines(/** @type {string} */ output) {
   const lines = output.trimEnd().split('\n').slice(-6).join('\n');
   return coloured(cutLines(lastState(lines)))
     .map(({ text }) => text)
     .join('');
 }
 
-function Timing({ call }) {
+function Timing(/** @type {{call: Call}} */ { call }) {
   const elapsed = useElapsed(call.startedAt, call.status === 'running');
   if (call.result?.duration_ms)
     return html`<span class="timing">${formatDuration(call.result.duration_ms)}</span>`;
@@ -59,7 +59,7 @@ function Timing({ call }) {
     : null;
 }
 
-function Arguments({ call }) {
+function Arguments(/** @type {{call: Call}} */ { call }) {
   const text = JSON.stringify(call.arguments, null, 2);
   return html`<div class="field">
     <div class="field-head">
@@ -69,7 +69,7 @@ function Arguments({ call }) {
   </div>`;
 }
 
-function Output({ call, runId }) {
+function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
   if (!call.result)
     return call.output
       ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${lastState(call.output)} />`
@@ -87,7 +87,7 @@ function Output({ call, runId }) {
   `;
 }
 
-/** The sections of a result: each text under its name, other values as JSON. */
+/** The sections of a result: each text under its name, other values as JSON. @param {Content} content */
 export function sections(content) {
   if (typeof content === 'string') return [[t('tool.output'), content]];
   const { success, exit_code: exitCode, error_kind: errorKind, ...rest } = content ?? {};
@@ -99,7 +99,7 @@ export function sections(content) {
   return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
 }
 
-export function OutputText({ label, text }) {
+export function OutputText(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">
@@ -107,7 +107,7 @@ ${coloured(cutLines(text)).map((piece) => html`<span class=${piece.style}><${Exa
   </div>`;
 }
 
-function WholeOutput({ runId, callId }) {
+function WholeOutput(/** @type {{runId: string, callId: string}} */ { runId, callId }) {
   const store = useStore();
   const download = async () => {
     try {
@@ -119,7 +119,7 @@ function WholeOutput({ runId, callId }) {
   return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 
-/** Download a blob. */
+/** Download a blob. @param {Blob} blob @param {string} name */
 export function saveBlob(blob, name) {
   const url = URL.createObjectURL(blob);
   const link = Object.assign(document.createElement('a'), { href: url, download: name });
@@ -127,7 +127,7 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** The pages that a run has read, each once, in the order of the reads. */
+/** The pages that a run has read, each once, in the order of the reads. @param {Run} run */
 export function sourcesOf(run) {
   const read = run.entries.filter(
     (entry) => entry.kind === 'call' && entry.name === 'web_fetch' && entry.result && !entry.result.is_error,
@@ -137,20 +137,24 @@ export function sourcesOf(run) {
   );
 }
 
-/** The pages that a search has found: title, address, snippet and, where it is known, the day. */
+/** The pages that a search has found: title, address, snippet and, where it is known, the day. @param {Call} call */
 function foundBy(call) {
   const listed = call.name === 'web_search' && !call.result?.is_error ? call.result?.content?.results : null;
   return (Array.isArray(listed) ? listed : []).filter((page) => /^https?:\/\//i.test(page?.url ?? ''));
 }
 
-/** The pages that the searches of a run have found, each once, without those that it has read. */
+/** The pages that the searches of a run have found, each once, without those that it has read. @param {Run} run */
 export function foundOf(run) {
   const read = new Set(sourcesOf(run));
   const found = run.entries.filter((entry) => entry.kind === 'call').flatMap(foundBy);
   return [...new Map(found.map((page) => [page.url, page])).values()].filter((page) => !read.has(page.url));
 }
 
-/** Links to the pages that a run has read, and to those that its searches have found. */
+/**
+ * Links to the pages that a run has read, and to those that its searches have found.
+ *
+ * @param {{run: Run}} properties
+ */
 export function Sources({ run }) {
   const urls = sourcesOf(run);
   const found = foundOf(run);
@@ -187,7 +191,7 @@ function FoundPages({ pages }) {
   </ol>`;
 }
 
-function hostOf(url) {
+function hostOf(/** @type {string} */ url) {
   try {
     return new URL(url).host;
   } catch {
@@ -195,7 +199,7 @@ function hostOf(url) {
   }
 }
 
-/** The tools of some calls with their counts: `bash ×2, read_file`. */
+/** The tools of some calls with their counts: `bash ×2, read_file`. @param {Call[]} calls */
 export function toolCounts(calls) {
   const counts = new Map();
   for (const call of calls) counts.set(call.name, (counts.get(call.name) ?? 0) + 1);
@@ -204,7 +208,7 @@ export function toolCounts(calls) {
 
 const UNSUCCESSFUL = ['rejected', 'not_executed', 'cancelled', 'unknown_outcome', 'failed'];
 
-/** How many calls were rejected, not run or failed, in words. */
+/** How many calls were rejected, not run or failed, in words. @param {Call[]} calls */
 export function unsuccessful(calls) {
   const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result.error_kind);
   const named = kinds.map((kind) => (UNSUCCESSFUL.includes(kind) ? kind : 'failed'));

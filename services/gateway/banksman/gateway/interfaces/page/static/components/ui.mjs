@@ -8,15 +8,15 @@ import { t } from '../strings.mjs';
 import { reveal } from '../text.mjs';
 import { icon } from './icons.mjs';
 
+/** @type {(strings: TemplateStringsArray, ...values: TemplateValue[]) => import('preact').VNode} */
 export const html = htm.bind(h);
 const FAVICON = new URL('../favicon.svg', import.meta.url).href;
 const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
 /** The key of commands, as it is written on the keyboard. */
 export const COMMAND = isMac ? '⌘' : 'Ctrl';
-export const StoreContext = createContext(null);
+export const StoreContext = createContext(/** @type {Store | null} */ (null));
 
-/** @returns {import('../store.mjs').Store} */
-export const useStore = () => useContext(StoreContext);
+export const useStore = () => /** @type {Store} */ (useContext(StoreContext));
 
 /** Render again only if a property changed. */
 export function memo(render) {
@@ -26,18 +26,21 @@ export function memo(render) {
       return [...keys].some((key) => next[key] !== this.props[key]);
     }
 
-    render(props) {
+    render(/** @type {Json} */ props) {
       return h(render, props);
     }
   };
 }
 
-export function Icon({ name, size = 18 }) {
+export function Icon(/** @type {{name: string, size?: number}} */ { name, size = 18 }) {
   return html`<svg class="icon" width=${size} height=${size} viewBox="0 0 24 24" aria-hidden="true">
     <path d=${icon(name)} />
   </svg>`;
 }
 
+/**
+ * @param {{name: string, label: string, onClick: () => void, pressed?: boolean, disabled?: boolean, size?: number} & Record<string, unknown>} properties
+ */
 export function IconButton({ name, label, onClick, pressed, disabled, size, ...rest }) {
   return html`<button
     type="button"
@@ -53,7 +56,7 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
-export function CopyButton({ text, label = t('app.copy') }) {
+export function CopyButton(/** @type {{text: string, label?: string}} */ { text, label = t('app.copy') }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     await copyText(typeof text === 'function' ? text() : text);
@@ -73,7 +76,7 @@ export function CopyButton({ text, label = t('app.copy') }) {
   </button>`;
 }
 
-/** The clipboard API needs a secure context; on plain http the selection is copied instead. */
+/** The clipboard API needs a secure context; on plain http the selection is copied instead. @param {string} text */
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement('textarea');
@@ -85,7 +88,7 @@ export async function copyText(text) {
   area.remove();
 }
 
-/** Show text from left to right, with its hidden characters as marks. */
+/** Show text from left to right, with its hidden characters as marks. @param {{text: string}} properties */
 export function Exact({ text }) {
   return html`<bdo dir="ltr"
     >${reveal(text).map((piece) =>
@@ -96,9 +99,13 @@ export function Exact({ text }) {
   >`;
 }
 
-/** A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key press. */
+/**
+ * A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key press.
+ *
+ * @param {{title: string, onClose: () => void, children: Shown, wide?: boolean, kind?: string}} properties
+ */
 export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : '' }) {
-  const ref = useRef(null);
+  const ref = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useLayoutEffect(() => {
     const dialog = ref.current;
     dialog.showModal();
@@ -125,10 +132,14 @@ export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : 
   </dialog>`;
 }
 
-/** A button with a menu: arrow keys move, Escape closes and returns the focus. */
+/**
+ * A button with a menu: arrow keys move, Escape closes and returns the focus.
+ *
+ * @param {{label: string, items: ApprovalItem[], up?: boolean, children: Shown}} properties
+ */
 export function Menu({ label, items, up, children }) {
   const [open, setOpen] = useState(false);
-  const root = useRef(null);
+  const root = useRef(/** @type {HTMLElement | null} */ (null));
   useLayoutEffect(() => {
     if (!open) return undefined;
     root.current.querySelector('[role=menuitem]')?.focus();
@@ -187,7 +198,7 @@ export function Menu({ label, items, up, children }) {
   </div>`;
 }
 
-function moveFocus(root, step) {
+function moveFocus(/** @type {Schema} */ root, /** @type {Step} */ step) {
   const items = [...root.querySelectorAll('[role=menuitem]')];
   const at = items.indexOf(document.activeElement);
   items[(at + step + items.length) % items.length]?.focus();
@@ -197,7 +208,12 @@ export function Mark({ size = 28 }) {
   return html`<img class="mark" src=${FAVICON} width=${size} height=${size} alt="" />`;
 }
 
-/** Milliseconds since `from`, updated every second while `running`. */
+/**
+ * Milliseconds since `from`, updated every second while `running`.
+ *
+ * @param {string | null | undefined} from
+ * @param {boolean} running
+ */
 export function useElapsed(from, running) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

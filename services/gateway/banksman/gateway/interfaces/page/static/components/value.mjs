@@ -7,7 +7,7 @@ import { html } from './ui.mjs';
 
 const MAX_DEPTH = 3;
 
-export function Value({ value, depth = 0 }) {
+export function Value(/** @type {{value: unknown, depth?: number}} */ { value, depth = 0 }) {
   if (value === null || value === '') return html`<span class="muted">${t('app.none')}</span>`;
   if (typeof value === 'boolean') return html`<span>${t(value ? 'app.yes' : 'app.no')}</span>`;
   if (typeof value !== 'object') return html`<span class="value-text">${String(value)}</span>`;

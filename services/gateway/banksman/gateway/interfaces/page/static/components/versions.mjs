@@ -35,7 +35,7 @@ export function VersionChoice({ place }) {
 export function MessageEditor({ run, onClose }) {
   const store = useStore();
   const [text, setText] = useState(writtenText(run.prompt.content));
-  const area = useRef(null);
+  const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
   useLayoutEffect(() => {
     area.current.focus();

@@ -43,10 +43,14 @@ export function LazyView({ name, path }) {
   <//>`;
 }
 
-/** The frame of a view: its heading, which gets the focus, actions beside it, and a body that scrolls. */
+/**
+ * The frame of a view: its heading, which gets the focus, actions beside it, and a body that scrolls.
+ *
+ * @param {{title: string, actions?: Shown, children: Shown}} properties
+ */
 export function Frame({ title, actions, children }) {
   const store = useStore();
-  const heading = useRef(null);
+  const heading = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     heading.current.focus({ preventScroll: true });
   }, [title]);
@@ -71,7 +75,7 @@ function Tabs() {
   const { view } = store.route.value;
   const { group } = VIEWS[view];
   const names = group ? tabsOf(group, store.welcome.value?.rights) : [];
-  const tabs = useRef(null);
+  const tabs = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
   }, [view]);

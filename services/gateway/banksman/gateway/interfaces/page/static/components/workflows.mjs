@@ -14,10 +14,10 @@ const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput)
 
 export function WorkflowDialog() {
   const store = useStore();
-  const [categories, setCategories] = useState(null);
-  const [error, setError] = useState(null);
+  const [categories, setCategories] = useState(/** @type {Item<'workflow.categories'>[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [query, setQuery] = useState('');
-  const [chosen, setChosen] = useState(null);
+  const [chosen, setChosen] = useState(/** @type {Workflow | null} */ (null));
   const [filled, setFilled] = useState({ ...store.workflowsOpen.value, number: 0 });
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
@@ -94,10 +94,14 @@ export function WorkflowDialog() {
   <//>`;
 }
 
-/** A button that lets a model choose the workflow and fill in its form from the words of the search. */
+/**
+ * A button that lets a model choose the workflow and fill in its form from the words of the search.
+ *
+ * @param {{onFill: (parsed: Replies['workflow.parse']) => void}} properties
+ */
 function FromWords({ onFill }) {
   const [busy, setBusy] = useState(false);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const fill = async () => {
     setBusy(true);
     setError(null);
@@ -114,7 +118,7 @@ function FromWords({ onFill }) {
     ${error && html`<p class="form-error" role="alert">${error}</p>`}`;
 }
 
-function matching(categories, query) {
+function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @type {?string} */ query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (workflow) =>
     words.every((word) =>
@@ -125,6 +129,9 @@ function matching(categories, query) {
     .filter((category) => category.workflows.length);
 }
 
+/**
+ * @param {{workflow: Workflow, filled: {name?: string, parameters?: Json, problems?: Replies['workflow.parse']['problems'], number: number}, onBack: () => void, onStarted: (ack: Json) => void}} properties
+ */
 function WorkflowForm({ workflow, filled, onBack, onStarted }) {
   const store = useStore();
   const schema = useMemo(() => withDefaults(workflow.parameters_schema, filled.parameters ?? {}), [workflow]);
@@ -141,7 +148,11 @@ function WorkflowForm({ workflow, filled, onBack, onStarted }) {
     <${SchemaForm} schema=${schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
 
-/** The values of a command or a model that the form rejects. Missing values are not listed: their fields are empty. */
+/**
+ * The values of a command or a model that the form rejects. Missing values are not listed: their fields are empty.
+ *
+ * @param {{problems: Replies['workflow.parse']['problems'], fields: FormField[]}} properties
+ */
 function Problems({ problems, fields }) {
   const wrong = problems.filter(({ parameter, value }) => hasValue(value) || !(parameter in fields));
   if (!wrong.length) return null;
@@ -150,19 +161,23 @@ function Problems({ problems, fields }) {
   </div>`;
 }
 
-const hasValue = (value) => value !== null && value !== undefined;
-const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+const hasValue = (/** @type {unknown} */ value) => value !== null && value !== undefined;
+const asText = (/** @type {unknown} */ value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 let forms = 0;
 
-/** A form for an object schema; `onSubmit` receives valid values. */
+/**
+ * A form for an object schema; `onSubmit` receives valid values.
+ *
+ * @param {{schema: Schema, submitLabel: string, onSubmit: (value: Json) => Promise<unknown>}} properties
+ */
 export function SchemaForm({ schema, submitLabel, onSubmit }) {
   const fields = useMemo(() => fieldsOf(schema), [schema]);
   // Several forms may be shown at once, with fields of the same names.
   const prefix = useMemo(() => `form-${(forms += 1)}`, []);
   const [raw, setRaw] = useState(() => initialValues(fields));
   const [errors, setErrors] = useState({});
-  const [failure, setFailure] = useState(null);
+  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
   const [sending, setSending] = useState(false);
   const change = (name, value) => {
     const next = { ...raw, [name]: value };
@@ -195,6 +210,7 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
   </form>`;
 }
 
+/** @param {{id: string, field: FormField, value: unknown, error: Failure, onChange: () => void}} properties */
 function Field({ id, field, value, error, onChange }) {
   const described =
     [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(' ') || undefined;
@@ -231,11 +247,15 @@ function Field({ id, field, value, error, onChange }) {
   </div>`;
 }
 
-function Label({ field }) {
+function Label(/** @type {{field: FormField}} */ { field }) {
   return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}`;
 }
 
-/** A group of checkboxes. Its value contains the indexes of the checked ones. */
+/**
+ * A group of checkboxes. Its value contains the indexes of the checked ones.
+ *
+ * @param {{id: string, field: FormField, value: unknown, common: Json, onChange: () => void, children: Shown}} properties
+ */
 function Several({ id, field, value, common, onChange, children }) {
   const toggle = (at, on) =>
     onChange(
@@ -251,6 +271,7 @@ function Several({ id, field, value, common, onChange, children }) {
   </fieldset>`;
 }
 
+/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
 function TextInput({ field, common, value, onChange }) {
   return html`<input
     ...${common}
@@ -260,6 +281,7 @@ function TextInput({ field, common, value, onChange }) {
   />`;
 }
 
+/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
 function Control({ field, common, value, onChange }) {
   const onInput = (event) => onChange(field.name, event.target.value);
   switch (field.kind) {

@@ -29,14 +29,14 @@ export class Drafts {
     effect(() => this.#loadFiles(this.currentId.value ?? '', this.user.value));
   }
 
-  /** Show the drafts of a user; one that was begun before the sign-in becomes theirs. */
+  /** Show the drafts of a user; one that was begun before the sign-in becomes theirs. @param {string} user */
   show(user) {
     if (this.user.value !== null && this.user.value !== user) this.changed.value = {};
     this.user.value = user;
     for (const id of Object.keys(this.changed.value)) this.#keep(id);
   }
 
-  /** A draft for a new conversation goes on in the conversation that was created. */
+  /** A draft for a new conversation goes on in the conversation that was created. @param {string} id */
   created(id) {
     this.#change(id, { ...this.#of('') });
     this.#change('', EMPTY);
@@ -49,7 +49,7 @@ export class Drafts {
     await import('../draft_files.mjs').then(({ clear }) => clear()).catch(() => {});
   }
 
-  #field(name) {
+  #field(/** @type {string} */ name) {
     const drafts = this;
     return {
       get value() {
@@ -61,24 +61,24 @@ export class Drafts {
     };
   }
 
-  #of(id) {
+  #of(/** @type {string} */ id) {
     return this.changed.value[id] ?? { ...EMPTY, ...this.#stored(id) };
   }
 
-  #change(id, change) {
+  #change(/** @type {string} */ id, /** @type {(change: object) => void} */ change) {
     const draft = { ...this.#of(id), ...change };
     this.changed.value = { ...this.changed.value, [id]: draft };
     this.#keep(id);
     if (change.files && this.user.value !== null) this.#keepFiles(id, draft.files);
   }
 
-  #stored(id) {
+  #stored(/** @type {string} */ id) {
     if (this.user.value === null) return null;
     const { text, model } = JSON.parse(this.preferences.getItem(this.#key(id)) ?? '{}');
     return { ...(text && { text }), ...(model && { model }) };
   }
 
-  #keep(id) {
+  #keep(/** @type {string} */ id) {
     if (this.user.value === null) return;
     const { text, files, model } = this.changed.value[id];
     if (!text && !files.length && !model) return this.preferences.removeItem(this.#key(id));
@@ -99,12 +99,12 @@ export class Drafts {
       this.preferences.removeItem(key);
   }
 
-  async #keepFiles(id, files) {
+  async #keepFiles(/** @type {string} */ id, /** @type {File[]} */ files) {
     const { put } = await import('../draft_files.mjs');
     await put(this.#key(id), files).catch(() => {});
   }
 
-  async #loadFiles(id, user) {
+  async #loadFiles(/** @type {string} */ id, /** @type {string} */ user) {
     if (user === null || this.changed.peek()[id]) return;
     const key = this.#key(id);
     if (!JSON.parse(this.preferences.getItem(key) ?? '{}').files) return;
@@ -118,7 +118,7 @@ export class Drafts {
     return Object.keys(this.preferences).filter((key) => key.startsWith(PREFIX));
   }
 
-  #key(id) {
+  #key(/** @type {string} */ id) {
     return `${PREFIX}${this.user.peek()}/${id}`;
   }
 }

@@ -15,7 +15,7 @@ const ESCALATION_DELAY_MS = 2_000;
 const MAX_TIMER_MS = 86_400_000;
 const NOTIFY = 'banksman.notify';
 
-/** A request as the approval card shows it. */
+/** A request as the approval card shows it. @param {ApprovalItem} item */
 const entryOf = (item) => ({
   id: item.approval_id,
   conversationId: item.conversation_id,
@@ -75,7 +75,11 @@ export class Inbox {
     this.timer = setTimeout(() => this.#read(), READ_DELAY_MS);
   }
 
-  /** @throws {import('../client/connection.mjs').RequestError} which the card shows */
+  /**
+   * @param {string} id
+   * @param {Json} reply
+   * @throws {import('../client/connection.mjs').RequestError} which the card shows
+   */
   async decide(id, reply) {
     const through = this.link?.id === id ? { link: this.link.link } : {};
     const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply, ...through });
@@ -89,7 +93,12 @@ export class Inbox {
     return ack;
   }
 
-  /** Let a rule for everyone decide the calls that are like this one. */
+  /**
+   * Let a rule for everyone decide the calls that are like this one.
+   *
+   * @param {ApprovalItem} item
+   * @param {Decision} decision
+   */
   async addRule(item, decision) {
     const { rulesFor, withRules } = await import('../decision_rules.mjs');
     const { rules, approvals, registries, revision } = await this.api.policy();
@@ -98,7 +107,7 @@ export class Inbox {
     await this.api.replacePolicy({ rules: withRules(rules, added), approvals, registries, revision });
   }
 
-  /** Take a request out of this inbox. It is not rejected, and others still see it. */
+  /** Take a request out of this inbox. It is not rejected, and others still see it. @param {string} id */
   async setAside(id) {
     await this.api.setAside(id);
     const items = this.state.value.items.map((item) => (item.id === id ? { ...item, forYou: false } : item));
@@ -106,7 +115,7 @@ export class Inbox {
     this.changed();
   }
 
-  /** Let this device notify the user; the browser requests the permission. */
+  /** Let this device notify the user; the browser requests the permission. @param {boolean} on */
   async setNotifies(on) {
     const allowed = on && (await Notification.requestPermission()) === 'granted';
     this.preferences.setItem(NOTIFY, allowed ? 'on' : 'off');

@@ -8,8 +8,7 @@ const REFRESH_DELAY_MS = 400;
 const MAX_PINNED = 50;
 
 export class ConversationList {
-  /** @param {{api: import('../client/api.mjs').Api}} options */
-  constructor({ api }) {
+  constructor(/** @type {{api: import('../client/api.mjs').Api}} */ { api }) {
     this.api = api;
     this.state = signal({
       items: [],
@@ -52,21 +51,19 @@ export class ConversationList {
     this.state.value = { ...this.state.value, items: [record, ...this.state.value.items] };
   }
 
-  /** @param {string} id @param {string} title */
-  setTitle(id, title) {
+  setTitle(/** @type {string} */ id, /** @type {string} */ title) {
     const renamed = (items) => items.map((item) => (item.conversation_id === id ? { ...item, title } : item));
     this.state.value = { ...this.state.value, items: renamed(this.state.value.items) };
     this.pinned.value = renamed(this.pinned.value);
   }
 
-  /** @param {string} id */
-  drop(id) {
+  drop(/** @type {string} */ id) {
     const others = (items) => items.filter((item) => item.conversation_id !== id);
     this.state.value = { ...this.state.value, items: others(this.state.value.items) };
     this.pinned.value = others(this.pinned.value);
   }
 
-  async #read(cursor) {
+  async #read(/** @type {string | null} */ cursor) {
     const { archived } = this.state.value;
     try {
       const page = await this.api.conversations({ cursor, archived });

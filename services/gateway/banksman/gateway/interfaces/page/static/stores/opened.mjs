@@ -9,7 +9,11 @@ import { explain } from '../strings.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
 
-/** Run at the next animation frame. A hidden page gets none, so run after 50 ms instead. */
+/**
+ * Run at the next animation frame. A hidden page gets none, so run after 50 ms instead.
+ *
+ * @param {() => Promise<unknown>} action
+ */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
 
 /**
@@ -69,7 +73,11 @@ export class OpenConversations {
     return view.state;
   }
 
-  /** Receive the output of running commands, even without details, until the returned function is called. */
+  /**
+   * Receive the output of running commands, even without details, until the returned function is called.
+   *
+   * @param {boolean} on
+   */
   followOutput(on) {
     this.#output = on;
     this.subscribeAgain();
@@ -89,7 +97,7 @@ export class OpenConversations {
     return this.#views.get(id)?.state.value;
   }
 
-  /** Show the path to the newest run of a conversation. */
+  /** Show the path to the newest run of a conversation. @param {string} conversationId */
   showNewest(conversationId) {
     this.chosen.value = { ...this.chosen.value, [conversationId]: {} };
   }
@@ -101,26 +109,24 @@ export class OpenConversations {
     this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], ...choices } };
   }
 
-  /** Show one of the runs that follow another. */
+  /** Show one of the runs that follow another. @param {string} runId @param {string} parent */
   showVersion(parent, runId) {
     const id = this.currentId.value;
     this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], [parent]: runId } };
   }
 
-  /** @param {string} id @param {string} title */
-  setTitle(id, title) {
+  setTitle(/** @type {string} */ id, /** @type {string} */ title) {
     const view = this.#views.get(id);
     if (view) view.state.value = { ...view.state.value, title };
   }
 
-  /** Show a message that was accepted, before its event arrives. @param {string} id */
+  /** Show a message that was accepted, before its event arrives. @param {string} id @param {string} message */
   accepted(id, message) {
     const view = this.#views.get(id);
     if (view) view.state.value = foldAccepted(view.state.value, message);
   }
 
-  /** @param {string} id */
-  drop(id) {
+  drop(/** @type {string} */ id) {
     this.#close(id);
     this.#count.value += 1;
   }
@@ -130,7 +136,12 @@ export class OpenConversations {
     return this.details.value || this.#output ? 'full' : 'steps';
   }
 
-  /** Fold the events of a conversation from its first one, until it is closed. */
+  /**
+   * Fold the events of a conversation from its first one, until it is closed.
+   *
+   * @param {string} id
+   * @param {View} view
+   */
   async #read(id, view) {
     const onRetry = (error) => this.#unreadable(view, error);
     view.follower = this.subscriptions.follow(id, {
@@ -148,31 +159,36 @@ export class OpenConversations {
     }
   }
 
-  /** Drop the state of a conversation, and read the conversation from its first event. */
+  /**
+   * Drop the state of a conversation, and read the conversation from its first event.
+   *
+   * @param {string} id
+   * @param {View} view
+   */
   #reload(id, view) {
     view.state.value = { ...emptyConversation(id), title: view.state.value.title };
     view.frames = [];
     this.#read(id, view);
   }
 
-  #unreadable(view, error) {
+  #unreadable(/** @type {View} */ view, /** @type {Failure} */ error) {
     view.state.value = { ...view.state.value, replayed: true, error: explain(error) };
   }
 
-  #buffer(id, view, frame) {
+  #buffer(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {
     view.frames.push(frame);
     if (view.scheduled) return;
     view.scheduled = true;
     soon(() => batch(() => this.#flush(id, view)));
   }
 
-  #flush(id, view) {
+  #flush(/** @type {string} */ id, /** @type {View} */ view) {
     view.scheduled = false;
     const frames = view.frames.splice(0);
     for (const frame of frames) this.#apply(id, view, frame);
   }
 
-  #apply(id, view, frame) {
+  #apply(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {
     switch (frame.type) {
       case 'subscribed':
         view.state.value = foldSubscribed(view.state.value, frame);
@@ -187,7 +203,7 @@ export class OpenConversations {
     }
   }
 
-  async #readTitle(id, view) {
+  async #readTitle(/** @type {string} */ id, /** @type {View} */ view) {
     try {
       const { title } = this.listed(id) ?? (await this.api.conversation(id));
       if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
@@ -204,7 +220,7 @@ export class OpenConversations {
     }
   }
 
-  #close(id) {
+  #close(/** @type {string} */ id) {
     this.#views.get(id)?.follower.return();
     this.#views.delete(id);
   }

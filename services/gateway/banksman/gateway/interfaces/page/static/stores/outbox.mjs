@@ -58,6 +58,9 @@ export class Outbox {
   /**
    * Send a message, in a new conversation if none is open. It is shown at once, and remains with its error if
    * it could not be sent.
+   *
+   * @param {Content} content
+   * @param {{mode: string, files?: File[], model?: string | null, branch?: Branch}} [options]
    */
   async send(
     content,
@@ -84,12 +87,17 @@ export class Outbox {
     await this.#deliver(entry);
   }
 
-  /** Send another version of the message of a run, which is shown in its place. */
+  /**
+   * Send another version of the message of a run, which is shown in its place.
+   *
+   * @param {string} runId
+   * @param {Content} content
+   */
   sendVersion(runId, content) {
     return this.send(content, { branch: { after: before(this.opened.path.value, runId) } });
   }
 
-  /** Let the next message follow the end of a run. */
+  /** Let the next message follow the end of a run. @param {string} runId */
   continueAfter(runId) {
     const path = this.opened.path.value;
     const at = path.findIndex(({ run }) => run.id === runId);
@@ -100,14 +108,18 @@ export class Outbox {
     document.getElementById('composer')?.focus();
   }
 
-  /** Move a waiting message back into the message box. */
+  /** Move a waiting message back into the message box. @param {Run} run */
   async editQueued(run) {
     await this.cancel(run.id);
     this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
     document.getElementById('composer')?.focus();
   }
 
-  /** Send a failed message again under the same id, so that a message that did arrive is not duplicated. */
+  /**
+   * Send a failed message again under the same id, so that a message that did arrive is not duplicated.
+   *
+   * @param {string} key
+   */
   async resend(key) {
     const entry = this.entries.value.find((item) => item.key === key);
     if (!entry) return;
@@ -115,7 +127,7 @@ export class Outbox {
     await this.#deliver(entry);
   }
 
-  discard(key) {
+  discard(/** @type {string} */ key) {
     this.entries.value = this.entries.value.filter((item) => item.key !== key);
   }
 
@@ -129,7 +141,7 @@ export class Outbox {
     return isNewest(conversation, path) ? null : { after: endOf(path) };
   }
 
-  async #deliver(entry) {
+  async #deliver(/** @type {Entry} */ entry) {
     try {
       const id = entry.conversationId ?? (await this.#createFor(entry));
       await this.#store(entry, id);
@@ -156,7 +168,12 @@ export class Outbox {
     }
   }
 
-  /** Store the files of a message once: a message that is sent again already names them. */
+  /**
+   * Store the files of a message once: a message that is sent again already names them.
+   *
+   * @param {Entry} entry
+   * @param {string} conversationId
+   */
   async #store(entry, conversationId) {
     if (!entry.files.length) return;
     entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
@@ -164,7 +181,7 @@ export class Outbox {
     this.#change(entry.key, { content: entry.content, files: [] });
   }
 
-  /** The files of the workspace that a message names by `@path`. */
+  /** The files of the workspace that a message names by `@path`. @param {string} id @param {Content} content */
   async #named(id, content) {
     if (typeof content !== 'string' || !content.includes('@')) return [];
     const { filesIn } = await import('../completion.mjs');
@@ -175,7 +192,7 @@ export class Outbox {
     );
   }
 
-  async #createFor(entry) {
+  async #createFor(/** @type {Entry} */ entry) {
     // The gateway derives the title of the list from the first message; a model may replace that one.
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
     const assistant = this.assistant.value;
@@ -193,7 +210,7 @@ export class Outbox {
     return id;
   }
 
-  #change(key, change) {
+  #change(/** @type {string} */ key, /** @type {(change: object) => void} */ change) {
     this.entries.value = this.entries.value.map((item) => (item.key === key ? { ...item, ...change } : item));
   }
 }

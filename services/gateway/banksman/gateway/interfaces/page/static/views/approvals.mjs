@@ -6,11 +6,11 @@ import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
 
-export default function ApprovalsView({ path }) {
+export default function ApprovalsView(/** @type {{path: string}} */ { path }) {
   return path.length ? html`<${OneRequest} id=${path[0]} link=${path[1]} />` : html`<${AllRequests} />`;
 }
 
-/** The request of a link in a chat message or an e-mail. */
+/** The request of a link in a chat message or an e-mail. @param {{id: string, link: string | null}} properties */
 function OneRequest({ id, link }) {
   const { inbox } = useStore();
   inbox.link = link ? { id, link } : null;
@@ -54,9 +54,9 @@ function AllRequests() {
   <//>`;
 }
 
-const key = (name) => html`<kbd>${name}</kbd>`;
+const key = (/** @type {string} */ name) => html`<kbd>${name}</kbd>`;
 
-function NotifyButton({ inbox }) {
+function NotifyButton(/** @type {{inbox: import('../stores/inbox.mjs').Inbox}} */ { inbox }) {
   if (!('Notification' in globalThis)) return null;
   const on = inbox.notifies.value;
   return html`<button

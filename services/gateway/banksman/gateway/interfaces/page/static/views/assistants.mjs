@@ -28,8 +28,8 @@ export default function AssistantsView({ path: [id] }) {
 
 function AssistantList() {
   const store = useStore();
-  const [items, setItems] = useState(null);
-  const [error, setError] = useState(null);
+  const [items, setItems] = useState(/** @type {Assistant[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   useEffect(() => void store.api.assistants().then(setItems, (failure) => setError(explain(failure))), []);
   const actions = html`<a class="button" href=${addressOf('assistants', NEW)}
     ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
@@ -57,10 +57,10 @@ function AssistantList() {
   <//>`;
 }
 
-function OneAssistant({ id }) {
+function OneAssistant(/** @type {{id: string}} */ { id }) {
   const store = useStore();
   const [stored, setStored] = useState(id === NEW ? EMPTY : null);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [history, setHistory] = useState(false);
   const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));
   useEffect(() => void (id !== NEW && read()), [id]);

@@ -74,7 +74,7 @@ export default function AuditView() {
   <//>`;
 }
 
-function Entries({ items, tenants }) {
+function Entries(/** @type {{items: ApprovalItem[], tenants: boolean}} */ { items, tenants }) {
   const rows = items.map((entry) => [
     html`<time datetime=${entry.ts}
       >${new Date(entry.ts).toLocaleString(document.documentElement.lang || undefined)}</time
@@ -100,7 +100,11 @@ function Entries({ items, tenants }) {
   />`;
 }
 
-/** The changed object: its id and details of the change. Names may come from users, so hidden characters are shown. */
+/**
+ * The changed object: its id and details of the change. Names may come from users, so hidden characters are shown.
+ *
+ * @param {{entry: Entry}} properties
+ */
 function Subject({ entry }) {
   const details = Object.entries(entry.details).filter(
     ([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length),
@@ -109,7 +113,7 @@ function Subject({ entry }) {
     ${details.map(([name, value]) => html`<p class="reason">${known(`audit.detail.${name}`, name)}: <${Exact} text=${shown(name, value)} /></p>`)}`;
 }
 
-function shown(name, value) {
+function shown(/** @type {string} */ name, /** @type {unknown} */ value) {
   if (name === 'rights') return value.map((right) => known(`right.${right}`, right)).join(', ');
   if (name === 'expires_at') return formatMoment(value);
   if (typeof value === 'boolean') return t(value ? 'app.yes' : 'app.no');

@@ -17,8 +17,8 @@ export default function McpView({ path: [id, note] }) {
 
 function ServerList() {
   const store = useStore();
-  const [servers, setServers] = useState(null);
-  const [error, setError] = useState(null);
+  const [servers, setServers] = useState(/** @type {McpServer[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [adding, setAdding] = useState(false);
   useEffect(() => void store.api.mcpServers().then(setServers, (failure) => setError(explain(failure))), []);
   const actions = html`<button type="button" class="button primary" onClick=${() => setAdding(true)}>

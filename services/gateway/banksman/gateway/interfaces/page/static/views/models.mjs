@@ -20,14 +20,15 @@ const VENDORS = {
   openrouter: { title: 'OpenRouter', address: 'openrouter.ai/api/v1' },
   ollama: { title: 'Ollama', address: '127.0.0.1:11434/v1', scheme: 'http', keyless: true },
 };
+/** @param {{scheme?: string, address: string}} options */
 const urlOf = ({ scheme = 'https', address }) => address && `${scheme}://${address}`;
 const APIS = ['chat', 'responses', 'anthropic'];
 
 export default function ModelsView() {
   const store = useStore();
-  const [servers, setServers] = useState(null);
-  const [error, setError] = useState(null);
-  const [edited, setEdited] = useState(null);
+  const [servers, setServers] = useState(/** @type {ModelServer[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const [edited, setEdited] = useState(/** @type {ModelServer | null} */ (null));
   const fail = (failure) => setError(explain(failure));
   const read = () => store.api.modelServers().then((items) => (setServers(items), setError(null)), fail);
   useEffect(() => void read(), []);
@@ -44,6 +45,9 @@ export default function ModelsView() {
   <//>`;
 }
 
+/**
+ * @param {{servers: ModelServer[], onEdit: (server: ModelServer) => void, onChanged: () => void, onError: (failure: Failure) => void}} properties
+ */
 function Servers({ servers, onEdit, onChanged, onError }) {
   const store = useStore();
   const remove = (name) => store.api.deleteModelServer(name).then(onChanged, onError);
@@ -75,7 +79,11 @@ function Servers({ servers, onEdit, onChanged, onError }) {
   />`;
 }
 
-/** Set a server and test its key at once. A stored key is never shown; an empty field keeps it. */
+/**
+ * Set a server and test its key at once. A stored key is never shown; an empty field keeps it.
+ *
+ * @param {{server: McpServer, onClose: () => void}} properties
+ */
 function ServerForm({ server, onClose }) {
   const store = useStore();
   const isNew = !server.name;
@@ -157,8 +165,8 @@ function ServerForm({ server, onClose }) {
 /** The model of the assistant `default` and what stands in for it while its server is unavailable. */
 function DefaultModel() {
   const store = useStore();
-  const [assistant, setAssistant] = useState(null);
-  const [error, setError] = useState(null);
+  const [assistant, setAssistant] = useState(/** @type {Assistant | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const fail = (failure) => setError(explain(failure));
   useEffect(() => void store.api.assistant('default').then(setAssistant, fail), []);
   const change = (changes) =>

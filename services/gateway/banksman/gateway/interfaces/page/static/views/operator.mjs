@@ -15,8 +15,8 @@ const REFRESH_MS = 5_000;
 
 export default function OperatorView() {
   const store = useStore();
-  const [tenant, setTenant] = useState(null);
-  const runsPart = useRef(null);
+  const [tenant, setTenant] = useState(/** @type {string | null} */ (null));
+  const runsPart = useRef(/** @type {HTMLElement | null} */ (null));
   const { overview, services, error, read } = useOperations(store);
   const letters = useDeadLetters(store);
   const runs = useOpenRuns(store, tenant);
@@ -49,7 +49,7 @@ export default function OperatorView() {
   <//>`;
 }
 
-/** The state, read again every five seconds while the page is visible. */
+/** The state, read again every five seconds while the page is visible. @param {Store} store */
 function useOperations(store) {
   const [state, setState] = useState({ overview: null, services: null, error: null });
   const read = () =>

@@ -18,12 +18,12 @@ const DAY_MS = 86_400_000;
 
 export default function PeopleView() {
   const store = useStore();
-  const [keys, setKeys] = useState(null);
-  const [error, setError] = useState(null);
-  const [providers, setProviders] = useState([]);
+  const [keys, setKeys] = useState(/** @type {ApiKey[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const [providers, setProviders] = useState(/** @type {Provider[]} */ ([]));
   const [inviting, setInviting] = useState(false);
   const [starting, setStarting] = useState(false);
-  const [withdrawn, setWithdrawn] = useState(null);
+  const [withdrawn, setWithdrawn] = useState(/** @type {ApiKey | null} */ (null));
   const read = () =>
     store.api.keys().then(
       (items) => (setKeys(items), setError(null)),
@@ -57,7 +57,7 @@ export default function PeopleView() {
   <//>`;
 }
 
-function KeyTable({ keys, onWithdraw }) {
+function KeyTable(/** @type {{keys: ApiKey[], onWithdraw: (key: ApiKey) => void}} */ { keys, onWithdraw }) {
   const rows = keys.map((entry) => [
     html`<strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}`,
     entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `),
@@ -92,12 +92,16 @@ function KeyTable({ keys, onWithdraw }) {
   />`;
 }
 
-/** The key of the first person, who has all rights. From then on, everyone needs a key. */
+/**
+ * The key of the first person, who has all rights. From then on, everyone needs a key.
+ *
+ * @param {{onClose: () => void, onCreated: () => void}} properties
+ */
 function FirstKey({ onClose, onCreated }) {
   const store = useStore();
   const [user, setUser] = useState('');
-  const [created, setCreated] = useState(null);
-  const [error, setError] = useState(null);
+  const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const submit = async (event) => {
     event.preventDefault();
     try {
@@ -144,14 +148,14 @@ function FirstKey({ onClose, onCreated }) {
   <//>`;
 }
 
-function Invitation({ providers, onClose }) {
+function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ { providers, onClose }) {
   const store = useStore();
-  const [provider, setProvider] = useState(null);
+  const [provider, setProvider] = useState(/** @type {Provider | null} */ (null));
   const [user, setUser] = useState('');
   const [rights, setRights] = useState(['chat', 'approve']);
   const [days, setDays] = useState(90);
-  const [created, setCreated] = useState(null);
-  const [error, setError] = useState(null);
+  const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const own = store.welcome.value?.rights ?? RIGHTS;
   const toggle = (right) =>
     setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
@@ -203,7 +207,11 @@ function Invitation({ providers, onClose }) {
   <//>`;
 }
 
-/** The means of sign-in: a key, or an account at a provider. */
+/**
+ * The means of sign-in: a key, or an account at a provider.
+ *
+ * @param {{providers: Provider[], chosen: Provider | null, onChoose: (name: string) => void}} properties
+ */
 function Means({ providers, chosen, onChoose }) {
   const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
   return html`<label class="form-field"
@@ -215,7 +223,7 @@ function Means({ providers, chosen, onChoose }) {
   </label>`;
 }
 
-function Expiry({ days, onChange }) {
+function Expiry(/** @type {{days: number, onChange: () => void}} */ { days, onChange }) {
   return html`<label class="form-field"
     ><span>${t('people.expires')}</span>
     <select value=${String(days)} onChange=${(event) => onChange(Number(event.target.value))}>
@@ -224,7 +232,11 @@ function Expiry({ days, onChange }) {
   </label>`;
 }
 
-/** The link, whose text is not stored and shown only here. It opens the page once. */
+/**
+ * The link, whose text is not stored and shown only here. It opens the page once.
+ *
+ * @param {{entry: Entry, onClose: () => void}} properties
+ */
 function Created({ entry, onClose }) {
   return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">
@@ -238,9 +250,9 @@ function Created({ entry, onClose }) {
   <//>`;
 }
 
-function Withdrawal({ entry, onClose }) {
+function Withdrawal(/** @type {{entry: Entry, onClose: () => void}} */ { entry, onClose }) {
   const store = useStore();
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const confirm = () => store.api.revokeKey(entry.id).then(onClose, (failure) => setError(explain(failure)));
   return html`<${Dialog} title=${t('people.withdrawTitle')} onClose=${onClose}>
     <div class="dialog-body">

@@ -24,9 +24,9 @@ export default function RulesView() {
 /** The rules of the tenant, which administrators change. */
 function TenantPolicy() {
   const store = useStore();
-  const [stored, setStored] = useState(null);
-  const [draft, setDraft] = useState(null);
-  const [error, setError] = useState(null);
+  const [stored, setStored] = useState(/** @type {Policy | null} */ (null));
+  const [draft, setDraft] = useState(/** @type {Policy | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const show = (policy) => (setStored(policy), setDraft(policy), setError(null));
   const read = () => store.api.policy().then(show, setError);
   useEffect(() => void read(), []);
@@ -64,7 +64,7 @@ function TenantPolicy() {
 
 function AssistantRules() {
   const store = useStore();
-  const [assistants, setAssistants] = useState([]);
+  const [assistants, setAssistants] = useState(/** @type {Assistant[]} */ ([]));
   useEffect(() => void store.api.assistants().then(setAssistants, () => {}), []);
   const ruled = assistants.filter((one) => one.approval_policy?.length || one.approvals);
   if (!ruled.length) return null;
@@ -88,8 +88,8 @@ function AssistantRules() {
 
 function Remembered() {
   const store = useStore();
-  const [items, setItems] = useState(null);
-  const [error, setError] = useState(null);
+  const [items, setItems] = useState(/** @type {Item<'remembered.list'>[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const read = () =>
     store.api.remembered().then(
       (found) => (setItems(found), setError(null)),
@@ -109,6 +109,7 @@ function Remembered() {
   </section>`;
 }
 
+/** @param {{one: string, onWithdraw: (one: Item<'remembered.list'>) => void}} properties */
 function RememberedItem({ one, onWithdraw }) {
   const title = one.title || t('conversation.untitled');
   const about = {
@@ -140,5 +141,5 @@ function RememberedItem({ one, onWithdraw }) {
   </li>`;
 }
 
-/** The most important argument of a call. */
+/** The most important argument of a call. @param {Json} given */
 const textOf = (given) => given.command ?? given.path ?? given.url ?? JSON.stringify(given);

@@ -15,7 +15,7 @@ import { explain, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 
 const COMPARE = 'with';
-const isOpen = (run) => run && !run.finished_at;
+const isOpen = (/** @type {Run} */ run) => run && !run.finished_at;
 
 /** @param {{path: string[]}} properties `{run}`, `{run}/{step}` or `{run}/with/{other run}` */
 export default function RunView({ path }) {
@@ -25,7 +25,7 @@ export default function RunView({ path }) {
   return html`<${OneRun} key=${id} id=${id} stepId=${compared ? null : second} other=${compared} />`;
 }
 
-function OneRun({ id, stepId, other }) {
+function OneRun(/** @type {{id: string, stepId: string, other: string}} */ { id, stepId, other }) {
   const { run, steps, error } = useRun(id);
   const [again, setAgain] = useState(false);
   const conversationId = conversationOf(id);
@@ -51,7 +51,11 @@ function OneRun({ id, stepId, other }) {
   <//>`;
 }
 
-/** The run and its steps, read again whenever its conversation has a new event while the run is open. */
+/**
+ * The run and its steps, read again whenever its conversation has a new event while the run is open.
+ *
+ * @param {string} id
+ */
 function useRun(id) {
   const store = useStore();
   const [read, setRead] = useState({ run: null, steps: [], error: null });
@@ -69,17 +73,17 @@ function useRun(id) {
   return read;
 }
 
-function Compared({ run, steps, other }) {
+function Compared(/** @type {{run: Run, steps: Step[], other: string}} */ { run, steps, other }) {
   const second = useRun(other);
   if (second.error) return html`<p class="form-error" role="alert">${second.error}</p>`;
   if (!second.run) return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
   return html`<${Comparison} first=${{ run, steps }} second=${second} />`;
 }
 
-/** The other runs of the conversation, one of which can be compared. */
+/** The other runs of the conversation, one of which can be compared. @param {{run: Run, other: string}} properties */
 function Siblings({ run, other }) {
   const store = useStore();
-  const [runs, setRuns] = useState([]);
+  const [runs, setRuns] = useState(/** @type {StoredRun[]} */ ([]));
   useEffect(
     () => void store.api.runs(run.conversation_id).then(setRuns, () => {}),
     [run.conversation_id, other],

@@ -13,7 +13,7 @@ import { formatMoment } from '../text.mjs';
 export default function SchedulesView() {
   const store = useStore();
   const [{ schedules, coming }, setListed] = useState({ schedules: null, coming: [] });
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [creating, setCreating] = useState(false);
   const read = () =>
     Promise.all([store.api.schedules(), store.api.comingStarts()]).then(
@@ -35,19 +35,19 @@ export default function SchedulesView() {
   <//>`;
 }
 
-/** Move to a schedule of the list. */
+/** Move to a schedule of the list. @param {string} id */
 function show(id) {
   document.getElementById(elementOf(id))?.focus();
 }
 
-function elementOf(id) {
+function elementOf(/** @type {string} */ id) {
   return `schedule-${id}`;
 }
 
-function Schedule({ schedule, onChange }) {
+function Schedule(/** @type {{schedule: Schedule, onChange: () => void}} */ { schedule, onChange }) {
   const store = useStore();
   const [deleting, setDeleting] = useState(false);
-  const [runs, setRuns] = useState(null);
+  const [runs, setRuns] = useState(/** @type {Replies['schedule.read']['runs'] | null} */ (null));
   const name = titleOf(schedule);
   const act = (request) => request.then(onChange, (failure) => store.toast(explain(failure)));
   const pause = () =>
@@ -101,7 +101,7 @@ function Schedule({ schedule, onChange }) {
   </section>`;
 }
 
-/** The result of a start of a schedule, with a link to its conversation. */
+/** The result of a start of a schedule, with a link to its conversation. @param {{run: Run}} properties */
 function Outcome({ run }) {
   const result = known(`schedule.result.${run.result}`, run.result);
   const text = run.status ? known(`schedule.status.${run.status}`, run.status) : result;
@@ -112,6 +112,7 @@ function Outcome({ run }) {
     : html`${when}: ${text}`;
 }
 
+/** @param {{name: string, onConfirm: () => void, onClose: () => void}} properties */
 function Deletion({ name, onConfirm, onClose }) {
   return html`<${Dialog} title=${t('schedule.deleteTitle')} onClose=${onClose}>
     <div class="dialog-body">
@@ -126,11 +127,15 @@ function Deletion({ name, onConfirm, onClose }) {
   <//>`;
 }
 
-function titleOf({ title, start }) {
+function titleOf(/** @type {{title: string, start: Schedule['start']}} */ { title, start }) {
   return title || start.workflow || start.content;
 }
 
-/** The fields of a schedule that a client may send. */
+/**
+ * The fields of a schedule that a client may send.
+ *
+ * @param {{title: string, start: Schedule['start'], at: number, cron: string, timezone: string, missed: 'run_once' | 'skip'}} options
+ */
 function bodyOf({ title, start, at, cron, timezone, missed }) {
   return { title, start, ...(cron ? { cron, timezone } : { at }), missed };
 }

@@ -54,7 +54,7 @@ function Instructions() {
   const store = useStore();
   const [stored, setStored] = useState('');
   const [text, setText] = useState('');
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const show = ({ text: read = '' }) => (setStored(read), setText(read), setError(null));
   const fail = (failure) => setError(explain(failure));
   useEffect(() => void store.api.instructions().then(show, fail), []);
@@ -78,7 +78,7 @@ function Instructions() {
 /** What the runs of the tenant have cost this month. */
 function Month() {
   const store = useStore();
-  const [month, setMonth] = useState(null);
+  const [month, setMonth] = useState(/** @type {Replies['usage']['windows'][number] | null} */ (null));
   useEffect(() => {
     // Without the report the page shows no cost.
     store.api.usage().then(

@@ -21,8 +21,8 @@ export default function WorkflowsView({ path: [name] }) {
 
 function WorkflowList() {
   const store = useStore();
-  const [categories, setCategories] = useState(null);
-  const [error, setError] = useState(null);
+  const [categories, setCategories] = useState(/** @type {Item<'workflow.categories'>[] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   useEffect(
     () => void categoriesOf(store.api).then(setCategories, (failure) => setError(explain(failure))),
     [],
@@ -51,7 +51,7 @@ function WorkflowList() {
   <//>`;
 }
 
-function Entry({ workflow }) {
+function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
   const store = useStore();
   const title = workflow.title || workflow.name;
   const text = html`<strong>${title}</strong><span class="muted">${workflow.description}</span>`;
@@ -68,10 +68,10 @@ function Entry({ workflow }) {
   </li>`;
 }
 
-function OneWorkflow({ name }) {
+function OneWorkflow(/** @type {{name: string}} */ { name }) {
   const store = useStore();
-  const [draft, setDraft] = useState(null);
-  const [error, setError] = useState(null);
+  const [draft, setDraft] = useState(/** @type {WorkflowDraft | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const show = (definition) => setDraft(draftOf(definition));
   useEffect(
     () => void (name !== NEW && store.api.workflow(name).then(show, (failure) => setError(explain(failure)))),

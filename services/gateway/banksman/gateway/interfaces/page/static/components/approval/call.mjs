@@ -8,6 +8,9 @@ import { toolIcon } from '../icons.mjs';
 import { Exact, Icon, html } from '../ui.mjs';
 import { Changes } from './scope.mjs';
 
+/**
+ * @param {{item: ApprovalItem, single: boolean, choice: Decision | undefined, onChoice: (decision: Decision) => void, edit: Edit, onToggleEdit: () => void, onEdit: (id: string, edit: Edit | null) => void}} properties
+ */
 export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
   const id = item.tool_call_id;
@@ -40,9 +43,13 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
   </li>`;
 }
 
-/** One field for each argument, so that file content is edited without JSON escapes; JSON for a new argument. */
+/**
+ * One field for each argument, so that file content is edited without JSON escapes; JSON for a new argument.
+ *
+ * @param {{id: string, edit: Edit, onEdit: (id: string, edit: Edit | null) => void}} properties
+ */
 function Editor({ id, edit, onEdit }) {
-  const root = useRef(null);
+  const root = useRef(/** @type {HTMLElement | null} */ (null));
   const { draft } = edit;
   useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
   const asJson = () =>
@@ -81,11 +88,11 @@ function Editor({ id, edit, onEdit }) {
   </div>`;
 }
 
-function longestOf(areas) {
+function longestOf(/** @type {Element} */ areas) {
   return areas.toSorted((one, other) => other.value.length - one.value.length)[0];
 }
 
-function ExactArguments({ item }) {
+function ExactArguments(/** @type {{item: ApprovalItem}} */ { item }) {
   const text = item.exact ?? JSON.stringify(item.arguments, null, 2);
   return html`<details
     class="exact"

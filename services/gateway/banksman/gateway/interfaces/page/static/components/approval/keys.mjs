@@ -33,7 +33,7 @@ export function useCardKeys(card, actions) {
   }, []);
 }
 
-/** Show the next part of a card that has not been in view; return whether there was one. */
+/** Show the next part of a card that has not been in view; return whether there was one. @param {HTMLElement} card */
 function showsMore(card) {
   const view = card.closest('.scroller').getBoundingClientRect();
   const { top, bottom } = card.getBoundingClientRect();
@@ -47,7 +47,7 @@ function showsMore(card) {
   return hidden > 1;
 }
 
-/** Escape moves the focus from a card to the composer, or to the title of the view. */
+/** Escape moves the focus from a card to the composer, or to the title of the view. @param {PageEvent} event */
 export function leaveOnEscape(event) {
   if (event.key === 'Escape') document.querySelector('.composer textarea, h1[tabindex]')?.focus();
 }

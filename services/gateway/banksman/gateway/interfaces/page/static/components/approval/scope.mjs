@@ -48,7 +48,7 @@ export function Scope({ items, value, onChange, mayRule }) {
     ${value && html`<${Covered} calls=${items.map((item) => widened(item, scope, by))} scope=${scope} />`}`;
 }
 
-function scopesOf(items, mayRule) {
+function scopesOf(/** @type {ApprovalItem[]} */ items, /** @type {boolean} */ mayRule) {
   const plain = items.some((item) => item.covers?.by !== 'nothing') ? ['run', 'conversation'] : [];
   const begins = items.every((item) => item.begins && !item.edited);
   const everyone = mayRule && items.length === 1 && !items[0].edited && rulesFor(items[0]);
@@ -60,7 +60,7 @@ function scopesOf(items, mayRule) {
   ];
 }
 
-function widened(item, scope, by) {
+function widened(/** @type {ApprovalItem} */ item, /** @type {string} */ scope, /** @type {string} */ by) {
   const wider = scope === EVERYONE ? ruleCovers(item) : by;
   return wider ? { ...item, edited: false, covers: { by: wider } } : item;
 }
@@ -78,7 +78,7 @@ export function Covered({ calls, scope }) {
   </div>`;
 }
 
-/** The arguments that the first of two users changed. */
+/** The arguments that the first of two users changed. @param {{item: ApprovalItem}} properties */
 export function Changes({ item }) {
   const { requested, arguments: edited } = item;
   const names = [...new Set([...Object.keys(requested), ...Object.keys(edited)])].filter(
@@ -90,7 +90,11 @@ export function Changes({ item }) {
   </div>`;
 }
 
-/** What the first of two users approved. The second user must approve exactly the same. */
+/**
+ * What the first of two users approved. The second user must approve exactly the same.
+ *
+ * @param {{first: NonNullable<Asked['first']>, items: ApprovalItem[]}} properties
+ */
 export function First({ first, items }) {
   const refused = new Set(
     first.decisions.filter((one) => one.decision === 'reject').map((one) => one.tool_call_id),
@@ -102,9 +106,9 @@ export function First({ first, items }) {
   </div>`;
 }
 
-const textOf = (value) =>
+const textOf = (/** @type {unknown} */ value) =>
   typeof value === 'string' ? value : value === undefined ? '' : JSON.stringify(value, null, 2);
 
-function hostOf(url) {
+function hostOf(/** @type {string} */ url) {
   return URL.canParse(url) ? new URL(url).hostname : String(url);
 }

@@ -4,7 +4,11 @@ import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { html } from '../ui.mjs';
 
-/** An assistant as lines: texts keep their line breaks. */
+/**
+ * An assistant as lines: texts keep their line breaks.
+ *
+ * @param {{revision: number} & Record<string, unknown>} options
+ */
 function linesOf({ revision, ...assistant }) {
   const lines = Object.entries(assistant).map(
     ([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value, null, 2)}\n`,
@@ -12,6 +16,7 @@ function linesOf({ revision, ...assistant }) {
   return lines.join('');
 }
 
+/** @param {{before: string | null | undefined, after: string | null, title?: string}} properties */
 export function Changes({ before, after, title = t('assistant.changes') }) {
   return html`<section class="assistant-part" aria-label=${title}>
     <h2>${title}</h2>

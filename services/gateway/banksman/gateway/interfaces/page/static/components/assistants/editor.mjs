@@ -22,13 +22,18 @@ const LIMITS = [
   { name: 'max_cost_usd', min: 0.0001, step: 'any' },
 ];
 
-/** The body of the request: the fields that a user sets, and the revision to replace. */
+/**
+ * The body of the request: the fields that a user sets, and the revision to replace.
+ *
+ * @param {{id: string} & Record<string, unknown>} options
+ */
 const bodyOf = ({ id, ...draft }) => draft;
 
+/** @param {{stored: Assistant | null, onStored: (assistant: Assistant) => void, onReload: () => void}} properties */
 export function AssistantEditor({ stored, onStored, onReload }) {
   const store = useStore();
   const [draft, setDraft] = useState(stored);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState(false);
   const change = (fields) => setDraft((last) => ({ ...last, ...fields }));
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
@@ -84,7 +89,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
   </form>`;
 }
 
-/** Ask for confirmation before the page closes with unsaved changes. */
+/** Ask for confirmation before the page closes with unsaved changes. @param {boolean} changed */
 function useWarning(changed) {
   useEffect(() => {
     if (!changed) return undefined;
@@ -94,7 +99,7 @@ function useWarning(changed) {
   }, [changed]);
 }
 
-function Prompt({ draft, change }) {
+function Prompt(/** @type {{draft: Assistant, change: (change: object) => void}} */ { draft, change }) {
   return html`<div class="assistant-prompt">
     <label class="form-field"
       ><span>${t('assistant.prompt')}</span>
@@ -110,6 +115,7 @@ function Prompt({ draft, change }) {
   </div>`;
 }
 
+/** @param {{limits: Assistant['limits'], onChange: () => void}} properties */
 function LimitFields({ limits, onChange }) {
   return html`<fieldset class="assistant-part">
     <legend>${t('assistant.limits')}</legend>

@@ -8,7 +8,7 @@ import { Icon, IconButton, html } from '../ui.mjs';
 
 /** @param {{files: import('../../assistant_files.mjs').AssistantFile[], onChange: (files: object[]) => void}} properties */
 export function AssistantFiles({ files, onChange }) {
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const add = async (picked) =>
     onChange(withFiles(files, await Promise.all(picked.map((file) => assistantFile(file)))));
   const addSkill = async (picked) => {
@@ -44,8 +44,9 @@ export function AssistantFiles({ files, onChange }) {
   </fieldset>`;
 }
 
+/** @param {{label: string, onPicked: (files: File[]) => void, folder?: boolean}} properties */
 function Picker({ label, onPicked, folder = false }) {
-  const input = useRef(null);
+  const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   const pick = async (event) => {
     const picked = [...event.target.files];
     event.target.value = '';

@@ -26,7 +26,11 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
   </fieldset>`;
 }
 
-/** One rule. Only the pattern of its first argument can be edited; patterns of other arguments stay unchanged. */
+/**
+ * One rule. Only the pattern of its first argument can be edited; patterns of other arguments stay unchanged.
+ *
+ * @param {{rule: Rule, first: boolean, onChange: () => void, onUp: () => void, onRemove: () => void}} properties
+ */
 function Rule({ rule, first, onChange, onUp, onRemove }) {
   const [name = '', pattern = ''] = Object.entries(rule.arguments ?? {})[0] ?? [];
   const others = Object.fromEntries(Object.entries(rule.arguments ?? {}).slice(1));

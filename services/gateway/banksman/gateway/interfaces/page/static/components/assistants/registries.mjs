@@ -10,8 +10,7 @@ import { IconButton, html, useStore } from '../ui.mjs';
 /** @type {Registry['kind'][]} */
 const KINDS = ['pypi', 'npm'];
 
-/** @param {string} text */
-const listed = (text) =>
+const listed = (/** @type {string} */ text) =>
   text
     .split(',')
     .map((one) => one.trim())
@@ -29,8 +28,7 @@ export function Registries({ registries = [], onChange }) {
       ),
     [],
   );
-  /** @param {number} at @param {Partial<Registry>} fields */
-  const replace = (at, fields) =>
+  const replace = (/** @type {number} */ at, /** @type {Partial<Registry>} */ fields) =>
     onChange(registries.map((one, other) => (other === at ? { ...one, ...fields } : one)));
   return html`<fieldset class="assistant-part">
     <legend>${t('registries.title')}</legend>
@@ -59,8 +57,7 @@ export function Registries({ registries = [], onChange }) {
 
 /** @param {{one: Registry, onChange: (fields: Partial<Registry>) => void, onRemove: () => void}} properties */
 function Row({ one, onChange, onRemove }) {
-  /** @param {any} event */
-  const valueOf = (event) => event.target.value.trim();
+  const valueOf = (/** @type {any} */ event) => event.target.value.trim();
   return html`<li>
     <select
       aria-label=${t('registries.kind')}

@@ -10,9 +10,9 @@ import { Changes } from './changes.mjs';
 /** @param {{id: string, current: number, onRestored: (stored: object) => void}} properties */
 export function Revisions({ id, current, onRestored }) {
   const store = useStore();
-  const [items, setItems] = useState(null);
-  const [pair, setPair] = useState(null);
-  const [error, setError] = useState(null);
+  const [items, setItems] = useState(/** @type {Item<'assistant.revisions'>[] | null} */ (null));
+  const [pair, setPair] = useState(/** @type {{before: number, after: number} | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const attempt = (action) => action().catch((failure) => setError(explain(failure)));
   const read = () =>
     attempt(async () => {
@@ -47,12 +47,14 @@ export function Revisions({ id, current, onRestored }) {
     </button>`;
 }
 
+/** @param {{revision: number, at: number, by: string, current: boolean}} options */
 function nameOf({ revision, at, by, current }) {
   return [t('assistant.revision', { revision }), at && formatWhen(at), by, current && t('revision.current')]
     .filter(Boolean)
     .join(' · ');
 }
 
+/** @param {{id: string, before: string | null | undefined, after: string | null}} properties */
 function Difference({ id, before, after }) {
   const store = useStore();
   const [read, setRead] = useState(null);

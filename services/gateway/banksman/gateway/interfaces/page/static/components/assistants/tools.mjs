@@ -8,7 +8,7 @@ import { html, useStore } from '../ui.mjs';
 /** @param {{tools: object, onChange: (tools: object) => void}} properties `allowed_tools` is null for every tool */
 export function ToolChoice({ tools, onChange }) {
   const store = useStore();
-  const [offered, setOffered] = useState([]);
+  const [offered, setOffered] = useState(/** @type {ToolView[]} */ ([]));
   const [toolchains, setToolchains] = useState([]);
   // A user without the right to list tools can still remove the tools that the assistant names.
   useEffect(

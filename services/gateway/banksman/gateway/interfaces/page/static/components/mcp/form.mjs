@@ -10,7 +10,7 @@ import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 const KINDS = ['http', 'stdio'];
 const MAX_SECRETS = 32;
 
-export function NewServer({ onClose }) {
+export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const create = async (body) => {
     const { id } = await store.api.createMcpServer(body);
@@ -43,9 +43,12 @@ export function ChangedServer({ server, onChanged, onClose }) {
   />`;
 }
 
+/**
+ * @param {{title: string, submitLabel: string, server: McpServer, onSubmit: (body: object) => Promise<unknown>, onReload: () => void, onClose: () => void}} properties
+ */
 function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose }) {
   const [draft, setDraft] = useState(() => draftOf(server));
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState(false);
   const change = (fields) => setDraft({ ...draft, ...fields });
   const attempt = async (action) => {
@@ -139,11 +142,15 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
   <//>`;
 }
 
-const problemId = (control) => `mcp-problem-${control}`;
+const problemId = (/** @type {string} */ control) => `mcp-problem-${control}`;
 
-/** One line of the form. Its error is shown below and gets the focus. */
+/**
+ * One line of the form. Its error is shown below and gets the focus.
+ *
+ * @param {{of: string, label: string, hint: string, error: Failure, input: Json}} properties
+ */
 function Field({ of: control, label, hint, error, input }) {
-  const ref = useRef(null);
+  const ref = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const wrong = error?.control === control;
   useEffect(() => void (wrong && ref.current.focus()), [wrong]);
   const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
@@ -156,13 +163,17 @@ function Field({ of: control, label, hint, error, input }) {
   </div>`;
 }
 
-function Problem({ of: control, error }) {
+function Problem(/** @type {{of: string, error: Failure}} */ { of: control, error }) {
   return error?.control === control
     ? html`<p class="form-error" role="alert" id=${problemId(control)}>${error.text}</p>`
     : null;
 }
 
-/** Names with their values, which are sent once and never shown again. */
+/**
+ * Names with their values, which are sent once and never shown again.
+ *
+ * @param {{draft: ServerDraft, server: McpServer, error: Failure, onChange: () => void}} properties
+ */
 function Secrets({ draft, server, error, onChange }) {
   const { type, secrets } = draft;
   const replace = (at, fields) => onChange(secrets.with(at, { ...secrets[at], ...fields }));

@@ -16,7 +16,7 @@ import { Approved, Changes } from './tools.mjs';
 export function OneServer({ id, ended }) {
   const store = useStore();
   const { server, error, busy, act } = useServer(store, id);
-  const [dialog, setDialog] = useState(null);
+  const [dialog, setDialog] = useState(/** @type {string | null} */ (null));
   const close = () => setDialog(null);
   const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}
     ><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a
@@ -43,7 +43,12 @@ export function OneServer({ id, ended }) {
   <//>`;
 }
 
-/** The server in the last reply. `act` sends another request, one at a time. */
+/**
+ * The server in the last reply. `act` sends another request, one at a time.
+ *
+ * @param {Store} store
+ * @param {string} id
+ */
 function useServer(store, id) {
   const [state, setState] = useState({ server: null, error: null, busy: true });
   const act = async (request) => {
@@ -62,7 +67,12 @@ function useServer(store, id) {
   return { ...state, act };
 }
 
-/** Approve the shown tools. After a change of the server nothing is approved, and the error contains the current server. */
+/**
+ * Approve the shown tools. After a change of the server nothing is approved, and the error contains the current server.
+ *
+ * @param {Api} api
+ * @param {McpServer} server
+ */
 async function approved(api, server) {
   try {
     return await api.approveMcpServer(server.id, server.changes_digest);
@@ -72,6 +82,9 @@ async function approved(api, server) {
   }
 }
 
+/**
+ * @param {{server: McpServer, busy: boolean, onLook: () => void, onChange: () => void, onRemove: () => void}} properties
+ */
 function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
   return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
@@ -111,9 +124,9 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
   </section>`;
 }
 
-function Removal({ id, onClose }) {
+function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose }) {
   const store = useStore();
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const confirm = () =>
     store.api.deleteMcpServer(id).then(
       () => (location.hash = addressOf('mcp')),

@@ -55,7 +55,13 @@ export function SignIn({ server, act }) {
   </section>`;
 }
 
-/** Leave this page; the authorization server sends the browser back to the view of the server. */
+/**
+ * Leave this page; the authorization server sends the browser back to the view of the server.
+ *
+ * @param {Api} api
+ * @param {McpServer} server
+ * @param {Record<string, string>} client
+ */
 async function goToProvider(api, server, client) {
   const given = Object.fromEntries(Object.entries(client).filter(([, value]) => value));
   const { url } = await api.beginMcpSignIn(server.id, {

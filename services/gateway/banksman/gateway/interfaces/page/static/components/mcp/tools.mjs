@@ -4,7 +4,11 @@ import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
 import { Exact, html } from '../ui.mjs';
 
-/** New and changed tools. Texts of a server are instructions to a model, so they are shown in full. */
+/**
+ * New and changed tools. Texts of a server are instructions to a model, so they are shown in full.
+ *
+ * @param {{server: McpServer, busy: boolean, onApprove: () => void}} properties
+ */
 export function Changes({ server, busy, onApprove }) {
   const { changes } = server;
   if (!changes.length) return null;
@@ -26,7 +30,7 @@ export function Changes({ server, busy, onApprove }) {
   </section>`;
 }
 
-export function Approved({ server }) {
+export function Approved(/** @type {{server: McpServer}} */ { server }) {
   const reasons = new Map(server.refused.map((refused) => [refused.name, refused.reason]));
   const unusable = server.refused.filter(({ name }) => !server.tools.some((tool) => tool.name === name));
   return html`<section class="mcp-part" aria-label=${t('mcp.tools')}>
@@ -52,7 +56,7 @@ export function Approved({ server }) {
   </section>`;
 }
 
-function Tool({ tool, mark, children }) {
+function Tool(/** @type {{tool: McpTool, mark?: string, children: Shown}} */ { tool, mark, children }) {
   return html`<li>
     <p>
       <code class="tool-name"><${Exact} text=${tool.name} /></code>
@@ -69,13 +73,13 @@ function Tool({ tool, mark, children }) {
   </li>`;
 }
 
-/** If a server reverts a change, the tool equals its approved version again. */
+/** If a server reverts a change, the tool equals its approved version again. @param {ToolView} tool */
 function kindOf(tool) {
   if (!tool.replaces) return 'new';
   return textOf(tool.replaces) === textOf(tool) ? 'restored' : 'changed';
 }
 
-/** The parts of a tool that an administrator approves, as lines. */
+/** The parts of a tool that an administrator approves, as lines. @param {McpTool} mcpTool */
 function textOf({ description, input_schema: schema, requires_approval: asks }) {
   return `${description}\n\n${JSON.stringify(schema, null, 2)}\n\n${t(asks ? 'mcp.asks' : 'mcp.asksNot')}\n`;
 }

@@ -10,15 +10,15 @@ import { Records } from './records.mjs';
 
 const REFRESH_MS = 5_000;
 
-export function useDeadLetters(store) {
+export function useDeadLetters(/** @type {Store} */ store) {
   return usePages((after) => store.api.deadLetters(after), { everyMs: REFRESH_MS });
 }
 
 export function DeadLetters({ items, next, error, readMore, refresh }) {
   const store = useStore();
-  const [shown, setShown] = useState(null);
+  const [shown, setShown] = useState(/** @type {Letter | null} */ (null));
   // If further pages are shown, the list is not read again, so handled messages are marked in place.
-  const [handled, setHandled] = useState(new Set());
+  const [handled, setHandled] = useState(/** @type {Set<string>} */ (new Set()));
   const done = (id) => (setHandled((before) => new Set([...before, id])), refresh());
   const replay = ({ id }) =>
     store.api.replayDeadLetter(id).then(
@@ -50,12 +50,16 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
   ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
 }
 
-/** One message with its content, of which the gateway returns the first 16 KiB. */
+/**
+ * One message with its content, of which the gateway returns the first 16 KiB.
+ *
+ * @param {{id: string, onDone: () => void, onClose: () => void}} properties
+ */
 function Letter({ id, onDone, onClose }) {
   const store = useStore();
-  const [letter, setLetter] = useState(null);
+  const [letter, setLetter] = useState(/** @type {Replies['dead_letter.read'] | null} */ (null));
   const [discarding, setDiscarding] = useState(false);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const fail = (failure) => setError(explain(failure));
   useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
   return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
@@ -90,7 +94,7 @@ function Letter({ id, onDone, onClose }) {
   <//>`;
 }
 
-function Content({ letter }) {
+function Content(/** @type {{letter: Item<'dead_letter.list'>}} */ { letter }) {
   const headers = Object.entries(letter.headers)
     .map(([name, value]) => `${name}: ${value}`)
     .join('\n');
@@ -105,14 +109,18 @@ function Content({ letter }) {
     ${cut && html`<p class="muted">${t('operator.contentCut')}</p>`}`;
 }
 
-function Field({ label, text }) {
+function Field(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0" aria-label=${label} role="group"><${Exact} text=${text} /></pre>
   </div>`;
 }
 
-/** JSON with line breaks and indentation. Other text, and truncated JSON, is returned unchanged. */
+/**
+ * JSON with line breaks and indentation. Other text, and truncated JSON, is returned unchanged.
+ *
+ * @param {string} payload
+ */
 function readable(payload) {
   try {
     return JSON.stringify(JSON.parse(payload), null, 2);

@@ -13,7 +13,12 @@ const STATES = ['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflo
 const REFRESH_MS = 5_000;
 const END = { items: [], next: null };
 
-/** The open runs: each page contains the next runs of every state. @param {string | null} tenant null for all tenants */
+/**
+ * The open runs: each page contains the next runs of every state.
+ *
+ * @param {string | null} tenant null for all tenants
+ * @param {Store} store
+ */
 export function useOpenRuns(store, tenant) {
   const load = async (nexts) => {
     const wanted = (state, at) =>
@@ -30,8 +35,8 @@ export function useOpenRuns(store, tenant) {
 
 /** @param {{tenant: string | null, onAll: () => void}} properties besides those of the list */
 export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll }) {
-  const [chosen, setChosen] = useState(null);
-  const [cancelled, setCancelled] = useState(new Set());
+  const [chosen, setChosen] = useState(/** @type {Item<'operator.runs'> | null} */ (null));
+  const [cancelled, setCancelled] = useState(/** @type {Set<string>} */ (new Set()));
   const runs = (items ?? []).toSorted((one, other) => Date.parse(one.since) - Date.parse(other.since));
   const rows = runs.map((run) => [
     run.tenant,
@@ -80,17 +85,22 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
   ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
 
-/** The id of a run. It is a link only in the operator's own tenant, because operators may not read runs of other tenants. */
+/**
+ * The id of a run. It is a link only in the operator's own tenant, because operators may not read runs of other tenants.
+ *
+ * @param {{run: Run}} properties
+ */
 function RunName({ run }) {
   const own = run.tenant === useStore().welcome.value?.tenant;
   const name = html`<code>${run.run_id}</code>`;
   return own ? html`<a href=${addressOf('runs', run.run_id)}>${name}</a>` : name;
 }
 
+/** @param {{run: Run, onDone: () => void, onClose: () => void}} properties */
 function Cancellation({ run, onDone, onClose }) {
   const store = useStore();
   const [reason, setReason] = useState('');
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const submit = (event) => {
     event.preventDefault();
     return store.api

@@ -5,7 +5,11 @@ import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
 
-/** Gateways, agents and workflows services, as they reported themselves. */
+/**
+ * Gateways, agents and workflows services, as they reported themselves.
+ *
+ * @param {{processes: Replies['operator.services']['processes']}} properties
+ */
 export function Services({ processes }) {
   const rows = processes.map((process) => [
     html`<strong>${known(`operator.service.${process.service}`, process.service)}</strong>`,
@@ -26,7 +30,7 @@ export function Services({ processes }) {
   return html`<${Records} title=${t('operator.services')} columns=${columns} rows=${rows} empty="" />`;
 }
 
-function Readiness({ process }) {
+function Readiness(/** @type {{process: Item<'process.list'>}} */ { process }) {
   if (!process.responds)
     return html`<span class="status failed"
       >${t('operator.silent', { when: formatWhen(process.reported_at) })}</span
@@ -40,13 +44,13 @@ function Readiness({ process }) {
     ${reasons.map((reason) => html`<p class="reason">${reason}</p>`)}`;
 }
 
-/** The version of a process, and the time of its start. */
+/** The version of a process, and the time of its start. @param {{process: Item<'process.list'>}} properties */
 function Begun({ process }) {
   return html`${process.version ?? ''}
   ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
 }
 
-/** The NATS servers and their storage. */
+/** The NATS servers and their storage. @param {{nats: Replies['operator.services']['nats']}} properties */
 export function NatsServers({ nats }) {
   const rows = nats.servers.map((server) => [
     html`<strong>${server.name}</strong>`,
@@ -69,7 +73,7 @@ export function NatsServers({ nats }) {
     ${(nats.problem || used) && html`<p class="muted">${nats.problem ? reasonOf('operator.check.nats', nats.problem) : used}</p>`}`;
 }
 
-export function Runners({ runners }) {
+export function Runners(/** @type {{runners: Replies['operator.overview']['runners']}} */ { runners }) {
   const rows = runners.map((runner) => [
     html`<strong>${runner.name}</strong>`,
     t(runner.workspaces ? 'operator.workspaces' : 'operator.toolServer'),
@@ -99,7 +103,11 @@ export function Runners({ runners }) {
   />`;
 }
 
-/** Why a runner accepts no calls: it is shutting down, or its sandbox does not isolate calls. */
+/**
+ * Why a runner accepts no calls: it is shutting down, or its sandbox does not isolate calls.
+ *
+ * @param {{problem: string}} options
+ */
 function problemOf({ problem }) {
   return problem === 'draining' ? t('operator.check.draining') : reasonOf('operator.check.sandbox', problem);
 }

@@ -8,7 +8,7 @@ import { Records } from './records.mjs';
 /** A stream that fills this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 
-export function Queues({ queues }) {
+export function Queues(/** @type {{queues: Replies['operator.overview']['queues']}} */ { queues }) {
   const rows = queues.map((queue) => [
     known(
       `operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replaceAll('-', '_')}`,
@@ -29,7 +29,7 @@ export function Queues({ queues }) {
   return html`<${Records} title=${t('operator.queues')} columns=${columns} rows=${rows} empty="" />`;
 }
 
-export function Streams({ streams }) {
+export function Streams(/** @type {{streams: Replies['operator.overview']['streams']}} */ { streams }) {
   const rows = streams.map((stream) => {
     const share = stream.max_bytes > 0 ? stream.bytes / stream.max_bytes : 0;
     const used =

@@ -11,7 +11,11 @@ const NEARLY_FULL = 0.8;
 /** Limits that are shown beside the usage that they bound, and not among the other limits. */
 const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', 'cost_usd_per_month'];
 
-/** The tenants, page by page. They are read again only on request, because a page takes hundreds of reads from the broker. */
+/**
+ * The tenants, page by page. They are read again only on request, because a page takes hundreds of reads from the broker.
+ *
+ * @param {Store} store
+ */
 export function useTenants(store) {
   return usePages((after) => store.api.tenants(after));
 }
@@ -42,7 +46,11 @@ export function Tenants({ items, next, error, readMore, onRuns }) {
   ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreTenants')}</button>`}`;
 }
 
-/** The number of open runs of a tenant, by state. */
+/**
+ * The number of open runs of a tenant, by state.
+ *
+ * @param {{tenant: Item<'operator.tenants'>, runs: Run[], onShow: (tenant: string) => void}} properties
+ */
 function Runs({ tenant, runs, onShow }) {
   const counted = ['queued', 'queued_workflows', 'parked'].filter((name) => runs[name]);
   if (!counted.length) return t('app.none');
@@ -57,7 +65,11 @@ function Runs({ tenant, runs, onShow }) {
     </button>`;
 }
 
-/** The usage of a tenant in a day or month, each with its limit if there is one. */
+/**
+ * The usage of a tenant in a day or month, each with its limit if there is one.
+ *
+ * @param {{window: Replies['usage']['windows'][number]}} properties
+ */
 function Consumed({ window }) {
   const tokens = window.input_tokens + window.output_tokens;
   return html`<div>
@@ -66,6 +78,7 @@ function Consumed({ window }) {
     <div><${Used} used=${window.cost_usd} limit=${window.max_cost_usd} format=${formatCost} /></div>`;
 }
 
+/** @param {{used: number, limit: number | null, format: (value: number) => string}} properties */
 function Used({ used, limit, format }) {
   const text = limit ? t('operator.usedOf', { used: format(used), limit: format(limit) }) : format(used);
   return html`<span class=${limit && used > limit * NEARLY_FULL ? 'status failed' : ''}>${text}</span>`;

@@ -4,7 +4,7 @@ import { locale, t } from '../../strings.mjs';
 import { CopyButton, html } from '../ui.mjs';
 import { Address, Line, pageAddress } from './sent.mjs';
 
-/** The issuer without its scheme. */
+/** The issuer without its scheme. @param {{issuer: string}} options */
 export const providerName = ({ issuer }) => issuer.replace(/^https?:\/\//, '');
 
 /**
@@ -23,6 +23,7 @@ export function Account({ provider, rights }) {
     </div>`;
 }
 
+/** @param {{provider: Provider, roles: string[], claims: Claim[]}} properties */
 function Needs({ provider, roles, claims }) {
   const name = providerName(provider);
   return html`${!roles.length && html`<p>${t('people.noRoleNeeded', { provider: name, claim: provider.rights_claim })}</p>`}
@@ -31,7 +32,7 @@ function Needs({ provider, roles, claims }) {
     <${Address} />`;
 }
 
-function NoRole({ provider }) {
+function NoRole(/** @type {{provider: Provider}} */ { provider }) {
   return html`<p class="notice info" role="note">
       ${t('people.noRole', { provider: providerName(provider) })}
     </p>
@@ -43,6 +44,8 @@ function NoRole({ provider }) {
 /**
  * The roles that together grant exactly the given rights: a single role if possible; an empty list if accounts
  * without the claim have these rights. Null if no roles grant them, or if no rights are given.
+ *
+ * @param {Rights[]} rights
  */
 function rolesFor({ roles, default_rights: defaults }, rights) {
   if (!rights.length) return null;
@@ -58,17 +61,17 @@ function rolesFor({ roles, default_rights: defaults }, rights) {
   return defaults.length === rights.length && defaults.every((right) => rights.includes(right)) ? [] : null;
 }
 
-function claimsFor(provider, roles) {
+function claimsFor(/** @type {Provider} */ provider, /** @type {string[]} */ roles) {
   const tenant = { kind: 'tenant', value: provider.tenant, claim: provider.tenant_claim };
   const claims = roles.map((value) => ({ kind: 'role', value, claim: provider.rights_claim }));
   return provider.default_tenant ? claims : [...claims, tenant];
 }
 
-function messageOf(provider, claims) {
+function messageOf(/** @type {Provider} */ provider, /** @type {Claim[]} */ claims) {
   const values = { address: pageAddress(), provider: providerName(provider) };
   if (!claims.length) return t('people.accountMessage', values);
   const needed = claims.map(({ kind, value, claim }) => t(`people.given.${kind}`, { value, claim }));
   return t('people.claimsMessage', { ...values, claims: listed(needed) });
 }
 
-const listed = (texts) => new Intl.ListFormat(locale()).format(texts);
+const listed = (/** @type {string[]} */ texts) => new Intl.ListFormat(locale()).format(texts);

@@ -18,8 +18,7 @@ export function Reachable() {
   return html`${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
 }
 
-/** @param {{label: string, text: string}} properties */
-export function Line({ label, text }) {
+export function Line(/** @type {{label: string, text: string}} */ { label, text }) {
   return html`<div class="field">
     <div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0">${text}</pre>

@@ -8,10 +8,11 @@ import { explain, t } from '../../strings.mjs';
 import { ModelButton } from '../models.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 
+/** @param {{run: Run, steps: Step[], onClose: () => void}} properties */
 export function RunAgain({ run, steps, onClose }) {
   const store = useStore();
   const [model, setModel] = useState(run.model ?? '');
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState(false);
   const [repetition, setRepetition] = useState(null);
   useEffect(() => {

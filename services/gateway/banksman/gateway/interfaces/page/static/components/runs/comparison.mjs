@@ -48,11 +48,16 @@ export function Comparison({ first, second }) {
     </div>`;
 }
 
-function Reply({ run }) {
+function Reply(/** @type {{run: Run}} */ { run }) {
   return run.content ? html`<p class="run-reply">${run.content}</p>` : null;
 }
 
-/** The difference from the first run to the second, absolute and relative. */
+/**
+ * The difference from the first run to the second, absolute and relative.
+ *
+ * @param {string} one
+ * @param {string} other
+ */
 function difference(one, other) {
   if (typeof one.value !== 'number' || typeof other.value !== 'number' || one.value === other.value)
     return '';

@@ -11,9 +11,9 @@ import { nameOf } from './steps.mjs';
 /** @param {{runId: string, stepId: string, version: unknown}} properties the step is read again for a new `version` */
 export function StepDetail({ runId, stepId, version }) {
   const store = useStore();
-  const [read, setRead] = useState(null);
-  const [error, setError] = useState(null);
-  const heading = useRef(null);
+  const [read, setRead] = useState(/** @type {StepDetail | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const heading = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     let current = true;
     store.api.step(runId, stepId).then(
@@ -39,6 +39,7 @@ export function StepDetail({ runId, stepId, version }) {
   </section>`;
 }
 
+/** @param {{detail: {step: Step, request: Waiting, result: Json}}} properties */
 function Content({ detail: { step, request, result } }) {
   return html`<div class="step-content">
     ${
@@ -54,7 +55,7 @@ function Content({ detail: { step, request, result } }) {
   </div>`;
 }
 
-function ModelRequest({ request }) {
+function ModelRequest(/** @type {{request: Waiting}} */ { request }) {
   const { system, messages, tools, options, problem } = request;
   const options_ = Object.keys(options ?? {}).length > 0;
   return html` <p class="muted">${request.model} · ${request.protocol}</p>
@@ -75,7 +76,11 @@ function ModelRequest({ request }) {
     <//>`;
 }
 
-/** A message of the request. The last one, to which the model replied, is expanded. */
+/**
+ * A message of the request. The last one, to which the model replied, is expanded.
+ *
+ * @param {{message: string, last: boolean}} properties
+ */
 function Message({ message, last }) {
   const calls = (message.calls ?? []).map((call) => ({ name: call.name, arguments: call.arguments }));
   const text = message.role === 'tool' ? json(message.result.content) : contentText(message.content);
@@ -89,7 +94,7 @@ function Message({ message, last }) {
   </li>`;
 }
 
-/** The fields of an object: texts unchanged, other values as JSON. */
+/** The fields of an object: texts unchanged, other values as JSON. @param {{value: unknown}} properties */
 function Fields({ value }) {
   const shown = Object.entries(value).filter(
     ([, one]) => one !== null && one !== '' && !(Array.isArray(one) && !one.length),
@@ -107,6 +112,7 @@ function Fields({ value }) {
   </dl>`;
 }
 
+/** @param {{title: string, note: Shown, open?: boolean, children: Shown}} properties */
 function Folded({ title, note, open = false, children }) {
   const [shown, setShown] = useState(open);
   return html`<details
@@ -121,9 +127,9 @@ function Folded({ title, note, open = false, children }) {
   </details>`;
 }
 
-const json = (value) => JSON.stringify(value, null, 2);
+const json = (/** @type {unknown} */ value) => JSON.stringify(value, null, 2);
 
-function Pre({ text }) {
+function Pre(/** @type {{text: string}} */ { text }) {
   return html`<div class="step-pre">
     <${CopyButton} text=${text} />
     <pre tabindex="0"><${Exact} text=${text} /></pre>

@@ -34,6 +34,7 @@ const BAD = new Set([
 ]);
 const GOOD = new Set(['done', 'stop', 'tool_calls', 'approved', 'provided', 'completed', 'summarised']);
 
+/** @param {{runId: string, steps: Step[], current: string | null, label?: string}} properties */
 export function StepList({ runId, steps, current, label = t('run.steps') }) {
   const [order, setOrder] = useState('time');
   if (!steps.length) return html`<p class="empty">${t('run.noSteps')}</p>`;
@@ -90,13 +91,13 @@ const Step = memo(function Step({ runId, step, current, start, width }) {
   </li>`;
 });
 
-export function nameOf(step) {
+export function nameOf(/** @type {Step} */ step) {
   if (step.kind === 'tool') return step.name;
   if (step.by) return `${t(`run.kind.${step.kind}`)} · ${step.by}`;
   return t(`run.kind.${step.kind}`);
 }
 
-function toneOf(status) {
+function toneOf(/** @type {string} */ status) {
   if (BAD.has(status)) return 'failed';
   if (GOOD.has(status)) return 'done';
   return status === 'running' ? 'running' : '';

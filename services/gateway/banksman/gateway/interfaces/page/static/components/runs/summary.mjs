@@ -6,7 +6,12 @@ import { formatNumber, known, parts, t } from '../../strings.mjs';
 import { formatCost, formatDuration } from '../../text.mjs';
 import { html } from '../ui.mjs';
 
-/** The figures of a run: the key of the label, the value as text, and the number for comparisons of two runs. */
+/**
+ * The figures of a run: the key of the label, the value as text, and the number for comparisons of two runs.
+ *
+ * @param {Run} run
+ * @param {Step[]} steps
+ */
 export function figuresOf(run, steps) {
   const totals = totalsOf(run, steps);
   const tokens = (value) => formatNumber(value);
@@ -34,7 +39,7 @@ export function figuresOf(run, steps) {
   ];
 }
 
-/** How a run or a step ended, in words. */
+/** How a run or a step ended, in words. @param {string} status */
 export function resultText(status) {
   return (
     known(`run.result.${status}`, null) ??
@@ -45,7 +50,7 @@ export function resultText(status) {
   );
 }
 
-export function Summary({ run, steps }) {
+export function Summary(/** @type {{run: Run, steps: Step[]}} */ { run, steps }) {
   const totals = totalsOf(run, steps);
   const unpriced = totals.cost === null && totals.tokensIn > 0;
   return html`<section class="run-summary" aria-label=${t('run.title')}>
@@ -63,7 +68,7 @@ export function Summary({ run, steps }) {
   </section>`;
 }
 
-function Most({ runId, steps, cost }) {
+function Most(/** @type {{runId: string, steps: Step[], cost: number | null}} */ { runId, steps, cost }) {
   const most = mostExpensive(steps, cost);
   if (!most) return null;
   const name = t('run.mostModel', { number: most.number });

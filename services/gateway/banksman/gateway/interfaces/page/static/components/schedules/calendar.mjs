@@ -39,7 +39,7 @@ export function Calendar({ coming, names, onChoose }) {
   </section>`;
 }
 
-function formatDay(date) {
+function formatDay(/** @type {Date} */ date) {
   return date.toLocaleDateString(locale(), { weekday: 'short', day: 'numeric', month: 'short' });
 }
 
@@ -53,6 +53,6 @@ function formatTimes({ first, last, count, more }) {
   });
 }
 
-function formatTime(date) {
+function formatTime(/** @type {Date} */ date) {
   return date.toLocaleTimeString(locale(), { timeStyle: 'short' });
 }

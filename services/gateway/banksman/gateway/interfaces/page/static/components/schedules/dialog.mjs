@@ -13,7 +13,7 @@ const MESSAGE = 'message';
 const ONCE = 'once';
 const CUSTOM = 'cron';
 
-export function ScheduleDialog({ onClose }) {
+export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const [title, setTitle] = useState('');
   const [what, setWhat] = useState(MESSAGE);
@@ -57,7 +57,7 @@ export function ScheduleDialog({ onClose }) {
   <//>`;
 }
 
-/** The workflows, without their categories. */
+/** The workflows, without their categories. @param {Store} store */
 function useWorkflows(store) {
   const [state, setState] = useState({ workflows: [], error: null });
   useEffect(() => {
@@ -69,7 +69,7 @@ function useWorkflows(store) {
   return state;
 }
 
-function Times({ times, onChange }) {
+function Times(/** @type {{times: Times, onChange: () => void}} */ { times, onChange }) {
   const set = (name) => (event) => onChange({ ...times, [name]: event.target.value });
   const field = (label, control) => html`<label class="form-field"><span>${label}</span>${control}</label>`;
   const { repeat } = times;
@@ -106,7 +106,11 @@ function Times({ times, onChange }) {
     </div>`;
 }
 
-/** Times in words. The interpretation is shown, and fills the fields below for confirmation. */
+/**
+ * Times in words. The interpretation is shown, and fills the fields below for confirmation.
+ *
+ * @param {{times: Times, onChange: () => void}} properties
+ */
 function InWords({ times, onChange }) {
   const [text, setText] = useState('');
   const cron = cronOf(text);

@@ -13,7 +13,7 @@ import { Steps, Text } from './steps.mjs';
 export function WorkflowBuilder({ stored, onStored }) {
   const store = useStore();
   const [draft, setDraft] = useState(stored ?? EMPTY);
-  const [error, setError] = useState(null);
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState(false);
   const [deleting, setDeleting] = useState(false);
   const tools = useTools(store);
@@ -105,9 +105,9 @@ export function WorkflowBuilder({ stored, onStored }) {
   </form>`;
 }
 
-/** The tools that a step may call; none for a user without the right to list tools. */
+/** The tools that a step may call; none for a user without the right to list tools. @param {Store} store */
 function useTools(store) {
-  const [tools, setTools] = useState([]);
+  const [tools, setTools] = useState(/** @type {ToolView[]} */ ([]));
   useEffect(() => void store.api.tools().then(setTools, () => {}), []);
   return tools;
 }

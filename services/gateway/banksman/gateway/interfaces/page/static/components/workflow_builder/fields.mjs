@@ -4,7 +4,7 @@ import { FIELD_KINDS, moved, nameOf } from '../../workflow_draft.mjs';
 import { t } from '../../strings.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
-export function Fields({ fields, onChange }) {
+export function Fields(/** @type {{fields: FormField[], onChange: () => void}} */ { fields, onChange }) {
   const set = (at, change) => onChange(fields.with(at, { ...fields[at], ...change }));
   const add = () => onChange([...fields, { name: '', label: '', kind: 'text', choices: [], required: true }]);
   return html`<fieldset class="builder-part">
@@ -79,7 +79,7 @@ export function Fields({ fields, onChange }) {
   </fieldset>`;
 }
 
-/** A stored field keeps its name, because steps refer to it. */
+/** A stored field keeps its name, because steps refer to it. @param {FormField} field @param {string} label */
 function labelled(field, label) {
   return field.property ? { label } : { label, name: nameOf(label) };
 }

@@ -8,6 +8,7 @@ import { Icon, IconButton, html } from '../ui.mjs';
 
 const ICONS = { prompt: 'brain', tool: 'terminal', input: 'pencil', approval: 'shield' };
 
+/** @param {{draft: WorkflowDraft, tools: ToolView[], onChange: () => void}} properties */
 export function Steps({ draft, tools, onChange }) {
   const { steps } = draft;
   const set = (at, change) => onChange(steps.with(at, { ...steps[at], ...change }));
@@ -48,6 +49,7 @@ export function Steps({ draft, tools, onChange }) {
   </fieldset>`;
 }
 
+/** @param {{step: Step, tools: ToolView[], references: string[], onChange: () => void}} properties */
 function Step({ step, tools, references, onChange }) {
   switch (step.type) {
     case 'prompt':
@@ -77,6 +79,7 @@ function Step({ step, tools, references, onChange }) {
   }
 }
 
+/** @param {{step: Step, tools: ToolView[], references: string[], onChange: () => void}} properties */
 function ToolStep({ step, tools, references, onChange }) {
   const chosen = tools.find((tool) => tool.name === step.tool);
   const properties = chosen?.input_schema?.properties ?? {};
@@ -102,10 +105,15 @@ function ToolStep({ step, tools, references, onChange }) {
     ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(value) => set(name, read(value, properties[name]))} />`)}`;
 }
 
-const written = (value) =>
+const written = (/** @type {unknown} */ value) =>
   value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value);
 
-/** A value that is not text is written as JSON; a reference stays text. */
+/**
+ * A value that is not text is written as JSON; a reference stays text.
+ *
+ * @param {string} text
+ * @param {Schema} schema
+ */
 function read(text, schema) {
   if (!text || !schema?.type || schema.type === 'string' || text.includes('{{')) return text;
   try {
@@ -115,9 +123,13 @@ function read(text, schema) {
   }
 }
 
-/** A text with buttons that insert the values of form fields and earlier steps. */
+/**
+ * A text with buttons that insert the values of form fields and earlier steps.
+ *
+ * @param {{label: string, value: unknown, references: string[], onChange: () => void, optional?: boolean}} properties
+ */
 export function Text({ label, value, references, onChange, optional = false }) {
-  const area = useRef(null);
+  const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const insert = (reference) => {
     const { selectionStart: from, selectionEnd: to } = area.current;
     onChange(value.slice(0, from) + reference + value.slice(to));

@@ -10,7 +10,7 @@ import { html, useStore } from '../ui.mjs';
 
 const MAX_DIFF_BYTES = 256 * 1024;
 
-export function Changes({ id }) {
+export function Changes(/** @type {{id: string}} */ { id }) {
   const store = useStore();
   const changes = changesOf(store.opened.current.value);
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
@@ -27,6 +27,7 @@ export function Changes({ id }) {
     </ul>`;
 }
 
+/** @param {{id: string, change: FileChange}} properties */
 function Change({ id, change: { path, change, since, before } }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
@@ -56,7 +57,7 @@ function Change({ id, change: { path, change, since, before } }) {
   </details>`;
 }
 
-function compared({ files: [file], patch }) {
+function compared(/** @type {{files: File[], patch: string}} */ { files: [file], patch }) {
   if (!file) return { note: t('files.unchanged') };
   return file.not_compared ? { note: t(`files.notCompared.${file.not_compared}`) } : { patch };
 }

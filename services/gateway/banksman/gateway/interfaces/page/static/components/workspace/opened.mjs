@@ -23,12 +23,12 @@ const LANGUAGES = {
   toml: 'ini',
 };
 
-function languageOf(path) {
+function languageOf(/** @type {string} */ path) {
   const suffix = path.split('.').at(-1).toLowerCase();
   return LANGUAGES[suffix] ?? suffix;
 }
 
-export function OpenedFile({ id, file }) {
+export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file }) {
   const store = useStore();
   const [shown, setShown] = useState({ kind: 'loading' });
   const [editing, setEditing] = useState(false);
@@ -62,7 +62,7 @@ export function OpenedFile({ id, file }) {
   }
 }
 
-async function preview(api, id, file) {
+async function preview(/** @type {Api} */ api, /** @type {string} */ id, /** @type {File} */ file) {
   if (file.size > MAX_PREVIEW_BYTES)
     return { kind: 'note', text: t('files.tooLarge', { size: formatBytes(file.size) }) };
   const blob = await api.file(id, file.path);
@@ -71,7 +71,7 @@ async function preview(api, id, file) {
   return text === null ? { kind: 'note', text: t('files.notText') } : { kind: 'text', text };
 }
 
-async function textOf(blob) {
+async function textOf(/** @type {Blob} */ blob) {
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(await blob.arrayBuffer());
   } catch {
@@ -79,18 +79,27 @@ async function textOf(blob) {
   }
 }
 
-/** A text area gives LF. A file keeps its CRLF if all its lines have it. */
+/**
+ * A text area gives LF. A file keeps its CRLF if all its lines have it.
+ *
+ * @param {string} text
+ * @param {string | null | undefined} before
+ */
 function withLineEndsOf(before, text) {
   return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? text.replace(/\r?\n/g, '\r\n') : text;
 }
 
-/** A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation. */
+/**
+ * A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation.
+ *
+ * @param {{id: string, file: File, before: string | null | undefined, onClose: () => void}} properties
+ */
 function Editor({ id, file, before, onClose }) {
   const store = useStore();
   const [text, setText] = useState(before);
   const [changed, setChanged] = useState(false);
   const [busy, setBusy] = useState(false);
-  const colours = useRef(null);
+  const colours = useRef(/** @type {HTMLElement | null} */ (null));
   const language = languageOf(file.path);
   // An empty last line has no height in `pre`, but has one in the text area.
   const { markup } = useColours(language, `${text}\n`);

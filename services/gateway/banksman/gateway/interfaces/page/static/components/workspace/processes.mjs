@@ -29,6 +29,7 @@ export function Processes({ id }) {
   }`;
 }
 
+/** @param {{id: string, process: Item<'process.list'>, onStop: () => void}} properties */
 function Process({ id, process, onStop }) {
   const [open, setOpen] = useState(false);
   const [stopping, setStopping] = useState(false);
@@ -64,21 +65,25 @@ function Process({ id, process, onStop }) {
     </p>`;
 }
 
-function stateOf({ status, exit_code: code }) {
+function stateOf(/** @type {{status: string, exit_code: string}} */ { status, exit_code: code }) {
   if (status === 'running') return 'running';
   return code === 0 ? 'done' : 'failed';
 }
 
-function stateText({ status, exit_code: code }) {
+function stateText(/** @type {{status: string, exit_code: string}} */ { status, exit_code: code }) {
   if (status === 'running') return t('processes.running');
   return code === null ? t('processes.ended') : t('processes.endedWith', { code: String(code) });
 }
 
-/** The last part of the output, which is read again after each change. */
+/**
+ * The last part of the output, which is read again after each change.
+ *
+ * @param {{id: string, process: Item<'process.list'>}} properties
+ */
 function Output({ id, process }) {
   const store = useStore();
-  const [part, setPart] = useState(null);
-  const [error, setError] = useState(null);
+  const [part, setPart] = useState(/** @type {Replies['process.read'] | null} */ (null));
+  const [error, setError] = useState(/** @type {string | null} */ (null));
   useEffect(() => {
     let current = true;
     store.api.processOutput(id, process.id).then(

@@ -18,7 +18,7 @@ export function Terminal() {
   const conversation = store.opened.current.value;
   const commands = commandsOf(conversation);
   const run = openRun(conversation);
-  const scroller = useRef(null);
+  const scroller = useRef(/** @type {HTMLElement | null} */ (null));
   const atEnd = useRef(true);
   // Output from before this view was opened arrives only with the result of the command.
   const [late] = useState(
@@ -64,7 +64,7 @@ export function Terminal() {
 
 const Command = memo(function Command({ runId, call, output, late }) {
   const store = useStore();
-  const [whole, setWhole] = useState(null);
+  const [whole, setWhole] = useState(/** @type {string | null} */ (null));
   const read = async () => {
     try {
       const text = await (await store.api.output(runId, call.id)).text();

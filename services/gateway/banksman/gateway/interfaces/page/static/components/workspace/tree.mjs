@@ -13,6 +13,7 @@ export function FileTree({ items, onOpen, menuOf }) {
   return html`<${Folder} folder=${treeOf(items)} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 
+/** @param {{folder: Folder, onOpen: () => void, menuOf: (path: string) => object[]}} properties */
 function Folder({ folder, onOpen, menuOf }) {
   return html`<ul class="files">
     ${folder.folders.map(
