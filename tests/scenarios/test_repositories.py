@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 
 from banksman import sdk
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.scenarios.test_workspace_tools import use
 from tests.support.client import Client
+from tests.support.commands import run_command
 from tests.support.docker_engine import DockerEngine
 from tests.support.git_server import git, new_repository, serving_git
 from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.web_server import web_server
+from tests.tool_runner.workspaces.test_archive_sources import tarred
 
 AUTO = [{"action": "auto", "tool": "bash", "arguments": {"background": "true"}}, {"action": "auto"}]
 PASSWORD = "a-token-of-the-repository"
@@ -153,3 +160,35 @@ async def test_the_first_call_reports_why_a_repository_cannot_be_fetched(
     result = outcome["tool_calls"][0]["result"]
     assert (result["success"], result["error_kind"]) == (False, "unavailable")
     assert reason in result["error"]
+
+
+async def test_the_command_line_starts_a_workspace_from_an_archive(
+    system: System, http: httpx.AsyncClient, play: Play, git_port: int
+) -> None:
+    sent: list[str | None] = []
+
+    async def archive(request: web.Request) -> web.Response:
+        sent.append(request.headers.get("Authorization"))
+        return web.Response(body=tarred({f"project-1/{name}": text for name, text in FILES.items()}))
+
+    app = web.Application()
+    app.router.add_get("/project-1.tar.gz", archive)
+    await http.put("/context/secrets/ARCHIVE_TOKEN", json={"value": PASSWORD})
+    model = play(use("bash", command="cat total.py"), ScriptedReply(text="seen"))
+    async with web_server(app, git_port):
+        options = (
+            "--repository",
+            f"http://127.0.0.1:{git_port}/project-1.tar.gz",
+            "--secret",
+            "ARCHIVE_TOKEN",
+        )
+        done = await asyncio.to_thread(
+            functools.partial(
+                run_command,
+                *("run", "look", "--model", model, "--approve", "--json", *options),
+                environment={"PATH": os.environ["PATH"], "BANKSMAN_GATEWAY_URL": system.url},
+            )
+        )
+    assert done.returncode == 0, done.stderr
+    assert "sum(values) - 1" in done.stdout and PASSWORD not in done.stdout
+    assert len(sent) == 1 and str(sent[0]).startswith("Basic ")

@@ -109,11 +109,16 @@ REPOSITORY: Final = "repository"
 """What a secret for repositories must name if it names servers."""
 
 
+ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+"""Ends of the paths of archives."""
+
+
 class RepositorySource(Stored):
-    """A git repository from which a workspace starts. Submodules and files of Git LFS are not fetched."""
+    """A git repository, without submodules and files of Git LFS, or an archive: where a workspace starts."""
 
     repository: Annotated[HttpUrl, Field(max_length=2000)]
-    """Its address with http or https, without user and password."""
+    """Its address with http or https, without user and password. A path that ends with `.zip`, `.tar`,
+    `.tgz`, `.tar.gz`, `.tar.bz2` or `.tar.xz` is that of an archive, which has no branch and depth."""
     branch: (
         Annotated[
             str,
@@ -128,6 +133,11 @@ class RepositorySource(Stored):
     secret: Token | None = None
     """The tenant's secret with a token, or with user and password separated by a colon. A secret that names
     servers must name `repository`."""
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether the address is that of an archive."""
+        return parse_url(self.repository).target.partition("?")[0].lower().endswith(ARCHIVES)
 
 
 EVERY_TENANT: Final = "*"

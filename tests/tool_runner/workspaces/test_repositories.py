@@ -109,9 +109,9 @@ async def test_the_secret_is_in_no_file_and_no_process(runner: Runner, server: G
         ({"branch": "missing"}, "the repository has no branch 'missing'"),
         (
             {"allowed": ("https://github.com/*",)},
-            "the operator of this runner does not allow this repository",
+            "the operator of this runner does not allow http://127.0.0.1:",
         ),
-        ({"allowed": ()}, "the operator of this runner does not allow this repository"),
+        ({"allowed": ()}, "the operator of this runner does not allow http://127.0.0.1:"),
     ],
 )
 async def test_the_reason_of_a_failure_is_named_without_the_secret(

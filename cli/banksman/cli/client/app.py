@@ -42,9 +42,10 @@ Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
 Model = Annotated[str | None, typer.Option(help="Model of a new conversation, as provider:model.")]
 Assistant = Annotated[str | None, typer.Option(help="Assistant of a new conversation (default: `default`).")]
 Repository = Annotated[
-    str | None, typer.Option(help="Git repository with which the workspace of a new conversation starts.")
+    str | None, typer.Option(help="Git repository or archive with which the workspace starts, if it is new.")
 ]
 Branch = Annotated[str | None, typer.Option(help="Its branch (default: that of its server).")]
+Depth = Annotated[int, typer.Option(min=0, help="Number of commits of its history; 0 for all.")]
 Secret = Annotated[str | None, typer.Option(help="Name of the secret that gives access to it.")]
 After = Annotated[int, typer.Option("--after", min=0, help="Show only events after this number.")]
 Detail = Annotated[Literal["final", "steps", "full"], typer.Option(help="Level of detail.")]
@@ -55,6 +56,10 @@ def chat(
     conversation: InConversation = None,
     model: Model = None,
     assistant: Assistant = None,
+    repository: Repository = None,
+    branch: Branch = None,
+    depth: Depth = 1,
+    secret: Secret = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -62,9 +67,22 @@ def chat(
     with gateway(url) as api:
         exit_with(
             conversations.chat(
-                api, conversation_id=conversation, model=model, assistant=assistant, as_json=json
+                api,
+                conversation_id=conversation,
+                model=model,
+                assistant=assistant,
+                source=_source(repository, branch, depth, secret),
+                as_json=json,
             )
         )
+
+
+def _source(
+    repository: str | None, branch: str | None, depth: int, secret: str | None
+) -> conversations.Source | None:
+    if repository is None:
+        return None
+    return {"repository": repository, "branch": branch, "depth": depth, "secret": secret}
 
 
 @app.command()
@@ -77,6 +95,7 @@ def run(
     reject: Annotated[bool, typer.Option("--reject", help="Reject all approval requests.")] = False,
     repository: Repository = None,
     branch: Branch = None,
+    depth: Depth = 1,
     secret: Secret = None,
     url: Url = None,
     json: Json = False,
@@ -96,7 +115,7 @@ def run(
             model=model,
             assistant=assistant,
             verdict=verdict,
-            source={"repository": repository, "branch": branch, "secret": secret} if repository else None,
+            source=_source(repository, branch, depth, secret),
             as_json=json,
         )
     exit_with(code)

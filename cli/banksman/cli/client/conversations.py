@@ -24,6 +24,8 @@ _DEMO = (
     "draw a diagram",
 )
 """Requests that both the demo model and language models understand."""
+Source = Mapping[str, str | int | None]
+"""The fields of a `RepositorySource`."""
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 
@@ -34,11 +36,14 @@ def chat(
     conversation_id: str | None,
     model: str | None,
     assistant: str | None,
+    source: Source | None = None,
     as_json: bool = False,
 ) -> Exit:
     view = _view(as_json)
     with gateway.session() as session:
-        conversation_id = _opened(session, conversation_id, view, model=model, assistant=assistant)
+        conversation_id = _opened(
+            session, conversation_id, view, model=model, assistant=assistant, source=source
+        )
         output.print_error(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
         return chat_loop(session, conversation_id, view, ask_user)
 
@@ -51,7 +56,7 @@ def run(
     model: str | None = None,
     assistant: str | None = None,
     verdict: Verdict | None = None,
-    source: Mapping[str, str | None] | None = None,
+    source: Source | None = None,
     as_json: bool = False,
 ) -> Exit:
     """Send one message and follow its run; raise `BadInput` if the message is empty or not valid text."""

@@ -1,12 +1,13 @@
-"""Workspaces that start from a git repository.
+"""Workspaces that start from a git repository or an archive.
 
-The runner fetches the pack with the tenant's credentials; a sandbox without a network unpacks it. So the
+The runner fetches it with the tenant's credentials; a sandbox without a network unpacks it. So the
 credentials are in no workspace, no process of a sandbox and no file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shlex
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.workspaces import RESERVED_PREFIX, RepositoryAccess, WorkspaceOffer, is_allowed
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.git import FetchedBranch, fetch_branch
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxUnavailable, Stop
+from banksman.tool_runner.egress.git import FetchedBranch, fetch_archive, fetch_branch
+from banksman.tool_runner.sandbox.base import WORKSPACE, Sandbox, SandboxCommand, SandboxUnavailable, Stop
 from banksman.tool_runner.settings import SandboxLimits
 from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, within_quota
 from banksman.tool_runner.workspaces.entry import SourceFailed
@@ -23,6 +24,25 @@ from banksman.tool_runner.workspaces.workspace import Workspace
 
 FETCH_S = CHECKOUT_S = 60.0
 _PACK = f"{RESERVED_PREFIX}source.pack"
+_UNPACKED = f"{RESERVED_PREFIX}source"
+_UNPACK = f"""
+set -e
+mkdir {_UNPACKED}
+if [[ $(head -c 2 {_PACK}) == PK ]]; then
+    python3 -m zipfile -e {_PACK} {_UNPACKED}
+else
+    tar -xf {_PACK} -C {_UNPACKED} --no-same-owner --no-same-permissions
+fi
+rm {_PACK}
+cd {_UNPACKED}
+shopt -s dotglob nullglob
+entries=(*)
+[[ ${{#entries[@]}} == 1 && -d $entries && ! -L $entries ]] && cd "./$entries"
+rm -rf .banksman {RESERVED_PREFIX}*
+find . -mindepth 1 -maxdepth 1 -exec mv -t {WORKSPACE} -- {{}} +
+rm -rf {WORKSPACE}/{_UNPACKED}
+"""
+"""Unpacks an archive, without the directory that alone contains everything, as in archives of versions."""
 _MAX_REASON_CHARS = 300
 
 
@@ -39,8 +59,7 @@ class Repositories:
             if access.problem is not None:
                 raise FetchFailed(access.problem)
             self._check(workspace.tenant, access.source.repository)
-            fetched = await self._fetch(workspace, access)
-            await self._check_out(workspace, access, fetched)
+            await self._unpack(workspace, await self._fetch(workspace, access))
         except TimeoutError as error:
             raise SourceFailed(
                 access.source.repository, f"it was not fetched within {FETCH_S:g} s"
@@ -50,23 +69,25 @@ class Repositories:
 
     def _check(self, tenant: str, repository: str) -> None:
         if not is_allowed(repository, self.offer.repositories_of(tenant)):
-            raise UrlRefused("the operator of this runner does not allow this repository")
+            raise UrlRefused(f"the operator of this runner does not allow {repository}")
 
-    async def _fetch(self, workspace: Workspace, access: RepositoryAccess) -> FetchedBranch:
+    async def _fetch(self, workspace: Workspace, access: RepositoryAccess) -> str:
+        """Store a pack or an archive in the workspace; return the script that unpacks it."""
         # Nothing has run in this workspace yet, so no link can have this name.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(workspace.directory / _PACK, flags, 0o600)
+        source, most = access.source, self.limits.file_size_bytes
         with os.fdopen(fd, "wb") as pack:
             workspace.identity.own(fd)
             async with asyncio.timeout(FETCH_S):
-                return await fetch_branch(
-                    self.egress, access.source, access.credentials, pack, self.limits.file_size_bytes
-                )
+                if not source.is_archive:
+                    fetched = await fetch_branch(self.egress, source, access.credentials, pack, most)
+                    return _script(str(parse_url(source.repository)), fetched)
+                check = functools.partial(self._check, workspace.tenant)
+                await fetch_archive(self.egress, check, source, access.credentials, pack, most)
+                return _UNPACK
 
-    async def _check_out(
-        self, workspace: Workspace, access: RepositoryAccess, fetched: FetchedBranch
-    ) -> None:
-        script = _script(str(parse_url(access.source.repository)), fetched)
+    async def _unpack(self, workspace: Workspace, script: str) -> None:
         run = ToolRun(workspace, CHECKOUT_S, Stop())
         async with within_quota(run, self.limits):
             command = SandboxCommand(script, workspace.directory, CHECKOUT_S)
@@ -74,7 +95,7 @@ class Repositories:
         problem = outcome.output.stderr.text().strip()[-_MAX_REASON_CHARS:]
         outcome.output.close()
         if outcome.exit_code != 0:
-            raise FetchFailed(f"it was not checked out: {outcome.killed_reason or problem}")
+            raise FetchFailed(f"it was not unpacked: {outcome.killed_reason or problem}")
 
 
 def _script(url: str, fetched: FetchedBranch) -> str:

@@ -1,4 +1,4 @@
-"""Fetches one branch of a git repository over HTTP, as a pack that a sandbox unpacks.
+"""Fetches one branch of a git repository over HTTP, as a pack that a sandbox unpacks, or an archive.
 
 The protocol is version 0 of https://git-scm.com/docs/gitprotocol-http and
 https://git-scm.com/docs/gitprotocol-pack. No text of the server is part of an error: it may repeat the
@@ -8,18 +8,19 @@ credentials.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import httpcore
 
-from banksman.contracts.urls import parse_url
+from banksman.contracts.urls import Url, parse_url
 from banksman.contracts.workspaces import RepositorySource
 from banksman.tool_runner.egress.client import Egress, FetchFailed, Request, header
 
 MAX_REFS_BYTES = 8 * 1024 * 1024
 _OK = 200
+_MAX_REDIRECTS = 5
 _SERVICE = "git-upload-pack"
 _HEADS = "refs/heads/"
 _PACK, _ERROR = 1, 3
@@ -44,12 +45,7 @@ async def fetch_branch(
         UrlRefused: the address is not allowed.
     """
     base = source.repository.rstrip("/")
-    headers = [(b"User-Agent", b"git/2.0 (banksman)"), (b"Accept-Encoding", b"identity")]
-    if credentials is not None:
-        if not base.startswith("https:") and not egress.trusts(parse_url(base)):
-            raise FetchFailed("a secret is sent over https only")
-        pair = credentials if ":" in credentials else f"git:{credentials}"
-        headers.append((b"Authorization", b"Basic " + base64.b64encode(pair.encode())))
+    headers = headers_for(egress, parse_url(base), credentials)
     listing = Request("GET", f"{base}/info/refs?service={_SERVICE}", tuple(headers))
     async with egress.stream(listing) as response:
         branch, commit = await _chosen(_packets(response, "advertisement", MAX_REFS_BYTES), source.branch)
@@ -70,6 +66,52 @@ async def fetch_branch(
             if line[:1] == bytes([_PACK]):
                 target.write(line[1:])
     return FetchedBranch(branch, commit, tuple(shallow))
+
+
+async def fetch_archive(
+    egress: Egress,
+    check: Callable[[str], None],
+    source: RepositorySource,
+    credentials: str | None,
+    target: BinaryIO,
+    max_bytes: int,
+) -> None:
+    """Write an archive to `target`. `check` raises `UrlRefused` for an address that is not allowed.
+
+    Raises:
+        FetchFailed: the server refuses, or sends more than `max_bytes`.
+        UrlRefused: the address, or that of a redirect, is not allowed.
+    """
+    url = parse_url(source.repository)
+    for _ in range(_MAX_REDIRECTS + 1):
+        check(str(url))
+        request = Request("GET", str(url), tuple(headers_for(egress, url, credentials)))
+        async with egress.stream(request) as response:
+            if not (location := header(response, b"location")):
+                await _write(response, target, max_bytes)
+                return
+        # Only the server that the source names gets its secret.
+        url, previous = url.join(location), url
+        credentials = credentials if url.origin == previous.origin else None
+    raise FetchFailed(f"the server redirects more than {_MAX_REDIRECTS} times")
+
+
+async def _write(response: httpcore.Response, target: BinaryIO, max_bytes: int) -> None:
+    _check_status(response)
+    async for chunk in response.aiter_stream():
+        target.write(chunk)
+        if target.tell() > max_bytes:
+            raise FetchFailed(f"the server sends more than {max_bytes} bytes")
+
+
+def headers_for(egress: Egress, url: Url, credentials: str | None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"User-Agent", b"git/2.0 (banksman)"), (b"Accept-Encoding", b"identity")]
+    if credentials is not None:
+        if url.scheme != "https" and not egress.trusts(url):
+            raise FetchFailed("a secret is sent over https only")
+        pair = credentials if ":" in credentials else f"git:{credentials}"
+        headers.append((b"Authorization", b"Basic " + base64.b64encode(pair.encode())))
+    return headers
 
 
 async def _chosen(packets: _Packets, wanted: str | None) -> tuple[str, str]:
@@ -104,16 +146,17 @@ def _packet(line: str) -> str:
 
 def _packets(response: httpcore.Response, kind: str, max_bytes: int) -> _Packets:
     expected = f"application/x-{_SERVICE}-{kind}"
-    if response.status != _OK:
-        access = (
-            " (is the address right, and has the secret access?)"
-            if response.status in (401, 403, 404)
-            else ""
-        )
-        raise FetchFailed(f"the server responded with {response.status}{access}")
+    _check_status(response)
     if header(response, b"content-type") != expected:
         raise FetchFailed("the server sent no git repository")
     return _Packets(response.aiter_stream(), max_bytes)
+
+
+def _check_status(response: httpcore.Response) -> None:
+    if response.status != _OK:
+        denied = response.status in (401, 403, 404)
+        access = " (is the address right, and has the secret access?)" if denied else ""
+        raise FetchFailed(f"the server responded with {response.status}{access}")
 
 
 class _Packets:

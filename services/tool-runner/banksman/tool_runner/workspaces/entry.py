@@ -52,12 +52,12 @@ class SnapshotLost(Exception):
 
 
 class SourceFailed(SnapshotLost):
-    """The repository of a new workspace cannot be fetched now. The message is for the model."""
+    """The repository or archive of a new workspace cannot be fetched now. The message is for the model."""
 
     def __init__(self, repository: str, reason: str) -> None:
         Exception.__init__(
             self,
-            f"The workspace starts from the repository {repository}, which could not be fetched: {reason}. "
+            f"The workspace starts from {repository}, which could not be fetched: {reason}. "
             "The next call tries it again.",
         )
 

@@ -504,9 +504,9 @@ export type ReplayDone = {
   seq: number;
 };
 
-/** A git repository from which a workspace starts. Submodules and files of Git LFS are not fetched. */
+/** A git repository, without submodules and files of Git LFS, or an archive: where a workspace starts. */
 export type RepositorySource = {
-  /** Its address with http or https, without user and password. */
+  /** Its address with http or https, without user and password. A path that ends with `.zip`, `.tar`, `.tgz`, `.tar.gz`, `.tar.bz2` or `.tar.xz` is that of an archive, which has no branch and depth. */
   repository: string;
   /** None for the default branch. */
   branch?: string | null;
