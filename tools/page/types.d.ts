@@ -150,6 +150,7 @@ type Wanted = {
   id: string;
   message: string;
   schema: Json;
+  server: string | null;
   resolved: import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').InputResolved | null;
 };
 type Changed = { kind: 'changed'; id: string; paths: import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').PathChange[]; more: number };

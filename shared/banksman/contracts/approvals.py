@@ -170,7 +170,7 @@ class ApprovalForgotten(Stored):
 
 
 class InputRequested(Stored):
-    """A workflow requests a value from the user."""
+    """A workflow, or the server of a tool during its call, requests a value from the user."""
 
     type: Literal["input.requested"] = "input.requested"
     request_id: Token
@@ -178,13 +178,19 @@ class InputRequested(Stored):
     schema_: JsonObject = Field(alias="schema")
     """JSON Schema of the value; the page shows a form for it."""
     tool_call_id: Token
-    """The workflow's step that waits for the value, which becomes the step's result."""
+    """The workflow's step that waits for the value, which becomes the step's result; or the call of a tool,
+    which continues with the value."""
     expires_at: Timestamp
+    server: str | None = Field(default=None, exclude_if=lambda server: server is None)
+    """The MCP server that requests the value and receives it; None for a workflow."""
+    attempt: int = Field(default=0, exclude_if=lambda attempt: attempt == 0)
+    """The number of the attempt in which the server requested the value; 0 for a workflow."""
 
 
-InputOutcome = Literal["provided", "expired", "cancelled"]
+InputOutcome = Literal["provided", "declined", "expired", "cancelled"]
 """
 provided   a user provided the value
+declined   a user declined to provide a value
 expired    no value arrived in time
 cancelled  the run ended first
 """

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from banksman.contracts.approvals import InputResolved
 from banksman.contracts.mcp import (
     AccessToken,
     Authorization,
@@ -76,6 +77,8 @@ class CallRequest(Stored):
     """The user who started the run, for a command."""
     toolchain: Token | None = Field(default=None, exclude_if=lambda toolchain: toolchain is None)
     """The toolchain of the assistant, for a command."""
+    answer: InputResolved | None = Field(default=None, exclude_if=lambda answer: answer is None, repr=False)
+    """The answer to what the server requested in an earlier attempt, which this attempt continues."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
     """Whether a start that is stored at once may replace the reply `accepted`."""
 

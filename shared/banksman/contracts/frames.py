@@ -189,12 +189,14 @@ class WorkflowStart(Wire):
 
 
 class InputReply(Envelope):
-    """Provide the value that a workflow requested."""
+    """Provide the value that a workflow, or the server of a tool, requested; or decline to."""
 
     type: Literal["input.reply"]
     id: FrameId
     request_id: Token
-    value: JsonValue
+    value: JsonValue = None
+    decline: bool = Field(default=False, exclude_if=lambda decline: not decline)
+    """True provides no value: a step of a workflow fails, and a server gets `decline`."""
 
 
 ClientFrame = Annotated[

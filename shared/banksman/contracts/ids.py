@@ -47,9 +47,13 @@ def conversation_of(run_id: str) -> str:
     return conversation_id
 
 
-def approval_id_for(run_id: str) -> str:
-    """Return a new approval id. It begins with the run's id, so an approval id identifies its log."""
-    return f"{run_id}-{_base32(secrets.randbits(60), _RANDOM_CHARS)}"
+def approval_id_for(run_id: str, cause: str | None = None) -> str:
+    """Return an approval id: a new one, or that of a cause, which is the same each time.
+
+    It begins with the run's id, so an approval id identifies its log.
+    """
+    number = secrets.randbits(60) if cause is None else int(digest(cause.encode())[:15], 16)
+    return f"{run_id}-{_base32(number, _RANDOM_CHARS)}"
 
 
 def conversation_of_approval(approval_id: str) -> str | None:

@@ -255,6 +255,16 @@ def call_digest(name: str, arguments: JsonObject, network: NetworkPolicy | None 
     return digest(canonical.encode("utf-8"))
 
 
+class AskedInput(Stored):
+    """A value that the server of a call requests from the user before it continues the call."""
+
+    message: str = Field(max_length=2_000)
+    schema_: JsonObject = Field(alias="schema")
+    """JSON Schema of the value."""
+    expires_s: float = Field(gt=0, le=86_400)
+    """Seconds within which the server waits for the value."""
+
+
 class ToolResult(Stored):
     """The one result of a call."""
 
@@ -278,6 +288,8 @@ class ToolResult(Stored):
     """Files of the workspace that the call changed: of a command, the first 200."""
     changed_more: int = Field(default=0, exclude_if=lambda more: more == 0)
     """The number of further changed files."""
+    asks: AskedInput | None = Field(default=None, exclude_if=lambda asked: asked is None)
+    """Set if the call waits for a user: the next attempt continues it. No event contains it."""
 
 
 Change = Literal["created", "modified", "deleted"]

@@ -12,7 +12,7 @@ from banksman.contracts.tools import ToolResult
 from banksman.contracts.workspace_tools import BASH
 from banksman.runs import call_attempt
 from banksman.runs.call_attempt import CallAttempt
-from banksman.runs.outcome import Ending, batches, completions, losses, storable
+from banksman.runs.outcome import Ending, batches, completions, losses, questions, storable
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Placement
 from banksman.runs.state import OpenCall
@@ -63,7 +63,8 @@ class ToolCallCoordinator:
     def _attempt_of(self, open_call: OpenCall) -> CallAttempt:
         known = self.calls.get(open_call.call.id)
         if known is None:
-            known = CallAttempt(open_call, fresh=open_call.call.id not in self.inherited)
+            fresh = open_call.call.id not in self.inherited
+            known = CallAttempt(open_call, open_call.attempt, fresh)
             if open_call.gate == "approved" and (approval := self.owned.run.approval) is not None:
                 items = {item.tool_call_id: item for item in approval.request.items}
                 known.approved = None if open_call.edited else items.get(open_call.call.id)
@@ -111,6 +112,8 @@ class ToolCallCoordinator:
         if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:
             # A tool server may store any result under the name of its tenant.
             return self._unusable(call, "the stored result belongs to another call")
+        if slots.finished is not None and slots.finished.result.asks and call.open_call.call.server:
+            return self._unusable(call, "only the servers of runners may request a value from a user")
         if slots.started is not None and not slots.started.void and call.started_seen_at is None:
             call.started_seen_at = ports.clock.now()
         return slots
@@ -190,6 +193,7 @@ class ToolCallCoordinator:
             traceparent=settings.traceparent,
             user=settings.user if is_command else "",
             toolchain=settings.tools.toolchain if is_command else None,
+            answer=call.open_call.answer,
         )
 
     async def _void(self, call: CallAttempt, moved: bool) -> None:
@@ -218,9 +222,15 @@ class ToolCallCoordinator:
     async def _commit(self, results: list[ToolResult]) -> None:
         placements = [self.calls[result.tool_call_id].placement for result in results]
         lost = [placement.loss for placement in placements if placement is not None]
+        numbers = {call_id: call.number for call_id, call in self.calls.items()}
+        now = self.owned.ports.clock.now()
         for batch in batches([storable(result) for result in results]):
             await self.owned.commit(
-                lambda state, batch=batch: [*completions(state, batch), *losses(state, lost)]
+                lambda state, batch=batch: [
+                    *completions(state, batch),
+                    *questions(state, batch, numbers, now),
+                    *losses(state, lost),
+                ]
             )
         done = [(self.calls.pop(result.tool_call_id), result) for result in results]
         await self.owned.ports.notifications.forget(self.owned.state, [call.attempt for call, _ in done])

@@ -14,7 +14,13 @@ from typing import Any, assert_never
 from banksman.contracts import approvals, events
 from banksman.contracts.assistants import Branch
 from banksman.contracts.messages import AssistantMessage, UserMessage
-from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
+from banksman.runs.fold_calls import (
+    await_input,
+    complete_calls,
+    request_call,
+    resolve_approval,
+    resolve_input,
+)
 from banksman.runs.history import Paths, compacted, restored_note, user_message_ids
 from banksman.runs.state import (
     CRASH_LOOP_CLAIMS,
@@ -92,11 +98,9 @@ def _apply_event(state: Conversation, event: events.Event) -> Conversation:
             return _compact(state, event, data)
         case events.ToolCallCompleted():
             return complete_calls(state, (event,))
-        # A value that a user provided is in the result of its step, which the same commit contains.
         case (
             events.WorkspaceChanged()
             | events.WorkflowOutput()
-            | approvals.InputResolved()
             | events.HistoryCut()
             | events.ModelNotice()
             | events.ReasoningCompleted()
@@ -116,6 +120,7 @@ RunEvent = (
     | approvals.ApprovalResolved
     | approvals.ApprovalEscalated
     | approvals.InputRequested
+    | approvals.InputResolved
     | events.WorkspaceRestored
 )
 
@@ -152,9 +157,10 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent, at: datetime) -
             if approval is not None and approval.request.approval_id == approval_id:
                 approval = replace(approval, escalated=True)
             return replace(state, run=replace(run, approval=approval))
-        case approvals.InputRequested(tool_call_id=step):
-            calls = tuple(replace(c, gate="awaiting") if c.call.id == step else c for c in run.calls)
-            return replace(state, run=replace(run, calls=calls, inputs=(*run.inputs, data)))
+        case approvals.InputRequested():
+            return replace(state, run=await_input(run, data))
+        case approvals.InputResolved():
+            return replace(state, run=resolve_input(run, data))
         case events.WorkspaceRestored():
             return _restore(state, run, data)
         case _:

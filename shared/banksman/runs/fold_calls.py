@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from banksman.contracts.approvals import ApprovalResolved
+from banksman.contracts.approvals import ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.events import Event, ToolCallCompleted, ToolCallRequested, TrackedCall
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolResult
@@ -56,6 +56,26 @@ def _decided(call: OpenCall, resolved: ApprovalResolved, *, behind: bool) -> Ope
         return replace(call, gate="approved")
     edited = call.call.model_copy(update={"arguments": decision.arguments})
     return replace(call, gate="approved", call=edited, edited=True)
+
+
+def await_input(run: Run, data: InputRequested) -> Run:
+    calls = tuple(
+        replace(call, gate="awaiting", attempt=data.attempt + 1)
+        if call.call.id == data.tool_call_id
+        else call
+        for call in run.calls
+    )
+    return replace(run, calls=calls, inputs=(*run.inputs, data))
+
+
+def resolve_input(run: Run, data: InputResolved) -> Run:
+    """Return the run whose call continues with the answer; the same commit completes a workflow's step."""
+    asked = {one.tool_call_id for one in run.inputs if one.request_id == data.request_id}
+    calls = tuple(
+        replace(call, gate="free", answer=data) if call.call.id in asked and call.gate == "awaiting" else call
+        for call in run.calls
+    )
+    return replace(run, calls=calls)
 
 
 def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:

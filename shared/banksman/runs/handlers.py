@@ -17,13 +17,14 @@ from banksman.contracts.events import (
     RunFinished,
     RunStarted,
 )
+from banksman.contracts.ids import attempt_id
 from banksman.runs.approval import requests
 from banksman.runs.arrivals import batch, queued
 from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
 from banksman.runs.owner import append, append_parts, part
 from banksman.runs.ports import Ports
-from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation
+from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation, Run
 from banksman.runs.steps import DELETED, cancelled, ending_of
 
 ENDED_AT_ONCE = 500
@@ -164,7 +165,18 @@ async def on_cancel(ports: Ports, signal: work.CancelRun) -> None:
                     *bodies,
                     *requests.resolution(await requests.close_request(ports, request, "cancelled"), request),
                 )
-        await append(ports, state, run.run_id, bodies)
+        if await append(ports, state, run.run_id, bodies) is not None:
+            await _end_waiting_calls(ports, state, run)
+
+
+async def _end_waiting_calls(ports: Ports, state: Conversation, run: Run) -> None:
+    """Cancel the calls whose servers wait for a user, best effort: their runner ends them later by itself."""
+    attempts = [attempt_id(one.tool_call_id, one.attempt) for one in run.open_inputs if one.attempt]
+    workspace = run.settings.workspace or state.conversation_id
+    placement = await ports.runners.place(state.tenant, workspace, None) if attempts else None
+    if placement is not None:
+        for attempt in attempts:
+            await ports.runners.cancel(placement, state.tenant, attempt)
 
 
 async def on_steer(ports: Ports, signal: work.SteerRun) -> None:

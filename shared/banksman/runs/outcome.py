@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic_core import to_json
 
 from banksman.contracts import events
+from banksman.contracts.approvals import InputRequested
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import BadInput, ErrorCode
+from banksman.contracts.ids import approval_id_for, attempt_id
 from banksman.contracts.json_text import check_values, parsed
+from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.contracts.wire import JsonObject, JsonValue, first_fitting, json_bytes, strict_json
@@ -220,12 +223,36 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[even
     waiting = {call.call.id for call in run.open_calls} if run is not None else set[str]()
     bodies: list[events.EventBody] = []
     for result in results:
-        if result.tool_call_id not in waiting:
+        if result.tool_call_id not in waiting or result.asks is not None:
             continue
         bodies.append(events.ToolCallCompleted(result=result))
         if result.changed:
             bodies.append(events.WorkspaceChanged(paths=result.changed, more=result.changed_more))
     return bodies
+
+
+def questions(
+    state: Conversation, results: Iterable[ToolResult], numbers: Mapping[str, int], now: datetime
+) -> list[InputRequested]:
+    """Return what the servers of calls request from the user; `numbers` are those of the attempts by call."""
+    run = state.run
+    running = (
+        {} if run is None else {one.call.id: one.call for one in run.open_calls if one.gate != "awaiting"}
+    )
+    return [
+        InputRequested(
+            # The same after a crash: each attempt requests one value at most.
+            request_id=approval_id_for(run.run_id, attempt_id(call.id, numbers[call.id])),
+            message=result.asks.message,
+            schema=result.asks.schema_,
+            tool_call_id=call.id,
+            expires_at=now + timedelta(seconds=result.asks.expires_s),
+            server=mcp_server_of(call.name),
+            attempt=numbers[call.id],
+        )
+        for result in results
+        if run is not None and result.asks is not None and (call := running.get(result.tool_call_id))
+    ]
 
 
 def losses(state: Conversation, known: Iterable[WorkspaceLoss | None]) -> list[events.WorkspaceRestored]:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from banksman.contracts import events
-from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.messages import UNKNOWN, Content, Message, Provenance, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
@@ -45,7 +45,7 @@ approved   approved, perhaps with edited arguments
 rejected   rejected
 withdrawn  its approval request, or that of an earlier call, closed without a decision (expired, cancelled,
            superseded)
-awaiting   a workflow's request for a value: its result holds the value, and no runner executes it
+awaiting   awaits a value: of a workflow's step, it becomes the result; the server of a call continues with it
 """
 
 
@@ -61,6 +61,10 @@ class OpenCall:
     """Why the model's arguments cannot be read, or `over_limit`; such a call is never executed."""
     over_limit: bool = False
     """True for a call beyond the limit of calls per reply."""
+    answer: InputResolved | None = None
+    """The answer to what the call's server requested last; the next attempt takes it there."""
+    attempt: int = 1
+    """The number of the first attempt that may still be sent."""
     result: ToolResult | None = None
 
 

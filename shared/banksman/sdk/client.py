@@ -176,14 +176,17 @@ class Client(Resources):
         )
         return await self._transport.send(frame, approval_id)
 
-    async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> frames.Ack:
-        """Provide the value of an `input.requested`; with `already_resolved`, it came too late."""
+    async def provide(
+        self, input_id: str, value: JsonValue = None, *, decline: bool = False, request_id: str | None = None
+    ) -> frames.Ack:
+        """Provide the value of an `input.requested`, or decline to; with `already_resolved`, too late."""
         frame = _checked(
             frames.InputReply,
             type="input.reply",
             id=request_id or new_id("q"),
             request_id=input_id,
             value=value,
+            decline=decline,
         )
         return await self._transport.send(frame, input_id)
 

@@ -38,6 +38,7 @@ TOOLS = [
     tool("count"),
     tool("wait"),
     tool("progress"),
+    tool("ask"),
     {"name": "titled", "title": "The tool titled.", "inputSchema": {"type": "object"}},
 ]
 
@@ -85,6 +86,16 @@ def show_progress(token: object) -> None:
         send({"method": "notifications/progress", "params": params})
 
 
+def asked(params: object) -> dict[str, object]:
+    """Request a value from the user, with the given parameters; return the response."""
+    send({"id": "question", "method": "elicitation/create", "params": params})
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message.get("id") == "question":
+            return text(json.dumps(message.get("result", message.get("error"))))
+    return text("?", isError=True)
+
+
 COUNTED = 0
 
 
@@ -117,8 +128,8 @@ def call(name: str, given: dict[str, str], meta: dict[str, object]) -> dict[str,
         case "progress":
             show_progress(meta["progressToken"])
             return text("done")
-        case "look":
-            return look()
+        case "look" | "ask":
+            return look() if name == "look" else asked(json.loads(given["text"]))
     return text("?", isError=True)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway, parse_value
+from banksman.cli.client.view import asked_by
 from banksman.cli.options import Json
 from banksman.cli.output import PROGRAM, Exit, exit_with
 from banksman.contracts.errors import Conflict, NotFound
@@ -82,19 +83,20 @@ def inputs(url: Url = None, json: Json = False) -> None:
 @app.command()
 def provide(
     request: Annotated[str, typer.Argument(help="Id of a request for a value.")],
-    value: Annotated[str, typer.Argument(help="The value; JSON unless text is requested.")],
+    value: Annotated[str | None, typer.Argument(help="The value; JSON unless text is requested.")] = None,
+    decline: Annotated[bool, typer.Option("--decline", help="Provide no value.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Provide a value that a workflow requested."""
+    """Provide a requested value, or decline to."""
     check_token(request, "request")
     with gateway(url) as api:
         found = (one for one in api.items("input.list") if one["request_id"] == request)
         if (requested := next(found, None)) is None:
             raise NotFound("open request for a value", request)
-        body = {"value": parse_value(value, requested["schema"])}
-        reply = api.call("input.reply", request, body=body)
-    output.print_result(reply, f"provided by {reply['resolved_by']}", as_json=json)
+        given = None if value is None else parse_value(value, requested["schema"])
+        reply = api.call("input.reply", request, body={"value": given, "decline": decline})
+    output.print_result(reply, f"{reply['outcome']} by {reply['resolved_by']}", as_json=json)
 
 
 def _decide(
@@ -162,5 +164,5 @@ def _request_lines(request: dict[str, Any]) -> str:
 
 
 def _input_lines(request: Mapping[str, Any]) -> str:
-    message = str(request["message"])
+    message = f"{asked_by(request)}{request['message']}"
     return f"{request['request_id']}  expires {request['expires_at']}\n    {message}"

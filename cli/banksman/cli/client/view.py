@@ -189,11 +189,17 @@ def _one_line(type: str, data: Frame) -> str | None:
         case "approval.resolved":
             return f"· approval {data['outcome']} by {one_line(str(data.get('by')))}"
         case "input.requested":
-            return f"? {data['message']}"
+            return f"? {asked_by(data)}{data['message']}"
         case "workflow.progress":
             return f"· {data['step']}/{data['total']} {data['message']}"
         case _:
             return None
+
+
+def asked_by(request: Frame) -> str:
+    """Return who receives a requested value, unless it is a workflow."""
+    server = request.get("server")
+    return f"The MCP server {server} asks (it receives the value; no secrets): " if server else ""
 
 
 def _called(data: Frame) -> str:

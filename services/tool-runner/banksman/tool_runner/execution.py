@@ -86,6 +86,10 @@ class CallsMcpTools(Protocol):
         """Call a tool once; every failure is an outcome."""
         ...
 
+    def cancel(self, tenant: str, call_id: str) -> None:
+        """Cancel a call that waits for its user; do nothing for another one."""
+        ...
+
     async def close(self) -> None:
         """End the sessions of all conversations, and their programs."""
         ...
@@ -175,7 +179,15 @@ class CallExecutor:
             # Tools end at `timeout_s` by themselves and then return partial output; this is the safety net.
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 if request.mcp is not None:
-                    run = ToolRun(workspace, timeout_s, stop, on_output, run_id=request.run_id)
+                    run = ToolRun(
+                        workspace,
+                        timeout_s,
+                        stop,
+                        on_output,
+                        run_id=request.run_id,
+                        call_id=call.id,
+                        answer=request.answer,
+                    )
                     return await self.mcp.call(request.mcp, call.arguments, run)
                 return await self.box.run(
                     call.name,
@@ -212,6 +224,7 @@ class CallExecutor:
             started_at=started_at,
             changed=outcome.changed,
             changed_more=outcome.changed_more,
+            asks=outcome.asks,
         )
 
     async def _store_output(self, request: CallRequest, output: bytes | None) -> StoredOutput | None:
@@ -264,6 +277,8 @@ class CallWorker:
             if call.request.tenant == tenant and call.request.attempt == request.attempt:
                 call.stop.request(request.reason)
                 found = True
+        if not found and self.executor is not None:
+            self.executor.mcp.cancel(tenant, request.attempt.rpartition("-")[0])
         return CallReply(answer="accepted" if found else "done")
 
     async def drain(self, grace_s: float) -> None:

@@ -13,11 +13,17 @@ from __future__ import annotations
 import hmac
 import json
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic.main import IncEx
 
-from banksman.contracts.approvals import ApprovalOutcome, ApprovalResolved, InputRequested, InputResolved
+from banksman.contracts.approvals import (
+    ApprovalOutcome,
+    ApprovalResolved,
+    InputOutcome,
+    InputRequested,
+    InputResolved,
+)
 from banksman.contracts.events import EventBody, ToolCallCompleted
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
@@ -43,6 +49,13 @@ def sign(message: Signed, key: bytes) -> Signed:
 def is_signed(message: ApprovalReply | FirstApproval, key: bytes) -> bool:
     return hmac.compare_digest(message.signature, _mac(message, key))
 
+
+INPUT_OUTCOMES: Final[dict[ApprovalOutcome, InputOutcome]] = {
+    "approved": "provided",
+    "rejected": "declined",
+    "expired": "expired",
+}
+"""What the outcomes of a reply mean for a requested value; the others cancel the request."""
 
 _SIGNED: IncEx = {
     **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "outcome", "by"), True),
@@ -117,6 +130,9 @@ def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBod
 
 def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[EventBody, ...]:
     step, value = request.tool_call_id, reply.value
+    if request.server is not None:
+        outcome = INPUT_OUTCOMES.get(reply.outcome, "cancelled")
+        return (InputResolved(request_id=request.request_id, value=value, by=reply.by, outcome=outcome),)
     match reply.outcome:
         case "approved" if (size := json_bytes(value)) > RESULT_BYTES:
             # Checked here too, although gateways refuse such a value: a commit that holds it twice, in the
@@ -126,6 +142,8 @@ def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[Ev
         case "approved":
             outcome = "provided"
             result = ToolResult(tool_call_id=step, content={"success": True, "value": value})
+        case "rejected":
+            outcome, result = "declined", failed(step, "rejected", "The user declined to provide the value.")
         case "expired":
             outcome, result = "expired", failed(step, "timeout", "Nobody provided the value in time.")
         case _:

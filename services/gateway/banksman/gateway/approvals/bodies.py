@@ -32,9 +32,11 @@ class DecisionBody(RequestBody):
 
 
 class InputBody(RequestBody):
-    """The value that a workflow requested."""
+    """The value that a workflow, or the server of a tool, requested."""
 
-    value: JsonValue
+    value: JsonValue = None
+    decline: bool = False
+    """True provides no value."""
 
 
 class PendingApproval(ConversationApproval):
@@ -67,7 +69,7 @@ class ApprovalPage(Stored):
 
 
 class PendingInput(Stored):
-    """A workflow's open request for a value."""
+    """An open request for a value, of a workflow or of the server of a tool."""
 
     request_id: Token
     conversation_id: Token
@@ -75,6 +77,8 @@ class PendingInput(Stored):
     message: str
     schema_: JsonObject = Field(alias="schema")
     expires_at: Timestamp
+    server: str | None = None
+    """The MCP server that requests the value and receives it; null for a workflow."""
 
 
 class InputPage(Stored):

@@ -35,7 +35,7 @@ from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.idempotency import StoredRequests, check_conversation, ids_once
-from banksman.runs.approval.requests import input_digests
+from banksman.runs.approval.requests import INPUT_OUTCOMES, input_digests
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
 from banksman.runs.schema_checks.checker import SchemaChecker
@@ -51,13 +51,7 @@ class ProvidedInput:
 
     @property
     def outcome(self) -> InputOutcome:
-        match self.reply.outcome:
-            case "approved":
-                return "provided"
-            case "expired":
-                return "expired"
-            case _:
-                return "cancelled"
+        return INPUT_OUTCOMES.get(self.reply.outcome, "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +65,16 @@ class Inputs:
 
     @operations.on_frame(InputReply, "request_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
     async def provide(self: Providing, frame: InputReply, caller: CallerDep) -> Ack:
-        """Provide the value that a workflow requested."""
+        """Provide the value that a workflow, or the server of a tool, requested; or decline to."""
         check_conversation(frame.conversation_id, conversation_of_approval(frame.request_id))
         ids = await ids_once(self.requests, caller, frame, {"answer": new_id("answer-")})
         provided = await self.submit(
-            caller.tenant, frame.request_id, frame.value, by=caller.user, reply_id=ids["answer"]
+            caller.tenant,
+            frame.request_id,
+            frame.value,
+            decline=frame.decline,
+            by=caller.user,
+            reply_id=ids["answer"],
         )
         reply = provided.reply
         return Ack(
@@ -88,20 +87,22 @@ class Inputs:
         )
 
     async def submit(
-        self, tenant: str, request_id: str, value: JsonValue, *, by: str, reply_id: str
+        self, tenant: str, request_id: str, value: JsonValue, *, decline: bool, by: str, reply_id: str
     ) -> ProvidedInput:
-        """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
+        """Check, sign and store a value, or that the user declined.
+
+        Waits up to 5 seconds until the request is stored.
 
         Raises:
             NotReady: The request is in the log and not stored yet, or an invalid reply is being removed.
             Conflict: The request has expired.
         """
         return await self.decisions.when_stored(
-            tenant, request_id, lambda: self._provide(tenant, request_id, value, by, reply_id)
+            tenant, request_id, lambda: self._provide(tenant, request_id, value, decline, by, reply_id)
         )
 
     async def _provide(
-        self, tenant: str, request_id: str, value: JsonValue, by: str, reply_id: str
+        self, tenant: str, request_id: str, value: JsonValue, decline: bool, by: str, reply_id: str
     ) -> ProvidedInput:
         request, stored = await readable(self.slots, tenant, request_id)
         if request is None or request.input is None:
@@ -112,15 +113,16 @@ class Inputs:
         now = self.clock.now()
         if now > request.expires_at:
             raise Conflict(f"the request for a value expired at {request.expires_at.isoformat()}")
-        if (size := json_bytes(value)) > RESULT_BYTES:
-            raise BadInput("value", None, f"at most {RESULT_BYTES} bytes of JSON; it has {size}")
-        await self._check(tenant, request.input, value)
+        if decline and value is not None:
+            raise BadInput("value", value, "null with `decline`")
+        if not decline:
+            await self._check(tenant, request.input, value)
         reply = ApprovalReply(
             tenant=tenant,
             conversation_id=request.conversation_id,
             run_id=request.run_id,
             approval_id=request_id,
-            outcome="approved",
+            outcome="rejected" if decline else "approved",
             by=by,
             digests=input_digests(request.input, value),
             value=value,
@@ -131,7 +133,9 @@ class Inputs:
         return ProvidedInput(winner, won=winner.answer_id == reply_id)
 
     async def _check(self, tenant: str, request: InputRequested, value: JsonValue) -> None:
-        """Check a value in a process with limits, because a tenant's program wrote the schema."""
+        """Check a value in a process with limits, because a program of others wrote the schema."""
+        if (size := json_bytes(value)) > RESULT_BYTES:
+            raise BadInput("value", None, f"at most {RESULT_BYTES} bytes of JSON; it has {size}")
         is_object = request.schema_.get("type") == "object"
         if is_object and not isinstance(value, dict):
             raise BadInput("value", value, "an object")
@@ -208,8 +212,11 @@ async def provide_input(
     caller: CallerDep,
     idempotency_key: RequestId,
 ) -> bodies.ProvidedValue | Response:
-    """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
-    frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
+    """Provide the value that a workflow, or the server of a tool, requested; or decline to.
+
+    The first reply takes effect; later ones get 409.
+    """
+    frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, **dict(body))
     ack = await inputs.provide(frame, caller)
     if not ack.already_resolved:
         return bodies.ProvidedValue.of(ack)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from banksman.tool_runner.mcp.held_calls import Questions
+
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Maximum bytes of one message of a server."""
 MAX_RECEIVED_BYTES: Final = 4 * 1024 * 1024
@@ -51,6 +53,8 @@ class ConnectionState:
     """Status of the last response of a server over HTTP."""
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Headers of the next requests to a server over HTTP."""
+    questions: Questions | None = None
+    """Takes what the server requests from the user of its newest call; None without one."""
     meter: ReceiptMeter = field(default_factory=ReceiptMeter)
 
     def begin_call(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -14,6 +14,7 @@ from banksman.quotas.places import Shares
 from banksman.runtime.background import first_error
 from banksman.runtime.waits import set_within
 from banksman.tool_runner.mcp.connection import ConnectionState
+from banksman.tool_runner.mcp.held_calls import Questions
 from banksman.tool_runner.sandbox.base import Stop
 
 if TYPE_CHECKING:
@@ -63,6 +64,17 @@ class OpenSession:
             self.last_used = asyncio.get_running_loop().time()
             if not self.kept or self.opened.cancelled() or not self.opened.done():
                 self.closing.set()
+
+    @contextlib.contextmanager
+    def answering(self, questions: Questions) -> Generator[None]:
+        """Let the server ask the user of a call during the block, unless the session ends with the call."""
+        if self.kept:
+            self.state.questions = questions
+        try:
+            yield
+        finally:
+            if self.state.questions is questions:
+                self.state.questions = None
 
     async def closed(self, idle_s: float) -> None:
         """Wait until the session is to be closed: after `idle_s` seconds without a call at the latest."""

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from banksman.contracts import mcp
@@ -21,8 +21,16 @@ from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress, rules_of
 from banksman.tool_runner.mcp.connection import MAX_REASON_CHARS, ConnectionState, ServerFailed
+from banksman.tool_runner.mcp.held_calls import HeldCalls, Questions
 from banksman.tool_runner.mcp.open_sessions import MAX_AGE_S, OpenSession, OpenSessions
-from banksman.tool_runner.sandbox.base import KilledReason, Sandbox, SandboxUnavailable, Stop, run_until
+from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    Sandbox,
+    SandboxUnavailable,
+    Stop,
+    cancel,
+    run_until,
+)
 from banksman.tool_runner.settings import RunnerLimits
 from banksman.tool_runner.tools.toolbox import (
     FENCED,
@@ -74,8 +82,10 @@ class _Call:
     arguments: JsonObject
     run: ToolRun
     secrets: Redaction
+    questions: Questions
     session: OpenSession | None = None
     sent: bool = False
+    performing: asyncio.Task[ToolOutcome] | None = None
 
     @property
     def state(self) -> ConnectionState:
@@ -96,17 +106,28 @@ class McpClient:
     egress: Egress
     limits: RunnerLimits
     sessions: OpenSessions
+    held: HeldCalls[_Call] = field(default_factory=HeldCalls[_Call])
 
     async def call(self, target: mcp.McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Call a tool once, if its description is still the one that an administrator approved."""
-        call = _Call(target, arguments, run, Redaction(target.secrets))
+        """Call a tool once, if its description is still the one that an administrator approved.
+
+        With an answer of its user, continue the call that waits for it.
+        """
+        call = self.held.take(_key(run))
+        if run.answer is not None:
+            if call is None:
+                return _unknown("the server's session ended before the user's answer arrived")
+            call.questions.reply(run.answer)
+            call.run = run
+        secrets = Redaction(target.secrets)
+        call = call or _Call(target, arguments, run, secrets, Questions(secrets, self._wait_s))
         started_at = time.monotonic()
         try:
             # Only a program, which runs in the workspace, can change it.
             program = not isinstance(target.transport, mcp.HttpServer)
             watched = within_quota(run, self.limits.sandbox) if program else nullcontext()
             async with asyncio.timeout(run.timeout_s), watched:
-                outcome = await run_until(self._perform(call), run.stop.wait())
+                outcome = await run_until(self._advance(call), run.stop.wait())
         except TimeoutError:
             outcome = _timed_out(call)
         except Exception as error:
@@ -117,8 +138,36 @@ class McpClient:
         await _settle(call, outcome)
         return outcome
 
+    def cancel(self, tenant: str, call_id: str) -> None:
+        """Cancel a call that waits for its user."""
+        self.held.end((tenant, call_id))
+
     async def close(self) -> None:
+        await self.held.close()
         await self.sessions.close()
+
+    @property
+    def _wait_s(self) -> float:
+        return self.limits.sandbox.session_idle_s
+
+    async def _advance(self, call: _Call) -> ToolOutcome:
+        """Perform a call until it ends or asks its user."""
+        task = call.performing = call.performing or asyncio.create_task(self._perform(call))
+        came = asyncio.create_task(call.questions.came.wait())
+        try:
+            await asyncio.wait((task, came), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await cancel(task)
+            raise
+        finally:
+            came.cancel()
+        if task.done():
+            return task.result()
+        if (asked := call.questions.asked) is None:
+            # The server has withdrawn its question.
+            return await self._advance(call)
+        self.held.hold(_key(call.run), call, asked.expires_s)
+        return ToolOutcome(value={"success": False, "error": "the server waits for a user"}, asks=asked)
 
     async def list_tools(
         self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
@@ -159,7 +208,8 @@ class McpClient:
                     raise
                 _check(served, call.target)
                 call.sent = True
-                result = await protocol.call(opened, call.target.tool, call.arguments, _shows(call))
+                with call.session.answering(call.questions):
+                    result = await protocol.call(opened, call.target.tool, call.arguments, _shows(call))
                 break
         run, max_chars = call.run, self.limits.max_output_chars
         await run.workspace.meter.before_write()
@@ -193,14 +243,14 @@ class McpClient:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 streams = await stack.enter_async_context(self._streams(transport, run, secrets, state))
-                opened = await stack.enter_async_context(session(streams, transport))
+                opened = await stack.enter_async_context(session(streams, transport, state))
             except ServerFailed:
                 if state.problem is not None or state.status not in _NO_STREAMABLE_HTTP:
                     raise
                 await stack.aclose()
                 older = self._streams(transport, run, secrets, state, events=True)
                 opened = await stack.enter_async_context(
-                    session(await stack.enter_async_context(older), transport)
+                    session(await stack.enter_async_context(older), transport, state)
                 )
             yield opened
 
@@ -227,6 +277,10 @@ class McpClient:
             started(transport, self.sandbox, run, secrets, state) as streams,
         ):
             yield streams
+
+
+def _key(run: ToolRun) -> tuple[str, str]:
+    return run.workspace.tenant, run.call_id
 
 
 def _check(served: mcp.ServedTool | None, target: mcp.McpTarget) -> None:

@@ -11,21 +11,23 @@ from typing import Final, TypeAlias, cast
 
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from pydantic import FileUrl, JsonValue, ValidationError
+from pydantic import FileUrl, JsonValue, TypeAdapter, ValidationError
 
 from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.added_tools import added_tools, call_added, may_add_tools
-from banksman.tool_runner.mcp.connection import ServerFailed
+from banksman.tool_runner.mcp.connection import ConnectionState, ServerFailed
 from banksman.tool_runner.mcp.contents import ResultContents
+from banksman.tool_runner.mcp.held_calls import MAX_QUESTIONS
 from banksman.tool_runner.mcp.messages import ReadableResults
+from banksman.tool_runner.mcp.questions import answered
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -41,6 +43,11 @@ MAX_LISTED_BYTES: Final = 96 * 1024
 MAX_REFUSED: Final = 20
 """Maximum tools of a server that are named as unusable."""
 MAX_REASON_CHARS: Final = 300
+MAX_ROUNDS: Final = 10
+"""Maximum replies to one call that request values."""
+_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
 _US = types.Implementation(name="banksman", version="1")
 
 
@@ -60,11 +67,22 @@ class Session:
 
 
 @contextlib.asynccontextmanager
-async def session(streams: Streams, transport: McpTransport) -> AsyncGenerator[Session]:
+async def session(
+    streams: Streams, transport: McpTransport, state: ConnectionState
+) -> AsyncGenerator[Session]:
     """Open a session with the handshake `initialize`; without it if the server refuses the handshake."""
     roots = _workspace_root if isinstance(transport, StdioServer) else None
     results = ReadableResults(JSONRPCDispatcher(*streams))
-    async with ClientSession(dispatcher=results, client_info=_US, list_roots_callback=roots) as opened:
+
+    async def elicited(
+        context: object, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return await answered(state, params)
+
+    client = ClientSession(
+        dispatcher=results, client_info=_US, list_roots_callback=roots, elicitation_callback=elicited
+    )
+    async with client as opened:
         try:
             await opened.initialize()
         except MCPError:
@@ -119,8 +137,28 @@ async def call(
         return await call_added(session.client, name, arguments)
     # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
     # time.
-    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
-    return await session.client.send_request(request, types.CallToolResult, progress_callback=on_progress)
+    params = types.CallToolRequestParams(name=name, arguments=arguments)
+    for _ in range(MAX_ROUNDS):
+        request = types.CallToolRequest(params=params)
+        result = await session.client.send_request(request, _RESULT, progress_callback=on_progress)
+        if isinstance(result, types.CallToolResult):
+            return result
+        params = await _with_responses(session.client, params, result)
+    raise ServerFailed(f"the server requested values more than {MAX_ROUNDS} times")
+
+
+async def _with_responses(
+    client: ClientSession, params: types.CallToolRequestParams, wanted: types.InputRequiredResult
+) -> types.CallToolRequestParams:
+    """Return a call with what its server requested in the reply to it (revision 2026-07-28)."""
+    responses: types.InputResponses = {}
+    for key, request in itertools.islice((wanted.input_requests or {}).items(), MAX_QUESTIONS):
+        context = ClientRequestContext(session=client, request_id=key)
+        response = await client.dispatch_input_request(context, request)
+        if isinstance(response, types.ErrorData):
+            raise MCPError.from_error_data(response)
+        responses[key] = response
+    return params.model_copy(update={"input_responses": responses, "request_state": wanted.request_state})
 
 
 async def _listed(session: Session) -> AsyncGenerator[types.Tool]:

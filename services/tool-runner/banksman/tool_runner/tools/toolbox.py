@@ -14,8 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from banksman.contracts.approvals import InputResolved
 from banksman.contracts.calls import SearchTarget
-from banksman.contracts.tools import ErrorKind, NetworkPolicy, PathChange, ToolDefinition
+from banksman.contracts.tools import AskedInput, ErrorKind, NetworkPolicy, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.sandbox.base import USER, KilledReason, Stop, Stream, in_background
@@ -64,6 +65,8 @@ class ToolOutcome:
     changed: tuple[PathChange, ...] = ()
     changed_more: int = 0
     duration_ms: int = 0
+    asks: AskedInput | None = None
+    """What the server of the call requests from the user; the call continues with the answer."""
 
 
 def failure(kind: ErrorKind, error: str, **details: object) -> ToolOutcome:
@@ -90,6 +93,9 @@ class ToolRun:
     """The run whose changes of files are recorded."""
     toolchain: str | None = None
     """The name of the assistant's toolchain; None if it has none."""
+    call_id: str = ""
+    answer: InputResolved | None = None
+    """The user's answer to what the server of an MCP tool requested."""
     found: list[Changes] = field(default_factory=list[Changes])
     """What the program of the call has changed, as soon as it has ended."""
 

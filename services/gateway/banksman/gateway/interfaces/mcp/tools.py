@@ -86,8 +86,10 @@ class DecideApprovalArguments(_ChangeArguments):
 class ProvideInputArguments(_ChangeArguments):
     input_id: Token
     """`request_id` of the open request, as `list_inputs` shows it."""
-    value: JsonValue
+    value: JsonValue = None
     """A value that fits the request's schema."""
+    decline: bool = False
+    """Whether the user declines to provide a value."""
 
 
 class NoArguments(Wire):
@@ -228,17 +230,21 @@ async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> 
 
 @tool("input.list", reads=True)
 async def list_inputs(request: ToolCallRequest[PageArguments]) -> JsonObject:
-    """List the values that workflows wait for, with their JSON Schemas."""
+    """List the values that workflows and servers of tools wait for, with their JSON Schemas."""
     after = request.arguments.after
     return _json(await request.platform.request("input.list", limit=MAX_PAGE, after=after))
 
 
 @tool(frames.InputReply, decides=True)
 async def provide_input(request: ToolCallRequest[ProvideInputArguments]) -> JsonObject:
-    """Provide a value that a workflow waits for."""
+    """Provide a value that a workflow or the server of a tool waits for, or decline to."""
     given = request.arguments
     frame = frames.InputReply(
-        type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value
+        type="input.reply",
+        id=given.request_id,
+        request_id=given.input_id,
+        value=given.value,
+        decline=given.decline,
     )
     return await _decided(request, frame)
 

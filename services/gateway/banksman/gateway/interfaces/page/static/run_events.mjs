@@ -117,13 +117,14 @@ const RUN_EVENTS = {
   'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),
   'workflow.linked': (run, data, frame) =>
     addEntry(run, { kind: 'workflow', id: `workflow-${frame.seq}`, ...data }),
-  // The step that waits for the value is recorded as a call without a tool.
+  // The step of a workflow that waits for the value is recorded as a call without a tool.
   'input.requested': (run, data) => ({
-    ...addEntry(withoutCall(run, data.tool_call_id), {
+    ...addEntry(data.server ? run : withoutCall(run, data.tool_call_id), {
       kind: 'input',
       id: data.request_id,
       message: data.message,
       schema: data.schema,
+      server: data.server ?? null,
       resolved: null,
     }),
     status: 'awaiting_input',

@@ -224,9 +224,13 @@ export class Store {
     await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
   }
 
-  /** @throws {RequestError} which the form shows @param {string} requestId @param {unknown} value */
-  replyToInput(requestId, value) {
-    return this.socket.request({ type: 'input.reply', request_id: requestId, value });
+  /**
+   * @throws {RequestError} which the form shows
+   * @param {string} requestId
+   * @param {{value?: unknown, decline?: boolean}} reply
+   */
+  replyToInput(requestId, reply) {
+    return this.socket.request({ type: 'input.reply', request_id: requestId, ...reply });
   }
 
   /** @throws {RequestError} which the form shows @param {Workflow} workflow @param {Json} parameters */

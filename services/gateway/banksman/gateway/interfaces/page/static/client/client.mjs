@@ -144,14 +144,14 @@ export class Client extends Api {
   }
 
   /**
-   * Provide the value that a workflow requested.
+   * Provide the value that a workflow or the server of a tool requested, or decline to.
    *
    * @param {string} inputId
-   * @param {unknown} value
-   * @param {T.RequestOptions} [options]
+   * @param {unknown} [value]
+   * @param {T.RequestOptions & {decline?: boolean}} [options]
    */
-  provide(inputId, value, options) {
-    return this.request({ type: 'input.reply', request_id: inputId, value }, options);
+  provide(inputId, value, { decline, ...options } = {}) {
+    return this.request({ type: 'input.reply', request_id: inputId, value, decline }, options);
   }
 
   /**

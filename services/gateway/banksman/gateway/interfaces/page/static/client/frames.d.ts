@@ -122,6 +122,14 @@ export type ApprovedFirst = {
   remember: "run" | "conversation" | null;
 };
 
+/** A value that the server of a call requests from the user before it continues the call. */
+export type AskedInput = {
+  message: string;
+  schema: Record<string, JsonValue>;
+  /** Seconds within which the server waits for the value. */
+  expires_s: number;
+};
+
 /** Replace the token of an open connection. */
 export type AuthRefresh = {
   /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
@@ -309,24 +317,30 @@ export type ImagePart = {
   media_type?: string | null;
 };
 
-/** Provide the value that a workflow requested. */
+/** Provide the value that a workflow, or the server of a tool, requested; or decline to. */
 export type InputReply = {
   /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "input.reply";
   id: string;
   request_id: string;
-  value: JsonValue;
+  value?: JsonValue;
+  /** True provides no value: a step of a workflow fails, and a server gets `decline`. */
+  decline?: boolean;
 };
 
-/** A workflow requests a value from the user. */
+/** A workflow, or the server of a tool during its call, requests a value from the user. */
 export type InputRequested = {
   request_id: string;
   message: string;
   schema: Record<string, JsonValue>;
-  /** The workflow's step that waits for the value, which becomes the step's result. */
+  /** The workflow's step that waits for the value, which becomes the step's result; or the call of a tool, which continues with the value. */
   tool_call_id: string;
   expires_at: string;
+  /** The MCP server that requests the value and receives it; None for a workflow. */
+  server?: string | null;
+  /** The number of the attempt in which the server requested the value; 0 for a workflow. */
+  attempt?: number;
 };
 
 /** The value that a user provided, or the reason why no value was provided. */
@@ -336,7 +350,7 @@ export type InputResolved = {
   /** The user's identity, or `system`. */
   by: string;
   /** Omitted if a user provided the value. */
-  outcome?: "provided" | "expired" | "cancelled";
+  outcome?: "provided" | "declined" | "expired" | "cancelled";
 };
 
 /** The decision about one call. */
@@ -718,6 +732,8 @@ export type ToolResult = {
   started_at?: string | null;
   /** The number of further changed files. */
   changed_more?: number;
+  /** Set if the call waits for a user: the next attempt continues it. No event contains it. */
+  asks?: AskedInput | null;
 };
 
 /** One execution in the outcome of a run. */

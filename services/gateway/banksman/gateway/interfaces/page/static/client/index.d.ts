@@ -81,7 +81,7 @@ export class Client extends Api {
   send(conversationId: string, content: Content, options?: SendOptions): Promise<StartedRun>;
   cancel(run: StartedRun | string, options?: RequestOptions & { reason?: string }): Promise<Ack>;
   reply(approvalId: string, decision: Decision): Promise<Ack>;
-  provide(inputId: string, value: unknown, options?: RequestOptions): Promise<Ack>;
+  provide(inputId: string, value?: unknown, options?: RequestOptions & { decline?: boolean }): Promise<Ack>;
   startWorkflow(
     workflow: string,
     parameters?: Record<string, unknown>,

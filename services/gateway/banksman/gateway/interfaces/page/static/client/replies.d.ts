@@ -151,7 +151,7 @@ export type PendingApproval = { approval_id: string; expires_at: string; items: 
   requested_at: string; title: string; requested_by: string; terms: ApprovalTerms | null; escalates_at: string
   | null; escalated: boolean; set_aside_by: Array<string>; for_you: boolean; };
 export type PendingInput = { request_id: string; conversation_id: string; run_id: string; message: string;
-  schema: Record<string, JsonValue>; expires_at: string; };
+  schema: Record<string, JsonValue>; expires_at: string; server: string | null; };
 export type Preview = { kind: "command" | "diff" | "url" | "text"; command: string | null; url: string | null;
   path: string | null; old: string | null; new: string | null; text: string | null; };
 export type ProcessInfo = { id: string; command: string; run_id: string | null; session: string | null;
@@ -167,7 +167,7 @@ export type PromptPreview = { content: string; tools: Array<string>; dropped_too
 export type PromptStep = { type: "prompt"; name: string; prompt: string; system_prompt: string | null; tools:
   Array<string> | null; max_iterations: number | null; with_conversation: boolean; };
 export type ProvidedValue = { conversation_id: string; run_id: string; resolved_by: string; already_resolved:
-  boolean; outcome: "provided" | "expired" | "cancelled"; };
+  boolean; outcome: "provided" | "declined" | "expired" | "cancelled"; };
 export type PushOffer = { public_key: string; };
 export type QueueState = { stream: string; name: string; waiting: number; in_progress: number; redelivered:
   number; oldest_at: string | null; };

@@ -1,4 +1,4 @@
-/** Requests of workflows for a value of a user, or for yes or no with one click. */
+/** Requests of workflows and servers of tools for a value of a user, or for yes or no with one click. */
 
 import { useState } from 'preact/hooks';
 
@@ -12,17 +12,27 @@ const APPROVAL = 'approval';
 
 export function InputCard(/** @type {{request: Waiting}} */ { request }) {
   const store = useStore();
-  const { message, schema, resolved } = request;
+  const { message, schema, server, resolved } = request;
   if (resolved)
     return html`<section class="input-card resolved">
       <p><${Exact} text=${message} /></p>
       <${Submitted} schema=${schema} resolved=${resolved} />
     </section>`;
-  const submit = (value) => store.replyToInput(request.id, value);
+  const submit = (value) => store.replyToInput(request.id, { value });
   return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
     <h2><${Exact} text=${message} /></h2>
+    ${server && html`<p class="muted">${t('input.server', { server })}</p>`}
     ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} />`}
+    ${server && html`<${Decline} onDecline=${() => store.replyToInput(request.id, { decline: true })} />`}
   </section>`;
+}
+
+/** @param {{onDecline: () => Promise<unknown>}} properties */
+function Decline({ onDecline }) {
+  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
+  const decline = () => onDecline().catch((error) => setFailure(explain(error)));
+  return html`${failure && html`<p class="form-error" role="alert">${failure}</p>`}
+    <button type="button" class="button" onClick=${decline}>${t('input.decline')}</button>`;
 }
 
 /** @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties */

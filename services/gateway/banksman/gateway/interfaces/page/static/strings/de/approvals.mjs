@@ -5,6 +5,7 @@ export default {
   'approval.outcome.approved': 'Freigegeben',
   'approval.outcome.rejected': 'Abgelehnt',
   'approval.outcome.mixed': 'Teilweise freigegeben',
+  'approval.outcome.declined': 'Keine Angabe',
   'approval.outcome.expired': 'Abgelaufen',
   'approval.outcome.cancelled': 'Mit dem Lauf abgebrochen',
   'approval.outcome.superseded': 'Durch eine neuere Nachricht ersetzt',

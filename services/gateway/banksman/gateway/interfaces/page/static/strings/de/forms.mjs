@@ -16,6 +16,9 @@ export default {
   'input.submit': 'Absenden',
   'input.yes': 'Ja',
   'input.no': 'Nein',
+  'input.decline': 'Ablehnen',
+  'input.server':
+    'Der MCP-Server {server} fragt und erhält, was Sie absenden. Geben Sie hier kein Kennwort und kein anderes Geheimnis ein.',
 
   // What a form requires
   'check.required': '{label} fehlt.',

@@ -4,6 +4,7 @@ export default {
   'approval.outcome.approved': 'Approved',
   'approval.outcome.rejected': 'Rejected',
   'approval.outcome.mixed': 'Partly approved',
+  'approval.outcome.declined': 'Declined',
   'approval.outcome.expired': 'Expired',
   'approval.outcome.cancelled': 'Cancelled with the run',
   'approval.outcome.superseded': 'Superseded by a newer message',

@@ -15,6 +15,9 @@ export default {
   'input.submit': 'Submit',
   'input.yes': 'Yes',
   'input.no': 'No',
+  'input.decline': 'Decline',
+  'input.server':
+    'The MCP server {server} asks, and receives what you submit. Enter no password or other secret here.',
 
   // What a form requires
   'check.required': '{label} is required.',
