@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import socket
+from typing import Literal
 
 import pytest
 from tests.support.polling import eventually
@@ -16,8 +17,9 @@ from tests.tool_runner.sandbox.test_process_tree import bystander, living, sleep
 
 from banksman.tool_runner.processes.process import MAX_KEPT_AFTER_END_BYTES
 from banksman.tool_runner.settings import MIB, RunnerLimits, SandboxLimits
+from banksman.tool_runner.tools.toolbox import ToolOutcome
 
-WAYS = ("background", "session")
+WAYS = ("background", "session", "python")
 CANARY = "sk-canary-of-a-lasting-process"
 LOOK = """
 import json, os, socket, sys
@@ -48,10 +50,18 @@ print(json.dumps({
 """
 
 
+async def in_session(runner: Runner, way: str, command: str, start: Literal["run", "Popen"]) -> ToolOutcome:
+    """Run a command in a session of bash, or let Python start it; with `Popen`, do not wait for its end."""
+    if way == "session":
+        return await runner.call("bash", command=f"{command}{' &' if start == 'Popen' else ''}", session="s")
+    code = f"import subprocess; subprocess.{start}(['bash', '-c', {command!r}])"
+    return await runner.call("bash", command=code, session="s", language="python")
+
+
 async def output_of(runner: Runner, way: str, command: str) -> str:
     """Run a command to its end in the background or in a session; return what it wrote."""
-    if way == "session":
-        value = (await runner.call("bash", command=command, session="s")).value
+    if way != "background":
+        value = (await in_session(runner, way, command, "run")).value
         return f"{value['stdout']}{value['stderr']}"
     process = (await runner.call("bash", command=command, background=True)).value["process"]
     await ended(runner, str(process))
@@ -164,7 +174,7 @@ async def lasting(runner: Runner, way: str, command: str) -> str:
     """Start a command that only a limit or a stop ends; return the id of its process."""
     if way == "background":
         return str((await runner.call("bash", command=command, background=True)).value["process"])
-    await runner.call("bash", command=f"{command} &", session="s")
+    await in_session(runner, way, command, "Popen")
     listed = (await runner.call("process_list")).value["processes"]
     assert isinstance(listed, list) and isinstance(listed[-1], dict)
     return str(listed[-1]["process"])
@@ -246,7 +256,7 @@ class TestMemory:
         self, runner: Runner
     ) -> None:
         await runner.call("write_file", path="hog.py", content=HOG.format(processes=2))
-        processes = [await lasting(runner, way, "python3 hog.py") for way in WAYS]
+        processes = [await lasting(runner, way, "python3 hog.py") for way in WAYS[:2]]
         reasons = [(await ended(runner, process))["reason"] for process in processes]
         assert reasons == ["it reached a limit of its sandbox: memory_limit"] * 2
 

@@ -45,7 +45,9 @@ async def lasting(here: Platform, number: int) -> tuple[str, ...]:
     _, output = await here.call("c1", "process_output", process=process, offset=0, wait_s=30)
     assert output.content["output"] == "up\n"
     await here.call("c1", "bash", command=f"(setsid sleep {number}.4 &); sleep {number}.5 &", session="s")
-    words = tuple(f"{number}.{last}" for last in (1, 2, 4, 5))
+    code = f"import subprocess; subprocess.Popen(['setsid', 'sleep', '{number}.6'])"
+    await here.call("c1", "bash", command=code, session="p", language="python")
+    words = tuple(f"{number}.{last}" for last in (1, 2, 4, 5, 6))
     for word in words:
         await wait_for_start(word)
     return words
@@ -71,9 +73,9 @@ async def test_an_idle_sandbox_ends_and_the_next_result_says_why(
         await here.sees(runner)
         await ended(await lasting(here, 7861))
         found = await notices(here)
-        assert len(found) == 2
+        assert len(found) == 3
         assert all("had no call for 3 s" in notice for notice in found)
-        assert "trap" in found[0] and "session s" in found[1]
+        assert "trap" in found[0] and "session s" in found[1] and "session p" in found[2]
 
 
 async def again(here: Platform, runner: RunnerProcess) -> list[str]:
@@ -94,7 +96,7 @@ async def test_a_killed_runner_leaves_no_process_and_the_next_one_says_what_is_l
         runner.signal(signal.SIGKILL)
         await ended(words)
         found = await again(here, runner)
-        assert len(found) == 2 and all(LOST in notice for notice in found)
+        assert len(found) == 3 and all(LOST in notice for notice in found)
 
 
 async def test_a_runner_that_loses_its_lease_ends_all_processes(
@@ -107,7 +109,7 @@ async def test_a_runner_that_loses_its_lease_ends_all_processes(
         assert await Bucket(operator, RUNNERS, RunnerLease).delete(runner.id)
         await ended(words)
         found = await again(here, runner)
-        assert len(found) == 2 and all(LOST in notice for notice in found)
+        assert len(found) == 3 and all(LOST in notice for notice in found)
 
 
 async def test_a_runner_that_thaws_without_its_lease_ends_all_processes(
@@ -123,7 +125,7 @@ async def test_a_runner_that_thaws_without_its_lease_ends_all_processes(
         runner.signal(signal.SIGCONT)
         await ended(words)
         found = await again(here, runner)
-        assert len(found) == 2 and all(LOST in notice for notice in found)
+        assert len(found) == 3 and all(LOST in notice for notice in found)
 
 
 async def test_a_stopped_runner_ends_all_processes(
@@ -151,4 +153,4 @@ async def test_a_takeover_says_which_processes_are_lost(secured: SecuredNats, ru
         await ended(words)
         found = await notices(here)
         assert (await here.record("c1")).runner == other.id
-        assert len(found) == 2 and all(LOST in notice for notice in found)
+        assert len(found) == 3 and all(LOST in notice for notice in found)
