@@ -54,7 +54,7 @@ async def in_session(runner: Runner, way: str, command: str, start: Literal["run
     """Run a command in a session of bash, or let Python start it; with `Popen`, do not wait for its end."""
     if way == "session":
         return await runner.call("bash", command=f"{command}{' &' if start == 'Popen' else ''}", session="s")
-    code = f"import subprocess; subprocess.{start}(['bash', '-c', {command!r}])"
+    code = f"import subprocess; done = subprocess.{start}(['bash', '-c', {command!r}])"
     return await runner.call("bash", command=code, session="s", language="python")
 
 

@@ -45,7 +45,7 @@ async def lasting(here: Platform, number: int) -> tuple[str, ...]:
     _, output = await here.call("c1", "process_output", process=process, offset=0, wait_s=30)
     assert output.content["output"] == "up\n"
     await here.call("c1", "bash", command=f"(setsid sleep {number}.4 &); sleep {number}.5 &", session="s")
-    code = f"import subprocess; subprocess.Popen(['setsid', 'sleep', '{number}.6'])"
+    code = f"import subprocess; child = subprocess.Popen(['setsid', 'sleep', '{number}.6'])"
     await here.call("c1", "bash", command=code, session="p", language="python")
     words = tuple(f"{number}.{last}" for last in (1, 2, 4, 5, 6))
     for word in words:
