@@ -306,12 +306,10 @@ class World:
     async def _signal(self, ports: Ports, message: Message) -> None:
         signal: RunSignal = message.body
         match signal:
-            case CancelRun() | SteerRun():
+            case CancelRun() | SteerRun() | ImportConversation():
                 await handlers.on_ordered(ports, signal, message.seq)
             case RenameConversation():
                 await handlers.on_rename(ports, signal)
-            case ImportConversation():
-                await handlers.on_import(ports, signal)
             case EscalateApproval():
                 ids = signal.tenant, signal.conversation_id, signal.approval_id
                 await handlers.on_escalation(ports, *ids, by=signal.by)

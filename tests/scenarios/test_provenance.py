@@ -347,10 +347,11 @@ async def test_an_imported_message_is_not_typed_when_it_is_sent_again(
     imported = await posted(http, "/context/conversations/import", events=events)
     fetch = ScriptedReply(tool_calls=(ScriptedCall(name="web_fetch", arguments={"url": url}),))
     other = play(fetch, ScriptedReply(text="Done."))
-    await eventually(lambda: runs_of(http, imported["conversation_id"]), WAIT_TIMEOUT_S)
+    [new] = imported["created"]
+    await eventually(lambda: runs_of(http, new), WAIT_TIMEOUT_S)
     again = await posted(
         http,
-        f"/context/conversations/{imported['conversation_id']}/runs",
+        f"/context/conversations/{new}/runs",
         content=f"See {url}",
         branch={"after": None},
         overrides={"model": other},

@@ -72,6 +72,8 @@ type Run = {
   iteration: number;
   maxIterations: number | null;
   cancelling: boolean;
+  /** Whether a file states it: nothing here decided or ran what it shows. */
+  imported: boolean;
   progress: import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').WorkflowProgress | null;
   /** The pause of the model request, with its end `until` by the clock of the browser in milliseconds; any later frame ends it. */
   waiting: { reason: string; until: number } | null;

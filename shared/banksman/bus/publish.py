@@ -336,9 +336,13 @@ class RunQueue:
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
         """Store a signal under the message id `signal:{request}`, and wake the owner of the run."""
-        subject = subjects.run_signal(signal.tenant, signal.conversation_id)
-        await durable(self._bus, subject, encoded(signal), msg_id=f"signal:{request_id}")
-        await self.wake_owner(signal.tenant, signal.conversation_id)
+        await self.stored_signal(signal.tenant, signal.conversation_id, encoded(signal), request_id)
+
+    async def stored_signal(self, tenant: str, conversation_id: str, signal: bytes, request_id: str) -> None:
+        """Store the JSON of a signal; as `signal`."""
+        subject = subjects.run_signal(tenant, conversation_id)
+        await durable(self._bus, subject, signal, msg_id=f"signal:{request_id}")
+        await self.wake_owner(tenant, conversation_id)
 
     async def start_workflow(self, work: StartWorkflow) -> None:
         """Store the start of a workflow under the message id `workflow:{run}`."""

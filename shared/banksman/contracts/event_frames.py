@@ -167,6 +167,8 @@ def event_frame(event: events.Event, conversation_id: str, log_epoch: str, prev_
     }
     if event.iteration is not None:
         frame["iteration"] = event.iteration
+    if event.imported:
+        frame["imported"] = True
     return frame
 
 

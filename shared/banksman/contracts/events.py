@@ -368,6 +368,8 @@ class Event(Stored):
     ts: Timestamp
     run_id: Token | None = None
     iteration: int | None = None
+    imported: bool = Field(default=False, exclude_if=lambda imported: not imported)
+    """True if a file states it: its decisions apply to no other call, and its usage does not count."""
     data: EventBody
 
 

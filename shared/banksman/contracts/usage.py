@@ -36,6 +36,7 @@ class CommitUsage:
             for event in events
             if isinstance(event.data, MessageCompleted | ProtocolRetry | HistoryCompacted)
             and event.data.model
+            and not event.imported
         ]
         return cls(
             requests=len(usages),

@@ -61,13 +61,15 @@ def complete_commit(
 def apply_events(state: Conversation, batch: Iterable[events.Event]) -> Conversation:
     # Results that follow each other are added in one step: each step copies all calls of the reply, and a
     # model may request any number of them.
+    batch = tuple(batch)
     for results, group in groupby(batch, lambda event: isinstance(event.data, events.ToolCallCompleted)):
         if results:
             state = complete_calls(state, group)
         else:
             for event in group:
                 state = _apply_event(state, event)
-    return state
+    imported = sum(event.imported for event in batch)
+    return replace(state, imported=state.imported + imported) if imported else state
 
 
 def _apply_event(state: Conversation, event: events.Event) -> Conversation:
@@ -175,7 +177,7 @@ def _start(state: Conversation, event: events.Event, data: events.RunStarted) ->
     run_id = event.run_id or ""
     message = UserMessage(message_id=data.message_id, content=data.message, provenance=data.provenance)
     cancel = events.CancelRequested(by="user") if run_id in state.cancelled_early else None
-    run = Run(run_id, data.settings, message, event.ts, cancel=cancel)
+    run = Run(run_id, data.settings, message, event.ts, cancel=cancel, imported=event.imported)
     state = state if data.settings.branch is None else _branch(state, data.settings.branch)
     return replace(
         state,
@@ -283,6 +285,8 @@ def _message(state: Conversation, run: Run, data: events.MessageCompleted) -> Co
 
 
 def _retry(state: Conversation, run: Run, data: events.ProtocolRetry) -> Conversation:
+    if run.imported:
+        return state  # Exports do not contain what the model wrote.
     reply = AssistantMessage(
         message_id=data.message_id,
         content=data.reply,
@@ -296,6 +300,8 @@ def _retry(state: Conversation, run: Run, data: events.ProtocolRetry) -> Convers
 
 
 def _restore(state: Conversation, run: Run, data: events.WorkspaceRestored) -> Conversation:
+    if run.imported:
+        return state  # It was another workspace.
     note = restored_note(run.message.message_id, data)
     term = max(state.restored_term, data.term)
     return replace(state, restored_term=term, run=replace(run, steering=(*run.steering, note)))

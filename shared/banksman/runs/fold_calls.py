@@ -32,7 +32,7 @@ def resolve_approval(state: Conversation, run: Run, data: ApprovalResolved) -> C
     first = next(open_at, len(run.calls))
     calls = tuple(_decided(call, data, behind=at > first) for at, call in enumerate(run.calls))
     run = replace(run, approval=approval, calls=calls)
-    if data.outcome in CLOSED_UNDECIDED:
+    if data.outcome in CLOSED_UNDECIDED or run.imported:
         return replace(state, run=run)
     if data.remember == "run":
         run = replace(run, remembered=(*run.remembered, approval))

@@ -22,7 +22,7 @@ from banksman.runs.approval import requests
 from banksman.runs.arrivals import batch, queued
 from banksman.runs.history import user_message_ids
 from banksman.runs.outcome import never_started
-from banksman.runs.owner import append, append_parts, part
+from banksman.runs.owner import append, append_imported, append_parts, part
 from banksman.runs.ports import Ports
 from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation, Run
 from banksman.runs.steps import DELETED, cancelled, ending_of
@@ -137,7 +137,9 @@ async def _handle(ports: Ports, signal: work.SteerRun | work.ImportConversation 
             await on_cancel(ports, signal)
 
 
-async def on_ordered(ports: Ports, signal: work.SteerRun | work.CancelRun, stream_seq: int) -> None:
+async def on_ordered(
+    ports: Ports, signal: work.SteerRun | work.CancelRun | work.ImportConversation, stream_seq: int
+) -> None:
     """Handle a signal after the messages that were stored before it. Idempotent."""
     starts = await earlier_first(ports, signal, stream_seq)
     if isinstance(signal, work.SteerRun):
@@ -269,33 +271,12 @@ async def on_delete(ports: Ports, signal: work.DeleteConversation) -> int | None
 
 
 async def on_import(ports: Ports, signal: work.ImportConversation) -> None:
-    """Append the runs of an imported conversation, each as one commit. Idempotent by `run_id`."""
-    for run in signal.runs:
-        bodies = _imported(signal.settings, run)
-        while True:
-            state = await ports.log.read(signal.tenant, signal.conversation_id)
-            if state.deleted or state.knows(run.run_id):
-                break
-            await append(ports, state, run.run_id, bodies)
-
-
-def _imported(settings: RunSettings, run: work.ImportedRun) -> tuple[EventBody, ...]:
-    own = settings.model_copy(update={"branch": run.branch, "model": run.model})
-    replies = (
-        MessageCompleted(
-            message_id=reply.message_id, role="assistant", content=reply.content, model=run.model
-        )
-        for reply in run.replies
-    )
-    ended = RunFinished(
-        status=run.status,
-        content=run.replies[-1].content if run.replies else "",
-        service=settings.service,
-        model=run.model,
-        iterations=len(run.replies),
-    )
-    asked = run.message
-    return RunStarted(message_id=asked.message_id, message=asked.content, settings=own), *replies, ended
+    """Append a part of an imported conversation as one commit. Idempotent by the numbers of its events."""
+    while True:
+        state = await ports.log.read(signal.tenant, signal.conversation_id)
+        new = tuple(event for event in signal.events if event.seq > state.imported)
+        if state.deleted or not new or await append_imported(ports, state, new) is not None:
+            return
 
 
 async def wake_queue(ports: Ports, state: Conversation) -> None:

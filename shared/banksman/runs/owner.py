@@ -308,6 +308,19 @@ async def append_parts(ports: Ports, state: Conversation, parts: Iterable[Part])
     return await ports.log.append(state, commit, folded=draft.state)
 
 
+async def append_imported(
+    ports: Ports, state: Conversation, events: tuple[Event, ...]
+) -> Conversation | None:
+    """Record events that an export states, with their times and new numbers; returns as `append`."""
+    first = state.last_seq + 1
+    added = [event.model_copy(update={"seq": seq}) for seq, event in enumerate(events, start=first)]
+    folded = replace(apply_events(state, added), last_seq=added[-1].seq)
+    draft = Draft(folded, ports.clock.now(), added)
+    log_epoch = state.log_epoch or ports.clock.new_id("l")
+    commit = draft.to_commit(ports.clock.new_id("e"), log_epoch, state.owner)
+    return await ports.log.append(state, commit, folded=folded)
+
+
 async def record_activity(ports: Ports, tenant: str, conversation_id: str) -> None:
     """Append a commit without events for a driven run, so that its claims are no crash loop."""
     state = await ports.log.read(tenant, conversation_id)

@@ -115,6 +115,8 @@ class Run:
     cancel: events.CancelRequested | None = None
     steering: tuple[UserMessage, ...] = ()
     """User messages for the next model request."""
+    imported: bool = False
+    """True while an import writes it: nothing drives it."""
     tracked: tuple[events.TrackedCall, ...] = ()
     """Calls with their results, for the terminal event."""
     usage: Usage = NO_USAGE
@@ -209,6 +211,8 @@ class Conversation:
     """Ids of recent user messages that a compaction removed from the history."""
     measured: Measured | None = None
     """The last counted request since the newest compaction."""
+    imported: int = 0
+    """Number of imported events."""
     title: str = ""
     renamed: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Request ids of recent renames."""

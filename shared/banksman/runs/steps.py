@@ -88,7 +88,7 @@ Step = Idle | RecordEvents | RequestModel | ExecuteCalls | CloseApproval | Park
 
 def next_step(state: Conversation, now: datetime) -> Step:
     run = state.run
-    if run is None:
+    if run is None or (run.imported and run.cancel is None and not state.deleted):
         return Idle()
     ending = ending_of(state, run, now)
     if ending is not None:

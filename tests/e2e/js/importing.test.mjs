@@ -1,28 +1,37 @@
-/** The messages that the page reads from an exported conversation. */
+/** Import of a file in several requests. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readExport } from '../../../services/gateway/banksman/gateway/interfaces/page/static/importing.mjs';
+import { imported } from '../../../services/gateway/banksman/gateway/interfaces/page/static/importing.mjs';
 
-test('an export is reduced to its messages, and another file is refused with the reason', () => {
-  const events = [
-    {
-      type: 'run.started',
-      run_id: 'r',
-      seq: 1,
-      data: { message_id: 'u', message: 'Hi', model: 'demo:demo', limits: {} },
+const item = (title) => ({
+  title,
+  product: 'claude',
+  conversation_id: 'c',
+  runs: 1,
+  left_out: {},
+  error: null,
+});
+
+test('a file is sent until all of its conversations are imported', async () => {
+  const starts = [];
+  const api = {
+    async importFile(file, start) {
+      starts.push(start);
+      return start ? { items: [item('two')], next: null } : { items: [item('one')], next: 1 };
     },
-    { type: 'tool_call.completed', run_id: 'r', data: { result: { content: 'x'.repeat(1000) } } },
-    { type: 'run.finished', run_id: 'r', data: { status: 'completed', content: 'again', tool_calls: [{}] } },
-  ];
-  const read = readExport(JSON.stringify({ conversation: { title: 'Cranes' }, events }));
-  assert.equal(read.title, 'Cranes');
+  };
+  const items = await imported(api, new File(['[]'], 'conversations.json'));
   assert.deepEqual(
-    read.events.map(({ type }) => type),
-    ['run.started', 'run.finished'],
+    [starts, items.map(({ title }) => title)],
+    [
+      [0, 1],
+      ['one', 'two'],
+    ],
   );
-  assert.deepEqual(Object.keys(JSON.parse(JSON.stringify(read.events[1].data))), ['status']);
-  assert.throws(() => readExport('# Cranes'), /not JSON/);
-  assert.throws(() => readExport('{"events": []}'), /not an exported conversation/);
+});
+
+test('a file above the limit is refused before it is sent', async () => {
+  await assert.rejects(imported({}, { size: 65 * 1024 * 1024 }), /at most 64 MB/);
 });

@@ -236,7 +236,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert (parked["status"], decided["outcome"]) == ("awaiting_approval", "approved")
     assert [run["run_id"] for run in runs["items"]] == [sent["run_id"]]
     assert (compacting["status"], compacting["conversation_id"]) == ("queued", conversation)
-    assert (titled["title"], imported["title"]) == ("Cranes", "Hi")
+    assert (titled["title"], imported["items"][0]["title"]) == ("Cranes", "Hi")
     assert (ended["status"], ended["content"], calls["total"]) == ("completed", "Done.", 0)
     assert (len(steps["items"]), steps["next"]) == (2, 2)
     assert (step["step"]["kind"], step["result"], bool(step["request"]["items"])) == ("approval", None, True)

@@ -6,6 +6,7 @@ import getpass
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -128,6 +129,28 @@ def compact(conversation: Conversation, url: Url = None, json: Json = False) -> 
 
     with gateway(url) as api:
         exit_with(conversations.compact(api, conversation, as_json=json))
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="JSON, or the zip file of ChatGPT or Claude.", dir_okay=False)],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Import conversations of this product, ChatGPT, Claude or Open WebUI."""
+    items, start = list[Mapping[str, Any]](), 0
+    data = file.read_bytes()
+    with gateway(url) as api:
+        while start is not None:
+            page = api.send_file("conversation.import", data, start=start)
+            items, start = [*items, *page["items"]], page["next"]
+    if json:
+        output.print_json(items)
+    for one in () if json else items:
+        missing = ", ".join(f"{name} ({count})" for name, count in one["left_out"].items())
+        note = one["error"] or (f"left out: {missing}" if missing else "")
+        output.print_line(one_line(f"{one['conversation_id'] or 'not imported'}  {one['title']}  {note}"))
+    exit_with(Exit.WARNING if any(one["error"] for one in items) else Exit.OK)
 
 
 @app.command()

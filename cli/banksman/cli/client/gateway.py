@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -22,7 +23,7 @@ from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Fault, Unauthorized, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import new_id
-from banksman.sdk.transports.http import HttpApi, websocket_url
+from banksman.sdk.transports.http import ROUTES, HttpApi, websocket_url
 from banksman.sdk.transports.websocket import UNAUTHENTICATED, ConnectionEnded, Websocket
 
 URL_VARIABLE = "BANKSMAN_GATEWAY_URL"
@@ -30,6 +31,7 @@ TOKEN_VARIABLE = "BANKSMAN_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 Frame = dict[str, Any]
+T = TypeVar("T")
 
 _OPEN_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 30.0
@@ -71,8 +73,16 @@ class GatewayClient:
     def call(self, operation: str, *names: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON of an operation such as `schedule.read` on the object that `names` identifies."""
         fields = None if body is None else dict(body)
+        return json.loads(self._requested(self._http.call, operation, names, fields, None))
+
+    def send_file(self, operation: str, data: bytes, **query: Any) -> Any:
+        """Return the JSON of an operation whose body is a file."""
+        send = partial(self._http.request, *ROUTES[operation], content=data, params=query)
+        return self._requested(send).json()
+
+    def _requested(self, request: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         try:
-            return json.loads(self._portal.call(self._http.call, operation, names, fields, None))
+            return self._portal.call(request, *arguments)
         except RemoteError as error:
             raise _with_remedy(error) from error
         except Unavailable as error:

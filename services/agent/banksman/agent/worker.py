@@ -225,12 +225,10 @@ class RunWorker:
 
     async def _handle(self, signal: RunSignal, message: WorkMessage) -> Outcome:
         match signal:
-            case CancelRun() | SteerRun():
+            case CancelRun() | SteerRun() | ImportConversation():
                 await handlers.on_ordered(self.ports, signal, message.stream_seq)
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
-            case ImportConversation():
-                await handlers.on_import(self.ports, signal)
             case EscalateApproval():
                 ids = signal.tenant, signal.conversation_id, signal.approval_id
                 await handlers.on_escalation(self.ports, *ids, by=signal.by)

@@ -107,6 +107,8 @@ class EventFrame(Stored):
     conversation_id: str
     run_id: str | None
     iteration: int | None = None
+    imported: bool = Field(default=False, exclude_if=lambda imported: not imported)
+    """Whether an imported file states it; omitted if not."""
     data: JsonObject
 
 

@@ -1,202 +1,196 @@
-"""Import of a conversation that was exported as JSON: its messages, on all branches, in a new conversation.
-
-The export comes from a client and is not trusted: calls, approvals, files, usage and costs are omitted, and
-no run is driven.
-"""
+"""Import of files of conversations: our exports, and those of ChatGPT, Claude and Open WebUI."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any
+
+from fastapi import Query, Request
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import (
-    Assistant,
-    Branch,
-    ConversationRecord,
-    ConversationSettings,
-    RunOverrides,
-)
-from banksman.contracts.errors import BadInput
-from banksman.contracts.events import Outcome
-from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
-from banksman.gateway.assistants.run_settings import ModelNames, resolve_settings
-from banksman.gateway.assistants.tenant_store import TenantStore
+from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
+from banksman.contracts.ids import digest
+from banksman.contracts.wire import Stored, Token
 from banksman.gateway.conversations.bodies import ExportedConversation
-from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
-from banksman.gateway.operation.declaration import CONFLICT, BodyLimit, Operations
+from banksman.gateway.conversations.conversations import Conversations, new_record
+from banksman.gateway.conversations.importing.process import (
+    ReadConversation,
+    ReadConversations,
+    ReadRequest,
+)
+from banksman.gateway.operation.caller import CHAT, Caller
+from banksman.gateway.operation.declaration import CONFLICT, Audit, BodyLimit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.runs.idempotency import DerivedIds, StoredRequests
+from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.ports import Clock
+from banksman.runtime.limited_processes import LimitedProcesses, LimitExceeded, ProcessLimits
 
-MAX_RUNS = 1_000
-MAX_TITLE_CHARS = 200
-MAX_TEXT_CHARS = 256 * 1024
-"""Characters of one message, as in a frame."""
-MAX_BYTES = 768 * 1024
-"""Bytes of all messages as JSON: they reach an agent as one message of at most 1 MiB."""
-OUTCOMES = frozenset(get_args(Outcome))
+MAX_FILE_BYTES = 64 * 1024 * 1024
+UPLOAD_S = 120.0
+"""Seconds in which a file must arrive, because few are received at a time."""
+LIMITS = ProcessLimits(cpu_s=20.0, timeout_s=60.0, memory_bytes=1024 * 1024 * 1024)
+FILE: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
+class ImportedConversation(Stored):
+    """What was imported of one conversation of a file."""
+
+    title: str
+    product: str
+    """`banksman`, `chatgpt`, `claude` or `open-webui`; empty if unknown."""
+    conversation_id: Token | None
+    """The new conversation; null with `error`."""
+    runs: int
+    left_out: dict[str, int]
+    """How many parts were left out, by the names of their kinds or files."""
+    error: str | None
+    """Why it was not imported; null if it was."""
+
+
+class ImportedFile(Stored):
+    """The conversations of a file, in its order."""
+
+    items: tuple[ImportedConversation, ...]
+    created: tuple[Token, ...]
+    """The new conversations."""
+    next: int | None
+    """`start` of the next request with the same file; null at the end."""
+
+
+class _Source(Stored):
+    """What identifies a request to import: a repeat has the same."""
+
+    digest: str
+    start: int
+
+
+IMPORTED = Audit.of("conversation.import", ("created",))
 operations = Operations("conversations")
 
 
 @dataclass(frozen=True, slots=True)
 class Imports:
     conversations: Conversations
-    assistants: TenantStore[Assistant]
     requests: StoredRequests
     queue: RunQueue
     backlog: Backlog
     clock: Clock
-    models: ModelNames
+    processes: LimitedProcesses
 
     @operations.add(
         "conversation.import",
         "POST /context/conversations/import",
-        body=BodyLimit.LARGE,
+        body=BodyLimit.FILE,
         errors=(CONFLICT,),
-        audit=(),
+        audit=IMPORTED,
+        not_over_nats="a file may be larger than a message: over NATS it takes one conversation",
+        openapi_extra={"requestBody": {"required": True, "content": FILE}},
     )
-    async def import_conversation(
+    async def import_conversations(
+        self: Service,
+        request: Request,
+        caller: CallerDep,
+        request_id: RequestId,
+        start: Annotated[int, Query(ge=0, description="`next` of the request before.")] = 0,
+    ) -> ImportedFile:
+        """Create conversations from a file: an export of this product, ChatGPT, Claude or Open WebUI.
+
+        JSON, or the zip file of ChatGPT or Claude; at most 64 MiB, and 192 MiB of JSON. Calls, results and
+        decisions are shown as the file states them; no decision applies to further calls.
+        """
+        async with self.processes.turn(caller.tenant):
+            return await self._imported(caller, request_id, await _received(request), start)
+
+    @operations.over_nats(
+        "conversation.import",
+        right=CHAT,
+        errors=(CONFLICT,),
+        audit=IMPORTED,
+        not_over_http="declared beside it, with a whole file as its body",
+    )
+    async def import_exported(
         self: Service, body: StrictBody[ExportedConversation], caller: CallerDep, request_id: RequestId
-    ) -> ConversationRecord:
-        """Create a conversation with the messages of an exported one, without its calls, files and costs."""
-        # An agent writes them into the log. `BadInput` names the event that is malformed or exceeds a limit.
-        fresh = {"conversation_id": self.requests.new("c")}
-        ids = await self.requests.once_created(caller, "import", request_id, body, fresh)
-        conversation_id = ids["conversation_id"]
-        assistant = await self.assistants.get(caller.tenant, "default")
-        settings = resolve_settings(
-            assistant, ConversationSettings(), RunOverrides(), {}, self.models.of(caller.tenant)
-        )
-        signal = ImportConversation(
-            tenant=caller.tenant,
-            conversation_id=conversation_id,
-            # Without a prompt, because no model request is made with them.
-            settings=settings.model_copy(
-                update={"system_prompt": None, "system_prompt_id": None, "variables": {}}
-            ),
-            runs=runs_in(body.events, conversation_id),
-        )
-        size = len(signal.model_dump_json())
-        if size > MAX_BYTES:
-            raise BadInput("events", f"{size} bytes", f"messages of at most {MAX_BYTES} bytes together")
+    ) -> ImportedFile:
+        """Create a conversation from an export of this product."""
+        async with self.processes.turn(caller.tenant):
+            return await self._imported(caller, request_id, body.model_dump_json().encode(), 0)
+
+    async def _imported(self, caller: Caller, request_id: str, data: bytes, start: int) -> ImportedFile:
         await self.backlog.logs.check(caller.tenant)
-        await self.backlog.check_signal(caller.tenant, size)
-        exported = body.conversation.get("title")
-        title = exported[:MAX_TITLE_CHARS] if isinstance(exported, str) else ""
-        title = title or title_of(signal.runs[0].message.content)
-        record = new_record(conversation_id, title, by=caller.user, now=self.clock.now())
-        async with self.backlog.starts.place(caller.tenant):
-            await self.conversations.create(caller.tenant, record)
-            await self.queue.signal(signal, f"import-{conversation_id}")
-        return await self.conversations.get(caller.tenant, conversation_id)
+        source = _Source(digest=digest(data), start=start)
+        ids = await self.requests.once_created(
+            caller, "import", request_id, source, {"import": self.requests.new("i")}
+        )
+        wanted = ReadRequest(tenant=caller.tenant, source=ids["import"], start=start)
+        try:
+            reply = await self.processes.exchange(wanted.model_dump_json().encode(), b"\n", data)
+        except LimitExceeded as limit:
+            expected = f"a file that can be read in {LIMITS.cpu_s:g} s ({limit}); import it in parts"
+            raise BadInput("file", f"{len(data)} bytes", expected) from limit
+        head, _, parts = reply.partition(b"\n")
+        read = ReadConversations.model_validate_json(head)
+        if read.error is not None:
+            raise BadInput("file", None, read.error)
+        return await self._created(caller, read, parts, start)
+
+    async def _created(
+        self, caller: Caller, read: ReadConversations, parts: bytes, start: int
+    ) -> ImportedFile:
+        items, next_start = list[ImportedConversation](), read.next
+        at = 0
+        for one in read.items:
+            end = at + sum(one.parts)
+            try:
+                if one.error is None:
+                    await self._create(caller, one, parts[at:end])
+            except BanksmanError:
+                if not items:
+                    raise
+                next_start = start + len(items)
+                break
+            items.append(_result(one))
+            at = end
+        created = tuple(one.conversation_id for one in items if one.conversation_id is not None)
+        return ImportedFile(items=tuple(items), created=created, next=next_start)
+
+    async def _create(self, caller: Caller, read: ReadConversation, data: bytes) -> None:
+        tenant, conversation_id = caller.tenant, read.conversation_id
+        record = new_record(conversation_id, read.title, by=caller.user, now=self.clock.now())
+        async with self.backlog.starts.place(tenant):
+            await self.conversations.create(tenant, record)
+            at = 0
+            for number, size in enumerate(read.parts):
+                await self.backlog.check_signal(tenant, size)
+                part, at = data[at : at + size], at + size
+                name = f"import-{conversation_id}-{number}"
+                await self.queue.stored_signal(tenant, conversation_id, part, name)
 
 
 Service = Annotated[Imports, provided(Imports)]
 
 
-def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tuple[ImportedRun, ...]:
-    """Return the runs of exported events under new ids, in the order of their starts.
-
-    Runs that have not ended are omitted. The new ids are derived from the conversation and the old ids, so
-    that a repeat has the same ids. Raises `BadInput` for no or too many runs, or a malformed event.
-    """
-    ids = _NewIds(conversation_id)
-    open_runs: dict[str, ImportedRun] = {}
-    ended: set[str] = set()
-    for at, event in enumerate(events):
-        run_id, data = event.get("run_id"), event.get("data")
-        if not isinstance(run_id, str) or not isinstance(data, Mapping):
-            continue
-        fields = cast(Mapping[str, Any], data)
-        match event.get("type"):
-            case "run.started":
-                open_runs[run_id] = _started(ids, run_id, fields, at)
-            case "message.completed" if run_id in open_runs and fields.get("role") == "assistant":
-                open_runs[run_id] = _with_reply(ids, open_runs[run_id], fields, at)
-            case "run.finished" if run_id in open_runs:
-                open_runs[run_id] = _finished(open_runs[run_id], fields, at)
-                ended.add(run_id)
-            case _:
-                pass
-    found = tuple(run for run_id, run in open_runs.items() if run_id in ended)
-    if not found:
-        raise BadInput("events", len(events), "the events of an exported conversation with a run that ended")
-    if len(found) > MAX_RUNS:
-        raise BadInput("events", f"{len(found)} runs", f"at most {MAX_RUNS} runs")
-    return found
+async def _received(request: Request) -> bytes:
+    pieces, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(UPLOAD_S):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > MAX_FILE_BYTES:
+                    raise BadInput("file", "more bytes", f"at most {MAX_FILE_BYTES} bytes")
+                pieces.append(piece)
+    except TimeoutError as error:
+        raise Unavailable(f"the file did not arrive within {UPLOAD_S:g} s") from error
+    return b"".join(pieces)
 
 
-class _NewIds:
-    def __init__(self, conversation_id: str) -> None:
-        self._conversation_id = conversation_id
-        self._messages: dict[str, str] = {}
-
-    def run(self, exported: str) -> str:
-        return DerivedIds(exported).new_run(self._conversation_id)
-
-    def message(self, exported: str) -> str:
-        new = DerivedIds(f"{self._conversation_id}/{exported}").new("m")
-        return self._messages.setdefault(exported, new)
-
-    def branch(self, branch: Any) -> Branch | None:
-        """Return the message after which a run continues; None, for the newest, if it is not imported."""
-        if not isinstance(branch, Mapping):
-            return None
-        after = cast(Mapping[str, Any], branch).get("after")
-        if after is None:
-            return Branch(after=None)
-        known = self._messages.get(after) if isinstance(after, str) else None
-        return Branch(after=known) if known else None
-
-
-def _started(ids: _NewIds, run_id: str, data: Mapping[str, Any], at: int) -> ImportedRun:
-    branch = ids.branch(data.get("branch"))
-    asked = _message(ids, data.get("message_id"), data.get("message"), at)
-    model = data.get("model")
-    if not isinstance(model, str) or len(model) > 200:
-        raise BadInput(f"events[{at}].data.model", model, "the name of a model")
-    return ImportedRun(run_id=ids.run(run_id), message=asked, status="cancelled", model=model, branch=branch)
-
-
-def _with_reply(ids: _NewIds, run: ImportedRun, data: Mapping[str, Any], at: int) -> ImportedRun:
-    if not data.get("content"):
-        return run
-    reply = _message(ids, data.get("message_id"), data["content"], at)
-    return run.model_copy(update={"replies": (*run.replies, reply)})
-
-
-def _finished(run: ImportedRun, data: Mapping[str, Any], at: int) -> ImportedRun:
-    status = data.get("status")
-    if status not in OUTCOMES:
-        raise BadInput(f"events[{at}].data.status", status, f"one of {', '.join(sorted(OUTCOMES))}")
-    return run.model_copy(update={"status": status})
-
-
-def _message(ids: _NewIds, message_id: Any, content: Any, at: int) -> ImportedMessage:
-    if not isinstance(message_id, str) or len(message_id) > 200:
-        raise BadInput(f"events[{at}].data.message_id", message_id, "the id of a message")
-    text = _text(content, at)
-    if len(text) > MAX_TEXT_CHARS:
-        longest = f"a message of at most {MAX_TEXT_CHARS} characters"
-        raise BadInput(f"events[{at}].data", f"{len(text)} characters", longest)
-    return ImportedMessage(message_id=ids.message(message_id), content=text)
-
-
-def _text(content: Any, at: int) -> str:
-    """Return the text of a message; files and images of the exported workspace become their names."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadInput(f"events[{at}].data", content, "a message with text or parts")
-    parts = [cast(Mapping[str, Any], part) for part in cast(list[Any], content) if isinstance(part, Mapping)]
-    return "\n\n".join(_part_text(part) for part in parts)
-
-
-def _part_text(part: Mapping[str, Any]) -> str:
-    text = part.get("text")
-    return text if isinstance(text, str) else f"[{part.get('type')}: {str(part.get('path', ''))[:200]}]"
+def _result(read: ReadConversation) -> ImportedConversation:
+    return ImportedConversation(
+        title=read.title,
+        product=read.product,
+        conversation_id=None if read.error else read.conversation_id,
+        runs=read.runs,
+        left_out=dict(read.left_out),
+        error=read.error,
+    )

@@ -19,7 +19,7 @@ from banksman.gateway.conversations import bodies
 from banksman.gateway.conversations.changes import ConversationChanges, Titles
 from banksman.gateway.conversations.changes import operations as title_operations
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
-from banksman.gateway.conversations.imports import Imports
+from banksman.gateway.conversations.imports import LIMITS, Imports
 from banksman.gateway.conversations.imports import operations as import_operations
 from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.search import operations as search_operations
@@ -37,8 +37,11 @@ from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.runs.runs import Runs
 from banksman.gateway.runs.starts import RunsOverHttp, RunStarts
 from banksman.runs.runners.placement import Placements
+from banksman.runtime.limited_processes import LimitedProcesses
 
 MAX_EVENTS = 1_000
+PAGE_BYTES = 8 * 1024 * 1024
+"""Characters of the events of a page above which it ends."""
 
 Changes = Annotated[ConversationChanges, provided(ConversationChanges)]
 Index = Annotated[Conversations, provided(Conversations)]
@@ -145,8 +148,11 @@ async def list_events(
     after_seq: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
     detail: Detail = "full",
+    whole: bool = False,
 ) -> Response:
     """List the stored events after `after_seq`, as the frames that the websocket sends.
+
+    `whole` leaves long texts uncut, for an export. A page ends early above 8 MiB.
 
     A number beyond the last event is refused: the log was restored from a backup, so read it again from 0.
     """
@@ -155,15 +161,16 @@ async def list_events(
     if after_seq > page.head_seq:
         raise BadInput("after_seq", after_seq, f"at most {page.head_seq}, the number of the last event")
     frames: list[bytes] = []
-    last, more = after_seq, False
+    last, more, size = after_seq, False, 0
     for event in page.events:
         if not is_shown(event.data.type, detail):
             continue
-        if len(frames) == limit:
+        if len(frames) == limit or size > PAGE_BYTES:
             more = True
             break
-        frames.append(encoded_event(event, conversation_id, page.log_epoch, last).encode())
-        last = event.seq
+        frame = encoded_event(event, conversation_id, page.log_epoch, last, whole=whole)
+        frames.append(frame.encode())
+        last, size = event.seq, size + len(frame)
     head = to_json(
         {
             "head_seq": page.head_seq,
@@ -191,7 +198,9 @@ async def build(base: Foundation) -> None:
     changes = ConversationChanges(
         index, created, assistants, prompts, queue, backlog, clock, names, services[Placements]
     )
-    imports = Imports(index, assistants, requests, queue, backlog, clock, names)
+    readers = LimitedProcesses("banksman.gateway.conversations.importing.process", LIMITS)
+    await base.stack.enter_async_context(readers)
+    imports = Imports(index, requests, queue, backlog, clock, readers)
     titles = Titles(
         index,
         views,

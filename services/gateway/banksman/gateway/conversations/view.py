@@ -159,7 +159,7 @@ class ConversationView:
                 self.approvals[requested.approval_id] = UndecidedApproval(run.run_id, requested)
             case approvals.ApprovalResolved(approval_id=approval_id) as resolved:
                 decided = self.approvals.pop(approval_id, None)
-                if decided is not None and resolved.remember is not None:
+                if decided is not None and resolved.remember is not None and not event.imported:
                     self.remembered[approval_id] = RememberedDecision(
                         run.run_id, decided.requested, resolved, event.ts
                     )

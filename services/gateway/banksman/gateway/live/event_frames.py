@@ -41,7 +41,9 @@ def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
     )
 
 
-def encoded_event(event: events.Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
+def encoded_event(
+    event: events.Event, conversation_id: str, log_epoch: str, prev_seq: int, *, whole: bool = False
+) -> str:
     """Encode an event frame as JSON text.
 
     Long texts of an event above 256 KiB are truncated, except in approval requests: users must see everything
@@ -49,10 +51,10 @@ def encoded_event(event: events.Event, conversation_id: str, log_epoch: str, pre
     """
     frame = event_frames.event_frame(event, conversation_id, log_epoch, prev_seq)
     text = to_json(frame).decode()
-    if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):
+    if len(text) > EVENT_BYTES and not whole and not isinstance(event.data, ApprovalRequested):
         data = event_frames.event_data(event)
-        whole = {name: data[name] for name in ("structured_output",) if name in data}
-        frame["data"] = {**_cut_object(data), **whole, "truncated": True}
+        output = {name: data[name] for name in ("structured_output",) if name in data}
+        frame["data"] = {**_cut_object(data), **output, "truncated": True}
         text = to_json(frame).decode()
     return text
 
@@ -118,7 +120,7 @@ def _remove_unsent(schema: dict[str, Any]) -> None:
 
 def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
     properties = {"type": {"const": kind}, **fields, "data": {"$ref": f"#/$defs/{data.__name__}"}}
-    optional = {"iteration": _NUMBER} if "seq" in fields else {}
+    optional = {"iteration": _NUMBER, "imported": {"type": "boolean"}} if "seq" in fields else {}
     return {
         "title": kind,
         "type": "object",

@@ -201,6 +201,7 @@ class Operations:
         not_over_http: str,
         right: Rights = READ,
         errors: tuple[ErrorCode, ...] | None = None,
+        audit: Audit | None = None,
         confidential: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over NATS alone, and state why.
@@ -213,6 +214,7 @@ class Operations:
             not_over_http=not_over_http,
             right=right,
             errors=errors,
+            audit=audit,
             confidential=confidential,
         )
 

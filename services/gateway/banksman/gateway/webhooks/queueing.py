@@ -157,7 +157,7 @@ def _is_later(receiver: Webhook, event: Event, stream_seq: int) -> bool:
 
 
 def _selects(receiver: Webhook, event: Event) -> bool:
-    if event.data.type not in receiver.events:
+    if event.imported or event.data.type not in receiver.events:
         return False
     if receiver.task is not None:
         return receiver.task.run_id == event.run_id

@@ -4,6 +4,8 @@ import { emptyConversation, fold, foldReplayDone } from './events.mjs';
 import { pathOf } from './branches.mjs';
 import { locale, t } from './strings.mjs';
 
+const MAX_FILES_BYTES = 16 * 1024 * 1024;
+
 /**
  * @param {import('./client/api.mjs').Api} api
  * @param {string} id
@@ -14,14 +16,46 @@ export async function exported(api, id, form) {
   const [record, events] = await Promise.all([api.conversation(id), api.events(id)]);
   const name = (record.title || id).replaceAll(/[^\p{L}\p{N}._ -]/gu, '_').slice(0, 80);
   if (form === 'json') {
+    const content = { conversation: record, events, files: await attachedFiles(api, id, events) };
     return {
       name: `${name}.json`,
-      blob: new Blob([JSON.stringify({ conversation: record, events }, null, 2)], {
-        type: 'application/json',
-      }),
+      blob: new Blob([JSON.stringify(content, null, 2)], { type: 'application/json' }),
     };
   }
   return { name: `${name}.md`, blob: new Blob([markdownOf(record, events)], { type: 'text/markdown' }) };
+}
+
+/**
+ * The files of the workspace that messages refer to, as data URLs; at most 16 MiB, without those deleted since.
+ *
+ * @param {import('./client/api.mjs').Api} api
+ * @param {string} id
+ * @param {EventFrame[]} events
+ */
+async function attachedFiles(api, id, events) {
+  const paths = new Set();
+  for (const event of events)
+    for (const part of event.type === 'run.started' ? [event.data.message].flat() : [])
+      if (typeof part !== 'string' && part.type !== 'text')
+        paths.add(part.type === 'file' ? part.path : part.url);
+  const files = [];
+  let size = 0;
+  for (const path of paths) {
+    if (/^(data|https?):/i.test(path)) continue;
+    const blob = await api.file(id, path).catch(() => null);
+    size += blob?.size ?? 0;
+    if (blob && size <= MAX_FILES_BYTES) files.push({ path, data: await dataUrl(blob) });
+  }
+  return files;
+}
+
+/** @param {Blob} blob @returns {Promise<string>} */
+async function dataUrl(blob) {
+  const bytes = new Uint8Array(await blob.arrayBuffer());
+  let text = '';
+  for (let at = 0; at < bytes.length; at += 0x8000)
+    text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  return `data:application/octet-stream;base64,${btoa(text)}`;
 }
 
 /**

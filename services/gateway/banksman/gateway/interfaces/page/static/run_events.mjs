@@ -20,6 +20,8 @@ export function emptyRun(id) {
     compact: false,
     requestedAt: null,
     startedAt: null,
+    /** Whether a file states it: nothing here decided or ran what it shows. */
+    imported: false,
     model: null,
     iteration: 0,
     maxIterations: null,
@@ -64,6 +66,7 @@ const RUN_EVENTS = {
         status: 'running',
         position: null,
         startedAt: frame.ts ?? null,
+        imported: Boolean(frame.imported),
         model: data.model ?? run.model,
         maxIterations: data.limits?.max_iterations ?? run.maxIterations,
       },

@@ -12,7 +12,7 @@ import { Drafts } from './stores/drafts.mjs';
 import { ConversationList } from './stores/list.mjs';
 import { OpenConversations } from './stores/opened.mjs';
 import { Outbox } from './stores/outbox.mjs';
-import { explain } from './strings.mjs';
+import { explain, t } from './strings.mjs';
 
 const VERSION = '1';
 const LIST_POLL_MS = 20_000;
@@ -33,6 +33,8 @@ export class Store {
     this.route = signal(routeOf('', VIEWS));
     this.details = signal(preferences.getItem('banksman.details') === 'on');
     this.toasts = signal([]);
+    /** What the last import did; null while it is not shown. */
+    this.imported = signal(null);
     this.panel = signal(null);
     this.sidebar = signal(false);
     /** What a key opened over the page: the command palette or the keyboard map. */
@@ -193,11 +195,15 @@ export class Store {
     });
   }
 
-  /** Create a conversation from an exported file, and show it. @param {File} file */
+  /** Import a file of conversations; show the only one, or the list of all. @param {File} file */
   async importFile(file) {
     try {
       const { imported } = await import('./importing.mjs');
-      this.open(await imported(this.api, file));
+      const items = await imported(this.api, file);
+      const [{ conversation_id: id, left_out: leftOut }] = items;
+      if (id) this.open(id);
+      if (items.length > 1 || !id || Object.keys(leftOut).length) this.imported.value = items;
+      else this.toast(t('import.done'), 'info');
       this.list.refresh();
     } catch (error) {
       this.toast(explain(error));

@@ -104,9 +104,14 @@ export class Api {
     return this.#json('assistant.restore', { assistant_id: id, revision });
   }
 
-  /** Create a conversation with the messages of an exported one. @param {{conversation?: object, events: object[]}} exported */
-  importConversation(exported) {
-    return this.#json('conversation.import', {}, exported);
+  /**
+   * Create conversations from a file of exported ones.
+   *
+   * @param {Blob} file
+   * @param {number} start `next` of the request before
+   */
+  async importFile(file, start) {
+    return (await this.#fetch('conversation.import', { start }, file, 'application/octet-stream')).json();
   }
 
   /** Let a model write the title, unless a person has chosen it. @param {string} id */
@@ -134,10 +139,11 @@ export class Api {
     return this.#json('conversation.search', { q: text, limit, cursor });
   }
 
-  /** Every stored event of a conversation, as frames. @param {string} id */
+  /** Every stored event of a conversation, as frames with uncut texts. @param {string} id */
   events(id) {
     return this.#all(async (after) => {
-      const page = await this.#fetch('conversation.events', { conversation_id: id, after_seq: after });
+      const wanted = { conversation_id: id, after_seq: after, whole: true };
+      const page = await this.#fetch('conversation.events', wanted);
       return /** @type {Numbered<EventFrame>} */ (await page.json());
     });
   }

@@ -877,6 +877,7 @@ export type StoredFrame<Type, Data> = {
   run_id: string | null;
   data: Data;
   iteration?: number;
+  imported?: boolean;
 };
 
 export type UnstoredFrame<Type, Data> = {

@@ -85,6 +85,10 @@ export type HitPage = { items: Array<Hit>; next: string | null; };
 export type IdentityProvider = { issuer: string; on_page: boolean; tenant: string; tenant_claim: string;
   default_tenant: boolean; rights_claim: string; roles: Array<Role>; default_rights: Array<"chat" | "approve"
   | "admin" | "operator">; };
+export type ImportedConversation = { title: string; product: string; conversation_id: string | null; runs:
+  number; left_out: Record<string, number>; error: string | null; };
+export type ImportedFile = { items: Array<ImportedConversation>; created: Array<string>; next: number | null;
+  };
 export type InputPage = { items: Array<PendingInput>; next: number | null; };
 export type IssuedTicket = { ticket: string; expires_in_s: number; };
 export type ItemDecision = { tool_call_id: string; decision: "approve" | "reject"; arguments: Record<string,
@@ -279,7 +283,7 @@ export type Replies = {
   "chat.send": AcceptedRun | Run;
   "conversation.compact": AcceptedRun;
   "conversation.create": ConversationRecord;
-  "conversation.import": ConversationRecord;
+  "conversation.import": ImportedFile;
   "conversation.list": ConversationPage;
   "conversation.read": Conversation;
   "conversation.rename": ConversationRecord;

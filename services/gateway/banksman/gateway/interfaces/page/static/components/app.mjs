@@ -20,6 +20,7 @@ const WorkflowDialog = lazy(
   () => withTexts(import('./workflows.mjs'), 'workflows', 'forms'),
   'WorkflowDialog',
 );
+const ImportedDialog = lazy(() => import('./imported.mjs'), 'ImportedDialog');
 const ICON = new URL('../favicon.svg', import.meta.url).href;
 const WAITING_ICON = new URL('../favicon-waiting.svg', import.meta.url).href;
 
@@ -40,6 +41,7 @@ export function App() {
     </main>
     ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
     ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
+    ${store.imported.value && html`<${ImportedDialog} />`}
     <${Toasts} />
     <${Shortcuts} />
   </div>`;

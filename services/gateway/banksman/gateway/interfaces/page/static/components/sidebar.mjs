@@ -147,7 +147,7 @@ function Import() {
   return html`<input
     id="import-file"
     type="file"
-    accept=".json,application/json"
+    accept=".json,.zip,application/json,application/zip"
     aria-label=${t('import.title')}
     hidden
     onChange=${choose}

@@ -54,6 +54,7 @@ export function Timeline() {
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
+      ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
       ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>

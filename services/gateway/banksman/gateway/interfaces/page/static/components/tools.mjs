@@ -74,7 +74,7 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
     return call.output
       ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${lastState(call.output)} />`
       : null;
-  const { exit_code: exitCode, truncated, error_kind: errorKind } = call.result;
+  const { exit_code: exitCode, truncated, output_ref: reference, error_kind: errorKind } = call.result;
   const found = foundBy(call);
   return html`
     ${found.length > 0 ? html`<${FoundPages} pages=${found} />` : sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
@@ -82,7 +82,7 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
       ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
       ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
       ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
-      ${truncated && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
+      ${truncated && reference && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>
   `;
 }

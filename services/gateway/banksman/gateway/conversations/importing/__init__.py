@@ -1,0 +1,1 @@
+"""Reads files of exported conversations in a process of its own."""
