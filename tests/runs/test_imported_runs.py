@@ -19,7 +19,7 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import Usage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.usage import CommitUsage
-from banksman.contracts.work import ImportConversation
+from banksman.contracts.work import ImportEvents
 from banksman.runs.approval.policy import approval_item
 from tests.runs.plans import Plan
 from tests.runs.scenario import Scenario
@@ -51,7 +51,7 @@ def _run(number: int, after: str | None = None) -> tuple[tuple[str, EventBody], 
     return tuple((f"c-00000000000{number}", body) for body in bodies)
 
 
-def _parts() -> tuple[ImportConversation, ...]:
+def _parts() -> tuple[ImportEvents, ...]:
     """Return three runs in two parts; the second one begins within the second run."""
     bodies = (*_run(1), *_run(2), *_run(3, after="r1"))
     events = [
@@ -59,7 +59,7 @@ def _parts() -> tuple[ImportConversation, ...]:
         for seq, (run_id, body) in enumerate(bodies, start=1)
     ]
     parts = (events[:14], events[14:])
-    return tuple(ImportConversation(tenant="acme", conversation_id="c", events=tuple(one)) for one in parts)
+    return tuple(ImportEvents(tenant="acme", conversation_id="c", events=tuple(one)) for one in parts)
 
 
 def test_imported_events_are_appended_once_and_the_conversation_continues_after_them() -> None:

@@ -28,6 +28,7 @@ from banksman.contracts.work import (
     EscalateApproval,
     ForgetDecision,
     ImportConversation,
+    ImportEvents,
     RenameConversation,
     RunSignal,
     StartRun,
@@ -306,8 +307,10 @@ class World:
     async def _signal(self, ports: Ports, message: Message) -> None:
         signal: RunSignal = message.body
         match signal:
-            case CancelRun() | SteerRun() | ImportConversation():
+            case CancelRun() | SteerRun() | ImportEvents():
                 await handlers.on_ordered(ports, signal, message.seq)
+            case ImportConversation():
+                await handlers.on_import(ports, signal)
             case RenameConversation():
                 await handlers.on_rename(ports, signal)
             case EscalateApproval():

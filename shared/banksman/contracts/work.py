@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
-from banksman.contracts.assistants import ApprovalTerms, OnReject, RunSettings
-from banksman.contracts.events import Event
+from banksman.contracts.assistants import ApprovalTerms, Branch, OnReject, RunSettings
+from banksman.contracts.events import Event, Outcome
 from banksman.contracts.messages import UNKNOWN, Content, Provenance
-from banksman.contracts.wire import JsonValue, Stored, Timestamp, Token
+from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
 
 
 class StartRun(Stored):
@@ -148,11 +148,41 @@ class ArchiveConversation(Stored):
     """A conversation with a later commit stays."""
 
 
+class ImportedMessage(Stored):
+    """A message of an imported conversation."""
+
+    message_id: Token
+    content: Text
+
+
+class ImportedRun(Stored):
+    """A run of an imported conversation: a user's message and the replies to it. It has no calls."""
+
+    run_id: Token
+    message: ImportedMessage
+    replies: tuple[ImportedMessage, ...] = ()
+    status: Outcome
+    model: str = Field(max_length=200)
+    branch: Branch | None = None
+
+
 class ImportConversation(Stored):
-    """Write a part of an imported conversation into its log."""
+    """Write the messages of an exported conversation into the log of a new one: as version 1.0 imports."""
 
     v: Literal[1] = 1
     type: Literal["import"] = "import"
+    tenant: Token
+    conversation_id: Token
+    settings: RunSettings
+    """The settings of the runs; they are never driven."""
+    runs: tuple[ImportedRun, ...]
+
+
+class ImportEvents(Stored):
+    """Write a part of an imported conversation into its log."""
+
+    v: Literal[1] = 1
+    type: Literal["import_events"] = "import_events"
     tenant: Token
     conversation_id: Token
     events: tuple[Event, ...]
@@ -166,6 +196,7 @@ RunSignal = Annotated[
     | DeleteConversation
     | ArchiveConversation
     | ImportConversation
+    | ImportEvents
     | ForgetDecision
     | EscalateApproval,
     Field(discriminator="type"),

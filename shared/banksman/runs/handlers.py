@@ -27,6 +27,8 @@ from banksman.runs.ports import Ports
 from banksman.runs.state import CLOSED_BY_SIGNAL, Conversation, Run
 from banksman.runs.steps import DELETED, cancelled, ending_of
 
+Ordered = work.SteerRun | work.ImportConversation | work.ImportEvents | work.CancelRun
+"""The signals that are handled in the order in which they are stored."""
 ENDED_AT_ONCE = 500
 """Queued runs that one commit of a deletion ends."""
 
@@ -109,7 +111,7 @@ async def earlier_first(
         after, body = found
         if isinstance(body, work.StartRun):
             starts.append(body)
-        elif isinstance(body, work.SteerRun | work.ImportConversation | work.CancelRun):
+        elif isinstance(body, Ordered):
             if after >= stream_seq:
                 break
             await _enqueue(ports, starts)
@@ -127,18 +129,20 @@ async def _enqueue(ports: Ports, starts: list[work.StartRun]) -> None:
         await append_parts(ports, state, [queued(ports, one) for one in new])
 
 
-async def _handle(ports: Ports, signal: work.SteerRun | work.ImportConversation | work.CancelRun) -> None:
+async def _handle(ports: Ports, signal: Ordered) -> None:
     match signal:
         case work.SteerRun():
             await on_steer(ports, signal)
         case work.ImportConversation():
             await on_import(ports, signal)
+        case work.ImportEvents():
+            await on_import_events(ports, signal)
         case work.CancelRun():
             await on_cancel(ports, signal)
 
 
 async def on_ordered(
-    ports: Ports, signal: work.SteerRun | work.CancelRun | work.ImportConversation, stream_seq: int
+    ports: Ports, signal: work.SteerRun | work.CancelRun | work.ImportEvents, stream_seq: int
 ) -> None:
     """Handle a signal after the messages that were stored before it. Idempotent."""
     starts = await earlier_first(ports, signal, stream_seq)
@@ -271,6 +275,36 @@ async def on_delete(ports: Ports, signal: work.DeleteConversation) -> int | None
 
 
 async def on_import(ports: Ports, signal: work.ImportConversation) -> None:
+    """Append the runs of an imported conversation, each as one commit. Idempotent by `run_id`."""
+    for run in signal.runs:
+        bodies = _imported(signal.settings, run)
+        while True:
+            state = await ports.log.read(signal.tenant, signal.conversation_id)
+            if state.deleted or state.knows(run.run_id):
+                break
+            await append(ports, state, run.run_id, bodies)
+
+
+def _imported(settings: RunSettings, run: work.ImportedRun) -> tuple[EventBody, ...]:
+    own = settings.model_copy(update={"branch": run.branch, "model": run.model})
+    replies = (
+        MessageCompleted(
+            message_id=reply.message_id, role="assistant", content=reply.content, model=run.model
+        )
+        for reply in run.replies
+    )
+    ended = RunFinished(
+        status=run.status,
+        content=run.replies[-1].content if run.replies else "",
+        service=settings.service,
+        model=run.model,
+        iterations=len(run.replies),
+    )
+    asked = run.message
+    return RunStarted(message_id=asked.message_id, message=asked.content, settings=own), *replies, ended
+
+
+async def on_import_events(ports: Ports, signal: work.ImportEvents) -> None:
     """Append a part of an imported conversation as one commit. Idempotent by the numbers of its events."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)

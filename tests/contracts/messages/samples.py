@@ -241,9 +241,15 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
     yield "approval.aside", work.SetAside(by="ann", at=TS)
     yield "signal.forget", work.ForgetDecision(**conversation, approval_id="a1", by="ann")
     yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")
+    asked, replied = (work.ImportedMessage(message_id=name, content="text") for name in ("m6", "m7"))
+    imported = work.ImportedRun(
+        run_id="c1-r9", message=asked, replies=(replied,), status="completed", model="openai:gpt"
+    )
+    signal = work.ImportConversation(**conversation, settings=START.settings, runs=(imported,))
+    yield "signal.import", signal
     title = events.ConversationUpdated(title="Pumps")
-    imported = events.Event(seq=1, ts=TS, imported=True, data=title)
-    yield "signal.import", work.ImportConversation(**conversation, events=(imported,))
+    stated = events.Event(seq=1, ts=TS, imported=True, data=title)
+    yield "signal.import_events", work.ImportEvents(**conversation, events=(stated,))
     yield "signal.delete", work.DeleteConversation(**conversation, by="ann")
     yield "signal.archive", work.ArchiveConversation(**conversation, unused_since=TS)
     yield "approval.request", work.ApprovalRequest(**run, approval_id="a1", expires_at=LATER, items=(ITEM,))

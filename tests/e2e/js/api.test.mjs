@@ -57,7 +57,7 @@ test('all pages of a list are read', async () => {
   assert.deepEqual(await api.events('c1'), [1, 2, 3]);
   assert.deepEqual(
     sent.map(({ at }) => at.split('?')[1]),
-    ['after_seq=0', 'after_seq=2'],
+    ['after_seq=0&whole=true', 'after_seq=2&whole=true'],
   );
 });
 

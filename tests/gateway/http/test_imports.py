@@ -16,7 +16,7 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import Event, MessageCompleted, ReasoningCompleted, RunFinished, RunStarted
-from banksman.contracts.work import ImportConversation
+from banksman.contracts.work import ImportEvents
 
 PATH = "/context/conversations/import"
 PNG = base64.b64decode(
@@ -28,7 +28,7 @@ async def _stored(bus: Bus, tenant: str, conversation_id: str) -> list[Event]:
     """Return the events that agents will write."""
     signal = await last_message(bus, RUNS, subjects.run_signal(tenant, conversation_id))
     assert signal is not None
-    return list(ImportConversation.model_validate_json(signal.data).events)
+    return list(ImportEvents.model_validate_json(signal.data).events)
 
 
 async def _items(http: httpx.AsyncClient, content: Any, **options: Any) -> list[dict[str, Any]]:

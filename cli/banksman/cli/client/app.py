@@ -137,7 +137,10 @@ def import_file(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Import conversations of this product, ChatGPT, Claude or Open WebUI."""
+    """Import conversations from an exported file.
+
+    Of this product, ChatGPT, Claude or Open WebUI.
+    """
     items, start = list[Mapping[str, Any]](), 0
     data = file.read_bytes()
     with gateway(url) as api:

@@ -43,6 +43,7 @@ from banksman.contracts.work import (
     EscalateApproval,
     ForgetDecision,
     ImportConversation,
+    ImportEvents,
     RenameConversation,
     RunSignal,
     RunWork,
@@ -225,8 +226,10 @@ class RunWorker:
 
     async def _handle(self, signal: RunSignal, message: WorkMessage) -> Outcome:
         match signal:
-            case CancelRun() | SteerRun() | ImportConversation():
+            case CancelRun() | SteerRun() | ImportEvents():
                 await handlers.on_ordered(self.ports, signal, message.stream_seq)
+            case ImportConversation():
+                await handlers.on_import(self.ports, signal)
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
             case EscalateApproval():

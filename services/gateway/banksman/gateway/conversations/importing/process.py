@@ -24,7 +24,7 @@ from banksman.contracts.events import Event
 from banksman.contracts.ids import digest
 from banksman.contracts.json_text import parsed
 from banksman.contracts.wire import Stored
-from banksman.contracts.work import ImportConversation
+from banksman.contracts.work import ImportEvents
 from banksman.gateway.conversations.importing.exports import ExportedEvent, imported_events
 from banksman.gateway.conversations.importing.products import MAX_IMAGE_CHARS, PRODUCTS, Assets, frames_of
 from banksman.runtime.limited_processes import serve
@@ -219,9 +219,7 @@ def _parts(tenant: str, conversation_id: str, events: tuple[Event, ...]) -> Iter
     start, size = 0, 0
     for end, more in enumerate([*sizes, PART_BYTES]):
         if end > start and size + more > PART_BYTES:
-            part = ImportConversation(
-                tenant=tenant, conversation_id=conversation_id, events=events[start:end]
-            )
+            part = ImportEvents(tenant=tenant, conversation_id=conversation_id, events=events[start:end])
             yield part.model_dump_json(by_alias=True).encode()
             start, size = end, 0
         size += more
