@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import uvicorn
 from mcp.server.lowlevel.server import Server
+from mcp.server.sse import SseServerTransport
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import (
     AudioContent,
@@ -29,6 +31,7 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
+from starlette.responses import Response
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import replying, serving
 from tests.tool_runner.mcp.clients import mcp_client
@@ -77,6 +80,9 @@ class Remote:
     authorizations: set[str | None] = field(default_factory=set[str | None])
     called: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    sessions: dict[str, StreamableHTTPServerTransport] = field(
+        default_factory=dict[str, StreamableHTTPServerTransport]
+    )
 
     def tools(self) -> list[Tool]:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -125,6 +131,7 @@ async def remote() -> AsyncGenerator[Remote]:
 
     server = Server("remote", on_list_tools=list_tools, on_call_tool=state.call)
     manager = StreamableHTTPSessionManager(server)
+    state.sessions = manager._server_instances  # pyright: ignore[reportPrivateUsage]
     config = uvicorn.Config(
         manager.handle_request,
         interface="asgi3",
@@ -289,3 +296,86 @@ async def test_a_connection_that_breaks_in_a_call_is_not_repeated(workspace: Wor
     outcome = await running
     assert outcome.error_kind == "unknown_outcome"
     assert served.calls == ["break"]
+
+
+async def test_a_session_that_the_server_has_ended_is_opened_again_before_the_next_call(
+    workspace: Workspace,
+) -> None:
+    """The server responds with 404; the call is sent once, in the new session."""
+    async with remote() as served:
+        tool = (await tools_of(served, workspace))["add"]
+        transport = HttpServer(url=served.url, headers=HEADERS)
+        target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest)
+        async with reaching(served.url) as servers:
+            first = await servers.call(target, {"a": 1}, ToolRun(workspace, 20, Stop()))
+            for ended in list(served.sessions.values()):
+                await ended.terminate()
+            second = await servers.call(target, {"a": 2}, ToolRun(workspace, 20, Stop()))
+    assert [one.value["result"] for one in (first, second)] == ['{"total": 1}', '{"total": 2}']
+    assert served.calls == ["add", "add"]
+
+
+@asynccontextmanager
+async def with_events() -> AsyncGenerator[Remote]:
+    """Serve the HTTP with events of revision 2024-11-05 alone: another path gets 405."""
+    state, transport = Remote(), SseServerTransport("/messages")
+
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
+        return ListToolsResult(tools=state.tools())
+
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        state.calls.append(params.name)
+        return CallToolResult(content=[TextContent(text=str(params.arguments["a"]))])
+
+    server = Server("older", on_list_tools=list_tools, on_call_tool=call_tool)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        match scope["method"], scope["path"]:
+            case "GET", "/mcp":
+                async with transport.connect_sse(scope, receive, send) as (reads, writes):
+                    await server.run(reads, writes, server.create_initialization_options())
+            case "POST", "/messages":
+                await transport.handle_post_message(scope, receive, send)
+            case _:
+                await Response(status_code=405)(scope, receive, send)
+
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    async with listening(config) as port:
+        state.url = f"http://127.0.0.1:{port}/mcp"
+        yield state
+
+
+async def test_a_server_of_the_first_revision_is_reached_over_its_events(workspace: Workspace) -> None:
+    async with with_events() as served:
+        tool = (await tools_of(served, workspace))["add"]
+        outcome = await call(served.url, workspace, tool, a=7)
+    assert outcome.value["result"] == "7"
+    assert served.calls == ["add"]
+
+
+async def test_a_redirect_to_another_host_is_refused_and_gets_no_headers(workspace: Workspace) -> None:
+    """Also to a host that the operator allows."""
+    requests: list[bytes] = []
+
+    async def received(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.read(1))
+        writer.close()
+
+    other = await asyncio.start_server(received, "127.0.0.1", 0)
+    async with other:
+        host = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        moved = replying(b"", f"Location: http://{host}/mcp", status="307 Moved")
+        async with serving(moved) as server:
+            url = server.url("/mcp", host="127.0.0.1")
+            with pytest.raises(ListingFailed, match="Redirect"):
+                async with servers_reaching(url.split("/")[2], host) as servers:
+                    await servers.list_tools(HttpServer(url=url, headers=HEADERS), workspace)
+    assert requests == []

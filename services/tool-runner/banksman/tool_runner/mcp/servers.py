@@ -244,8 +244,10 @@ class McpClient:
             try:
                 streams = await stack.enter_async_context(self._streams(transport, run, secrets, state))
                 opened = await stack.enter_async_context(session(streams, transport, state))
-            except ServerFailed:
-                if state.problem is not None or state.status not in _NO_STREAMABLE_HTTP:
+            except Exception as error:
+                # The task groups of the SDK wrap what a session raises.
+                older_server = state.problem is None and state.status in _NO_STREAMABLE_HTTP
+                if not (older_server and isinstance(first_error(error), ServerFailed)):
                     raise
                 await stack.aclose()
                 older = self._streams(transport, run, secrets, state, events=True)
