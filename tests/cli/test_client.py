@@ -282,6 +282,17 @@ def test_a_schedule_is_added_run_paused_resumed_and_removed(cli: Cli) -> None:
     assert cli.json("schedules", "ls") == []
 
 
+def test_the_provider_of_web_searches_is_set_tested_shown_and_removed(cli: Cli) -> None:
+    fails = cli("web-search", "tavily", "--at", "https://127.0.0.1:9/search", stdin="key-of-the-tenant")
+    [shown] = cli.json("web-search")
+    removed = cli("web-search", "none")
+
+    assert fails.returncode != 0 and "its test failed" in fails.stderr
+    assert (shown["provider"], shown["has_key"]) == ("tavily", True)
+    assert "key-of-the-tenant" not in fails.stderr + json.dumps(shown)
+    assert removed.stdout == "no provider\n"
+
+
 def test_a_secret_is_read_from_standard_input_listed_by_name_and_removed(cli: Cli) -> None:
     done = cli("secrets", "set", "API_TOKEN", stdin="value-of-the-token\n")
     [listed] = cli.json("secrets", "ls")

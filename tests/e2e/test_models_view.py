@@ -78,3 +78,32 @@ async def test_a_vendors_key_is_stored_tested_and_chosen_for_new_conversations(s
     stored = json.loads(stage.uploads["context/model-servers/mistral"])
     assert stored == {"base_url": "https://api.mistral.ai/v1", "api_key": "key-of-the-tenant"}
     assert json.loads(stage.uploads["context/assistants/default"])["model"] == MODEL["id"]
+
+
+async def test_a_provider_of_web_searches_is_chosen_and_tested(stage: Stage) -> None:
+    unset = {"provider": None, "url": None, "source": "tenant", "setting": None, "has_key": False}
+    chosen = {**unset, "provider": "brave", "has_key": True}
+    path = "context/search-provider"
+    stage.resources |= {
+        "context/model-servers": {"items": []},
+        "context/assistants/default": DEFAULT,
+        path: unset,
+        f"PUT {path}": chosen,
+        f"POST {path}/test": {"problem": "responded with status 422", "results": 0},
+    }
+    async with opened(stage.url) as page:
+        await open_view(page, "Models")
+        part = page.get_by_role("region", name="Web search")
+        await part.get_by_label("Provider").select_option("Brave")
+        await part.get_by_label("Key").fill("key-of-the-tenant")
+        await part.get_by_role("button", name="Save and test").click()
+        await expect(part.get_by_role("alert")).to_contain_text("responded with status 422")
+        stage.resources |= {path: chosen, f"POST {path}/test": {"problem": None, "results": 1}}
+        await part.get_by_role("button", name="Save and test").click()
+        await expect(page.get_by_text("Brave returns results.")).to_be_visible()
+        stored = json.loads(stage.uploads[path])
+        stage.resources[path] = {**chosen, "source": "settings", "setting": "BANKSMAN_SEARCH__DEFAULT"}
+        await page.reload()
+        await expect(part.get_by_text("BANKSMAN_SEARCH__DEFAULT")).to_be_visible()
+        await expect(part.get_by_label("Provider")).to_have_count(0)
+    assert stored == {"provider": "brave", "url": None, "api_key": "key-of-the-tenant"}

@@ -141,7 +141,7 @@ class Socket:
 async def gateway_on(
     server: Broker, bus: Bus, tenant: str, *, features: tuple[Feature, ...] = FEATURES, **gateway: Any
 ) -> AsyncGenerator[Served]:
-    parts = ("agent", "disk", "models", "nats", "tenants")
+    parts = ("agent", "disk", "models", "nats", "search", "tenants")
     more = {name: gateway.pop(name) for name in parts if name in gateway}
     more.setdefault("nats", settings_of(server))
     settings = GatewayServiceSettings(

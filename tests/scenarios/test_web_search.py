@@ -119,3 +119,22 @@ async def test_the_tool_is_listed_and_offered_only_to_a_tenant_with_a_provider(
     elsewhere = {tool["name"] for tool in (await http.get("/context/tools")).json()["items"]}
     assert offered == [True, False]
     assert ("web_search" in listed, "web_search" in elsewhere) == (True, False)
+
+
+async def test_a_tenant_searches_with_the_provider_that_its_administrator_chose(
+    http: httpx.AsyncClient, client: Client, brave: SearchProviders, search_port: int, play: Play
+) -> None:
+    """From the next run on; the log of the run names the secret and contains no key."""
+    provider = "/context/search-provider"
+    body = {"provider": "brave", "url": f"http://127.0.0.1:{search_port}/res/v1/web/search", "api_key": KEY}
+    assert (await http.put(provider, json=body)).status_code == 200
+    try:
+        model = play(SEARCH, ScriptedReply(text="done"))
+        conversation = await client.create(assistant=await created(http, model=model, tools=TOOLS_ON))
+        outcome = await client.run(conversation, "How do leases end?")
+        events = await http.get(f"/context/conversations/{conversation}/events")
+    finally:
+        await http.delete(provider)
+    result = outcome["tool_calls"][0]["result"]
+    assert (brave.queries, result["provider"]) == (["leases"], "brave")
+    assert KEY not in events.text

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.model_options import ModelOptions
-from banksman.contracts.tools import NetworkPolicy, Registry, ToolDefinition
+from banksman.contracts.tools import NetworkPolicy, Registry, SearchChoice, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
 from banksman.contracts.workflows import Built
 from banksman.contracts.workspaces import AssistantFiles, RepositorySource, SubmittedFiles
@@ -89,22 +89,25 @@ class ApprovalPolicy(Stored):
     registries: Registries = Field(default=(), exclude_if=lambda registries: not registries)
     """Registries of packages that commands may install from, if the operator of their runner allows it."""
 
+    search: SearchChoice | None = Field(default=None, exclude_if=lambda search: search is None)
+    """The provider of web searches, unless the operator's settings name one."""
+
     def applied_to(self, assistant: Assistant) -> Assistant:
-        """Return the assistant with this policy's rules first, at least its terms, and its registries."""
+        """Return the assistant with this policy's rules first, at least its terms, and what calls reach."""
         own = assistant.approvals
         terms = ApprovalTerms(
             approvers=max(self.approvals.approvers, own.approvers),
             escalation=own.escalation or self.approvals.escalation,
         )
         rules = (*self.rules, *assistant.approval_policy)
-        update = {"approval_policy": rules, "approvals": terms, "tools": self._with_registries(assistant)}
+        update = {"approval_policy": rules, "approvals": terms, "tools": self._with_reach(assistant)}
         return assistant.model_copy(update=update)
 
-    def _with_registries(self, assistant: Assistant) -> ToolSettings:
+    def _with_reach(self, assistant: Assistant) -> ToolSettings:
         granted = tuple(
             one for one in self.registries if one.assistants is None or assistant.id in one.assistants
         )
-        tools = assistant.tools
+        tools = assistant.tools.model_copy(update={"search": self.search})
         if not granted and (tools.network is None or not tools.network.registries):
             return tools
         network = (tools.network or NetworkPolicy()).model_copy(update={"registries": granted})
@@ -147,6 +150,8 @@ class ToolSettings(Stored):
     toolchain: Token | None = Field(default=None, exclude_if=lambda toolchain: toolchain is None)
     """The programs that `bash` finds besides the usual ones: the name of a toolchain that the operator of the
     runners has defined."""
+    search: SearchChoice | None = Field(default=None, exclude_if=lambda search: search is None)
+    """The provider of web searches in the tenant's policy. An assistant cannot state any."""
 
     def allows(self, tool: ToolDefinition) -> bool:
         """Return whether a registered tool is offered."""

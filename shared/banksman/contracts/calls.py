@@ -21,20 +21,16 @@ from banksman.contracts.mcp import (
     ServedTool,
 )
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
-from banksman.contracts.tools import Change, ToolCall, ToolResult
+from banksman.contracts.tools import Change, SearchChoice, ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import PlacedRequest, WorkspaceForget, WorkspaceOffer, WorkspacePlacement
 
-SearchApi = Literal["searxng", "brave", "tavily"]
 
-
-class SearchTarget(Stored):
+class SearchTarget(SearchChoice):
     """The search provider of a tenant, for a call of `web_search`."""
 
-    provider: SearchApi
-    url: str | None = None
-    """None means the vendor's address."""
     key: str | None = Field(default=None, repr=False)
+    """None in the request of an owner, whose placement adds it."""
 
 
 class CallRequest(Stored):

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, cast
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
-from banksman.contracts.urls import UrlRefused, parse_url
+from banksman.contracts.urls import HttpUrl, UrlRefused, parse_url
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 MIN_SECRET_CHARS: Final = 8
@@ -131,6 +131,19 @@ class Registry(Stored):
         url = parse_url(self.url)
         further = ((host, port or 443) for host, port in map(split_pattern, self.hosts))
         return ((url.host, url.port), *further)
+
+
+SearchApi = Literal["searxng", "brave", "tavily"]
+
+
+class SearchChoice(Stored):
+    """A provider of web searches."""
+
+    provider: SearchApi
+    url: HttpUrl | None = None
+    """Address of its search API. None means that of the vendor; `searxng` has none."""
+    secret: SecretName | None = None
+    """The tenant's secret with its key."""
 
 
 class NetworkPolicy(Stored):

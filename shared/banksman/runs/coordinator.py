@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from banksman.bus.storage.slots import AttemptSlots
-from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallFinished, CallRequest, CallStarted, SearchTarget
 from banksman.contracts.errors import Poison
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.workspace_tools import BASH
+from banksman.contracts.workspace_tools import BASH, WEB_SEARCH
 from banksman.runs import call_attempt
 from banksman.runs.call_attempt import CallAttempt
 from banksman.runs.outcome import Ending, batches, completions, losses, questions, storable
@@ -177,6 +177,7 @@ class ToolCallCoordinator:
         state, deadline, settings = self.owned.state, deadline_of(self.owned.run), self.owned.run.settings
         tool_call = call.open_call.call
         is_command = tool_call.name == BASH.name
+        chosen = settings.tools.search if tool_call.name == WEB_SEARCH.name else None
         return CallRequest(
             tenant=state.tenant,
             conversation_id=state.conversation_id,
@@ -194,6 +195,7 @@ class ToolCallCoordinator:
             user=settings.user if is_command else "",
             toolchain=settings.tools.toolchain if is_command else None,
             answer=call.open_call.answer,
+            search=chosen and SearchTarget(**dict(chosen)),
         )
 
     async def _void(self, call: CallAttempt, moved: bool) -> None:

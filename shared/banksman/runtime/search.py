@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, model_validator
 
-from banksman.contracts.calls import SearchApi
-from banksman.contracts.tools import SecretName, ToolDefinition
+from banksman.contracts.tools import SearchApi, SearchChoice, SecretName, ToolDefinition
 from banksman.contracts.urls import HttpUrl
 from banksman.contracts.wire import Token
 from banksman.contracts.workspace_tools import WEB_SEARCH, WORKSPACE_TOOLS
@@ -36,13 +35,22 @@ class SearchSettings(Section):
     """Section `search`: who searches the web for models."""
 
     default: SearchProvider | None = None
-    """The provider of all tenants that `named` does not contain. None offers them no search."""
+    """The provider of all tenants that `named` does not contain. None lets their administrators choose."""
     named: dict[Token, SearchProvider | None] = Field(default_factory=dict[str, SearchProvider | None])
-    """Providers by tenant; null offers that tenant no search."""
+    """Providers by tenant; null offers that tenant no search, and lets it choose none."""
 
-    def of(self, tenant: str) -> SearchProvider | None:
-        return self.named.get(tenant, self.default)
+    def of(self, tenant: str, chosen: SearchChoice | None = None) -> SearchProvider | None:
+        """Return the provider of a tenant: that of the settings, otherwise the one that the tenant chose."""
+        if chosen is None or self.setting_of(tenant) is not None:
+            return self.named.get(tenant, self.default)
+        return SearchProvider(provider=chosen.provider, url=chosen.url, secret=chosen.secret)
 
-    def tools(self, tenant: str) -> tuple[ToolDefinition, ...]:
+    def setting_of(self, tenant: str) -> str | None:
+        """Return the setting that decides for a tenant; None if the tenant may choose."""
+        if tenant in self.named:
+            return "BANKSMAN_SEARCH__NAMED"
+        return None if self.default is None else "BANKSMAN_SEARCH__DEFAULT"
+
+    def tools(self, tenant: str, chosen: SearchChoice | None = None) -> tuple[ToolDefinition, ...]:
         """Return the tools that runners execute for a tenant."""
-        return (*WORKSPACE_TOOLS, WEB_SEARCH) if self.of(tenant) else WORKSPACE_TOOLS
+        return (*WORKSPACE_TOOLS, WEB_SEARCH) if self.of(tenant, chosen) else WORKSPACE_TOOLS

@@ -108,7 +108,7 @@ test('a module is loaded with the texts of the features that it shows', () => {
 
 /** Names of keys, types and protocols, which are the same in every language. */
 const NAMES =
-  /^(?:Notification|OpenAI|Anthropic|Google Gemini|Mistral|Groq|DeepSeek|OpenRouter|Ollama|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Segoe UI|Helvetica Neue|Maths|U\+|A|Z)$/;
+  /^(?:Notification|OpenAI|Anthropic|Google Gemini|Mistral|Groq|DeepSeek|OpenRouter|Ollama|Brave|Tavily|SearXNG|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Segoe UI|Helvetica Neue|Maths|U\+|A|Z)$/;
 const SENT_BY_THE_SERVER = new Set(['The run was cancelled.']);
 
 /** Literals of a module that a user would read. */

@@ -167,6 +167,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "secret set": {"value": "a-secret-value"},
         "instructions set": {"text": "x"},
         "model_server set": {"base_url": "https://api.openai.com/v1"},
+        "search_provider set": {"provider": "searxng", "url": "https://127.0.0.1:9/search"},
         "key create": {"user": "ann", "rights": ["admin"]},
         "webhook create": WEBHOOK,
         "webhook update": WEBHOOK,

@@ -12,8 +12,8 @@ from tests.support.search_providers import KEY, SearchProviders
 from tests.support.web_server import web_server
 from tests.tool_runner.conftest import TLS, Runner, only, replying, serving
 
-from banksman.contracts.calls import SearchApi, SearchTarget
-from banksman.contracts.tools import NetworkPolicy
+from banksman.contracts.calls import SearchTarget
+from banksman.contracts.tools import NetworkPolicy, SearchApi
 from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.lifecycle import workspace_tools

@@ -18,6 +18,7 @@ from banksman.cli.client.options import Url, gateway
 from banksman.cli.options import Json, JsonLog, group, lazy
 from banksman.cli.output import Exit, exit_with
 from banksman.cli.services import run_service
+from banksman.contracts.errors import Fault
 from banksman.contracts.ids import check_token
 from banksman.contracts.visible import one_line
 
@@ -315,6 +316,37 @@ ToolServer = Annotated[
 ]
 
 
+@app.command("web-search")
+def web_search(
+    provider: Annotated[
+        Literal["searxng", "brave", "tavily", "none"] | None,
+        typer.Argument(help="Provider to use from now on; `none` removes it."),
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Address of its search API, for searxng.")] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show or set who searches the web for models; its key is tested."""
+    with gateway(url) as api:
+        if provider == "none":
+            api.call("search_provider.delete")
+        elif provider is not None:
+            key = _read_secret(f"Key of {provider}: ")
+            body = {"provider": provider, "url": at, **({"api_key": key} if key else {})}
+            api.call("search_provider.set", body=body)
+            if problem := api.call("search_provider.test")["problem"]:
+                raise Fault(f"{provider} is stored, but its test failed: {one_line(problem)}")
+        found = api.call("search_provider.read")
+    place = f" at {found['url']}" if found["url"] else ""
+    setting = f", set by {found['setting']}" if found["setting"] else ""
+    output.print_result(found, f"{found['provider'] or 'no provider'}{place}{setting}", as_json=json)
+
+
+def _read_secret(label: str) -> str:
+    """Read a secret from a prompt or standard input: other processes can read the arguments of a command."""
+    return getpass.getpass(label) if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
+
+
 @secrets_app.command("ls")
 def list_secrets(url: Url = None, json: Json = False) -> None:
     """List the names of the secrets."""
@@ -331,9 +363,7 @@ def _secret_line(secret: Mapping[str, Any]) -> str:
 @secrets_app.command("set")
 def set_secret(name: SecretName, server: ToolServer = None, url: Url = None, json: Json = False) -> None:
     """Set a secret, read from a prompt or from standard input."""
-    # Other processes can read the arguments of a command.
-    value = getpass.getpass(f"{name}: ") if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
-    body = {"value": value, **({"servers": server} if server else {})}
+    body = {"value": _read_secret(f"{name}: "), **({"servers": server} if server else {})}
     with gateway(url) as api:
         stored = api.call("secret.set", check_token(name, "name"), body=body)
     output.print_result(stored, f"set {name}", as_json=json)

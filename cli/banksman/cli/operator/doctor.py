@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import assert_never
+from urllib.request import Request, urlopen
 
 from banksman.cli import output
 from banksman.cli.broker import salvage
@@ -23,11 +24,16 @@ from banksman.cli.output import Exit
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance, Readiness, readiness_report
+from banksman.contracts.calls import SearchTarget
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
 from banksman.runtime.disk import DiskLimits
-from banksman.runtime.settings import load
+from banksman.runtime.redaction import Redaction
+from banksman.runtime.search import SearchSettings
+from banksman.runtime.search_apis import MAX_RESPONSE_BYTES, SearchFailed, request_to, results_in
+from banksman.runtime.settings import ServiceSettings, load
 
+SEARCH_S = 10.0
 _NEEDED_PYTHON = (3, 11)
 
 
@@ -57,6 +63,7 @@ def _machine(data: DataDir, limits: DiskLimits) -> Iterator[Finding]:
     yield _disk("disk", data.path, limits)
     workspaces: Path = service_module("tool-runner", "machine").workspaces_root(data.path)
     yield _disk("workspaces", workspaces, limits)
+    yield from _searches()
 
 
 def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Iterator[Finding]:
@@ -69,6 +76,31 @@ def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Itera
     yield Finding("system", Exit.OK, f"running at {running.url} (pid {running.supervisor.pid})")
     yield from asyncio.run(_readiness(running, data.logs))
     yield _streams(data_dir, data.logs)
+
+
+class _Searches(ServiceSettings):
+    search: SearchSettings = SearchSettings()
+
+
+def _searches() -> Iterator[Finding]:
+    """Search once with each provider whose key the operator has set; keys of tenants are not read."""
+    settings = load(_Searches).search
+    for provider in filter(None, (settings.default, *settings.named.values())):
+        key = None if provider.key is None else provider.key.get_secret_value()
+        if provider.secret is None:
+            yield _search(SearchTarget(provider=provider.provider, url=provider.url, key=key))
+
+
+def _search(target: SearchTarget) -> Finding:
+    request = request_to(target, "banksman", 1)
+    sent = Request(request.url, request.content or None, request.headers, method=request.method)
+    try:
+        with urlopen(sent, timeout=SEARCH_S) as response:
+            found = list(results_in(target.provider, response.status, response.read(MAX_RESPONSE_BYTES + 1)))
+    except (OSError, ValueError, SearchFailed) as error:
+        problem = Redaction(() if target.key is None else (target.key,)).of(str(error))
+        return Finding("search", Exit.WARNING, f"{target.provider}: {problem}", "correct BANKSMAN_SEARCH__*")
+    return Finding("search", Exit.OK, f"{target.provider} returned {len(found)} results")
 
 
 def _python() -> Finding:

@@ -73,7 +73,11 @@ class AvailableTools(Scoped):
         if not (self._enabled and settings.enabled):
             return ()
         used = frozenset(message.name for message in history if isinstance(message, ToolMessage))
-        workspace = self._search.tools(tenant) if self._runner_serves() or used & WORKSPACE_NAMES else ()
+        workspace = (
+            self._search.tools(tenant, settings.search)
+            if self._runner_serves() or used & WORKSPACE_NAMES
+            else ()
+        )
         served = (
             one.definition
             for one in self._registered(tenant, settings)

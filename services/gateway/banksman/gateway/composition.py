@@ -38,6 +38,7 @@ from banksman.gateway.quotas.backlog import FEATURE as QUOTAS
 from banksman.gateway.runs.operations import FEATURE as RUNS
 from banksman.gateway.runs.operations import QUEUE
 from banksman.gateway.schedules.operations import FEATURE as SCHEDULES
+from banksman.gateway.search_providers.operations import FEATURE as SEARCH_PROVIDERS
 from banksman.gateway.steps.operations import FEATURE as STEPS
 from banksman.gateway.usage.operations import FEATURE as USAGE
 from banksman.gateway.webhooks.operations import FEATURE as WEBHOOKS
@@ -69,7 +70,7 @@ CORE: Final = (
     DOCUMENTS,
 )
 """What every gateway has."""
-OPTIONAL: Final = (PAGE, SCHEDULES, WEBHOOKS, MCP_SERVERS, MCP, AGUI, A2A, OIDC)
+OPTIONAL: Final = (PAGE, SCHEDULES, WEBHOOKS, SEARCH_PROVIDERS, MCP_SERVERS, MCP, AGUI, A2A, OIDC)
 """What the core does without."""
 FEATURES: Final = CORE + OPTIONAL
 

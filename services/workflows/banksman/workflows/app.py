@@ -131,7 +131,7 @@ async def enter_worker(
     placements = await stack.enter_async_context(
         Placements(bus, clock, wait_s=wait_s, tickets=tickets, signing_key=signing_key, search=search)
     )
-    tools = await stack.enter_async_context(CallableTools(bus, search or SearchSettings()))
+    tools = await stack.enter_async_context(CallableTools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)
     schemas = await stack.enter_async_context(SchemaChecker())

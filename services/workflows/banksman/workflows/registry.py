@@ -9,8 +9,8 @@ from banksman.bus.storage.watch import BucketView
 from banksman.contracts import registry
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
 from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.workspace_tools import WEB_SEARCH, WORKSPACE_TOOLS
 from banksman.runs.schema_checks.checker import SchemaChecker
-from banksman.runtime.search import SearchSettings
 from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0
@@ -152,13 +152,12 @@ def _key(name: str, tenant: str | None = None) -> str:
 
 
 class CallableTools(BucketView[registry.ToolRegistration]):
-    """The registered tools, and those of workspaces."""
+    """The registered tools, and those of workspaces; a search without a provider ends as `unavailable`."""
 
-    def __init__(self, bus: Bus, search: SearchSettings) -> None:
+    def __init__(self, bus: Bus) -> None:
         super().__init__(Bucket(bus, TOOLS, registry.ToolRegistration))
-        self._search = search
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
         registered = (entry.value for entry in self.entries())
         others = (one.definition for one in registry.visible_to(tenant, registered))
-        return next((tool for tool in (*self._search.tools(tenant), *others) if tool.name == name), None)
+        return next((tool for tool in (*WORKSPACE_TOOLS, WEB_SEARCH, *others) if tool.name == name), None)

@@ -248,9 +248,9 @@ class Placements(Scoped):
 
     async def _with_search(self, request: calls.CallRequest) -> calls.CallRequest:
         """Add the tenant's search provider, if it has one; raise `SecretUnusable`."""
-        provider = self._search.of(request.tenant)
+        provider = self._search.of(request.tenant, request.search)
         if provider is None:
-            return request
+            return request.model_copy(update={"search": None})
         key = None if provider.key is None else provider.key.get_secret_value()
         if provider.secret is not None:
             values = await self._secrets.values(request.tenant, (provider.secret,), WEB_SEARCH.name)

@@ -175,6 +175,8 @@ class Assistants:
     async def _check_parts(self, caller: Caller, given: AssistantBody | Assistant) -> None:
         if given.tools.network is not None and given.tools.network.registries:
             raise BadInput("tools.network.registries", None, "is set in the policy of the tenant only")
+        if given.tools.search is not None:
+            raise BadInput("tools.search", None, "is set with `search_provider.set` only")
         if given.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, given.system_prompt_id)
         for name in (given.model, *given.fallback_models):

@@ -16,13 +16,10 @@ from banksman.contracts.assistants import (
     Assistant,
     Registries,
 )
-from banksman.gateway.assistants.tenant_store import PolicyStore, TenantStore
+from banksman.gateway.assistants.tenant_store import POLICY, PolicyStore, TenantStore
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestBody, StrictBody, provided
-
-POLICY = ApprovalPolicy().id
-"""The id of the one policy of each tenant."""
 
 
 class PolicyBody(RequestBody):
@@ -65,5 +62,8 @@ async def replace_policy(
     body: StrictBody[PolicyBody], policies: Service, caller: CallerDep
 ) -> ApprovalPolicy:
     """Replace the approval policy of the tenant. It applies to runs that start from now on."""
-    policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals, registries=body.registries)
-    return await policies.replace(caller.tenant, policy, body.revision)
+    stored = await policies.get(caller.tenant, POLICY)
+    given = {"rules": body.rules, "approvals": body.approvals, "registries": body.registries}
+    # A provider of searches that is set meanwhile must stay.
+    revision = stored.revision if body.revision is None else body.revision
+    return await policies.replace(caller.tenant, stored.model_copy(update=given), revision)

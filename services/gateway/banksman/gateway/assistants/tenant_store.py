@@ -28,6 +28,9 @@ DEFAULT_ASSISTANT = Assistant(
 DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAULT_PROMPT)
 """The system prompt that each tenant begins with."""
 
+POLICY: Final = ApprovalPolicy().id
+"""The id of the one policy of each tenant."""
+
 VALID_S: Final = 20.0
 """Maximum seconds for which a cached value is used, in case the message about a write is lost."""
 MAX_VALUES: Final = 256

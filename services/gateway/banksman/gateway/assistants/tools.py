@@ -12,6 +12,7 @@ from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, ToolView, ToolViews, tool_view, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES
+from banksman.gateway.assistants.tenant_store import POLICY, PolicyStore
 from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
@@ -24,21 +25,30 @@ operations = Operations("tools", right=ADMIN)
 class Tools:
     """The tools of tenants. No tool is called (R42, R43)."""
 
-    def __init__(self, bus: Bus, placements: Placements, *, enabled: bool, search: SearchSettings) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        placements: Placements,
+        policies: PolicyStore,
+        *,
+        enabled: bool,
+        search: SearchSettings,
+    ) -> None:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._placements = placements
+        self._policies = policies
         self._enabled = enabled
         """False lists nothing: tools are off for the whole system."""
         self._search = search
 
     async def registered(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return all tools of a tenant. A workspace tool wins over a registered one of the same name."""
-        return self._with_workspace_tools(tenant, await self._visible(tenant))
+        return await self._with_workspace_tools(tenant, await self._visible(tenant))
 
     async def available(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return the tools that a run would be offered now: registered tools only while a server is alive."""
         served = [one for one in await self._visible(tenant) if self._is_served(one)]
-        return self._with_workspace_tools(tenant, served)
+        return await self._with_workspace_tools(tenant, served)
 
     @operations.add("tool.list", "GET /context/tools")
     async def list_tools(self: Service, caller: CallerDep) -> ToolViews:
@@ -46,7 +56,7 @@ class Tools:
         if not self._enabled:
             return ToolViews.of(())
         runs = self._runs()
-        builtin = [tool_view(tool, None, available=runs) for tool in self._search.tools(caller.tenant)]
+        builtin = [tool_view(tool, None, available=runs) for tool in await self._builtin(caller.tenant)]
         registered = [
             tool_view(one.definition, one.tenant, available=self._is_served(one))
             for one in await self._visible(caller.tenant)
@@ -76,10 +86,14 @@ class Tools:
     def _runs(self) -> bool:
         return any(lease.workspaces and lease.serving for lease in self._placements.leases())
 
-    def _with_workspace_tools(
+    async def _builtin(self, tenant: str) -> tuple[ToolDefinition, ...]:
+        policy = await self._policies.in_use(tenant, POLICY)
+        return self._search.tools(tenant, policy.search)
+
+    async def _with_workspace_tools(
         self, tenant: str, registered: Iterable[ToolRegistration]
     ) -> tuple[ToolDefinition, ...]:
-        found = {tool.name: tool for tool in self._search.tools(tenant)}
+        found = {tool.name: tool for tool in await self._builtin(tenant)}
         for one in registered:
             found.setdefault(one.definition.name, one.definition)
         return tuple(found.values())

@@ -162,7 +162,9 @@ def _handler(endpoint: Endpoint, dispatcher: Dispatcher) -> Callable[..., Awaita
         call_id = request_id or unrepeated_id()
         reply: BaseModel | None = await dispatcher.call(operation, caller, call_id, arguments)
         if deletes:
-            reply = Deleted(id=str(arguments[operation.path_parameters[-1]]))
+            named = operation.path_parameters
+            # What a tenant has only one of has no id.
+            reply = Deleted(id=str(arguments[named[-1]]) if named else caller.tenant)
         if reply is not None and operation.audit is not None:
             described = reply.model_dump(mode="json", by_alias=True)
             await dispatcher.record(operation, caller, "nats", path, described, request_id)

@@ -292,6 +292,25 @@ export class Api {
     return this.#json('workspace.options');
   }
 
+  /** Who searches the web for models; needs the right `admin`, as do the three methods below. */
+  searchProvider() {
+    return this.#json('search_provider.read');
+  }
+
+  /** @param {{provider: string, url: string | null, api_key?: string}} provider */
+  setSearchProvider(provider) {
+    return this.#json('search_provider.set', {}, provider);
+  }
+
+  deleteSearchProvider() {
+    return this.#json('search_provider.delete');
+  }
+
+  /** Search once with the tenant's provider. */
+  testSearchProvider() {
+    return this.#json('search_provider.test');
+  }
+
   /** Create a conversation. @param {{assistant?: string, source?: object}} conversation */
   newConversation(conversation) {
     return this.#json('conversation.create', {}, conversation);

@@ -9,7 +9,7 @@ export type ApprovalItem = { tool_call_id: string; name: string; arguments: Reco
   Coverage | null; begins: string | null; requested: Record<string, JsonValue> | null; };
 export type ApprovalPage = { items: Array<PendingApproval>; next: number | null; };
 export type ApprovalPolicy = { id: string; revision: number; rules: Array<ApprovalRule>; approvals:
-  ApprovalTerms; registries: Array<Registry>; };
+  ApprovalTerms; registries: Array<Registry>; search: SearchChoice | null; };
 export type ApprovalRule = { tool: string; arguments: Record<string, string>; action: "auto" | "ask" | "deny";
   };
 export type ApprovalStep = { type: "approval"; name: string; message: string; expires_s: number; };
@@ -216,6 +216,11 @@ export type ScheduledRun = { due_at: string | null; at: string; result: "started
   ScheduleError | null; };
 export type ScheduledWorkflow = { type: "workflow"; workflow: string; parameters: Record<string, JsonValue>;
   conversation_id: string | null; };
+export type SearchChoice = { provider: "searxng" | "brave" | "tavily"; url: string | null; secret: string |
+  null; };
+export type SearchProviderTest = { problem: string | null; results: number; };
+export type SearchProviderView = { provider: "searxng" | "brave" | "tavily" | null; url: string | null;
+  source: "settings" | "tenant"; setting: string | null; has_key: boolean; };
 export type SecretDescription = { name: string; created_at: string; created_by: string; updated_at: string;
   updated_by: string; servers: Array<string> | null; };
 export type Services = { processes: Array<ProcessState>; nats: NatsState; };
@@ -237,7 +242,7 @@ export type ToolCallStep = { type: "tool"; name: string; tool: string; arguments
 export type ToolSettings = { enabled: boolean; allowed_tools: Array<string> | null; mcp_servers: Array<string>
   | null; always_offered: Array<string>; max_iterations: number; tool_protocol: "auto" | "native" |
   "json_text"; final_summary: boolean; on_reject: "abort" | "feedback"; network: NetworkPolicy | null;
-  toolchain: string | null; };
+  toolchain: string | null; search: SearchChoice | null; };
 export type ToolView = { name: string; description: string; input_schema: Record<string, JsonValue>; category:
   string; owner: string; tenant: string | null; requires_approval: boolean; idempotent: boolean; terminate:
   boolean; timeout_s: number; available: boolean; };
@@ -344,6 +349,9 @@ export type Replies = {
   "schedule.read": ReadSchedule;
   "schedule.run": ScheduledRun;
   "schedule.update": ReadSchedule;
+  "search_provider.read": SearchProviderView;
+  "search_provider.set": SearchProviderView;
+  "search_provider.test": SearchProviderTest;
   "secret.list": Listing<SecretDescription>;
   "secret.set": SecretDescription;
   "sign_in.finish": BearerToken;

@@ -4,6 +4,7 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { ModelButton } from '../components/models.mjs';
 import { Records } from '../components/operator/records.mjs';
+import { SearchProvider } from '../components/search_provider.mjs';
 import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
@@ -41,6 +42,7 @@ export default function ModelsView() {
     ${!servers && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${servers && html`<${Servers} servers=${servers} onEdit=${setEdited} onChanged=${read} onError=${fail} />`}
     <${DefaultModel} key=${servers?.length} />
+    <${SearchProvider} />
     ${edited && html`<${ServerForm} server=${edited} onClose=${() => (setEdited(null), read())} />`}
   <//>`;
 }

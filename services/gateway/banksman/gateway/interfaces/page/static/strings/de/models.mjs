@@ -39,4 +39,12 @@ export default {
   'servers.fallback': 'Ersatzmodell',
   'servers.thenFallback': 'sonst',
   'servers.saved': 'Die Modelle neuer Unterhaltungen sind gespeichert.',
+  'search.title': 'Websuche',
+  'search.text':
+    'Mit einem Anbieter bekommen Modelle das Werkzeug web_search. Der Schlüssel wird verschlüsselt gespeichert und nie wieder gezeigt.',
+  'search.provider': 'Anbieter',
+  'search.none': 'kein Anbieter',
+  'search.fromSetting': 'Vom Betreiber gesetzt: {provider} ({setting})',
+  'search.works': '{provider} liefert Ergebnisse. Neue Läufe suchen damit.',
+  'search.storedButFails': 'Der Anbieter ist gespeichert, aber sein Test schlug fehl: {problem}',
 };

@@ -39,4 +39,12 @@ export default {
   'servers.fallback': 'Fallback model',
   'servers.thenFallback': 'otherwise',
   'servers.saved': 'The models of new conversations are saved.',
+  'search.title': 'Web search',
+  'search.text':
+    'With a provider, models are offered the tool web_search. The key is stored encrypted and never shown again.',
+  'search.provider': 'Provider',
+  'search.none': 'no provider',
+  'search.fromSetting': 'Set by the operator: {provider} ({setting})',
+  'search.works': '{provider} returns results. New runs search with it.',
+  'search.storedButFails': 'The provider is stored, but its test failed: {problem}',
 };

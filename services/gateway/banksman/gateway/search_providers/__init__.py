@@ -1,0 +1,1 @@
+"""The provider of web searches that an administrator of a tenant chooses."""
