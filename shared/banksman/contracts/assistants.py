@@ -21,6 +21,11 @@ ask   a user decides
 deny  the call gets a result `denied` without an approval request
 """
 
+Label = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=40, pattern=r"^[^,]+$")
+]
+Labels = Annotated[tuple[Label, ...], Field(max_length=10)]
+
 OnReject = Literal["abort", "feedback"]
 """
 abort     one rejected call ends the run
@@ -319,6 +324,8 @@ class ConversationRecord(Stored):
     """True if clients show it first."""
     archived: bool = Field(default=False, exclude_if=lambda archived: not archived)
     """True if lists omit it unless the request asks for archived ones."""
+    labels: Labels = Field(default=(), exclude_if=lambda labels: not labels)
+    """Words by which users find it, in their order."""
     title_by: TitleSource = Field(default="person", exclude_if=lambda source: source == "person")
     """The source of the title. A title that a client set is never replaced by a generated one."""
     created_at: str

@@ -66,10 +66,19 @@ class Resources:
         self._transport = transport
 
     async def conversations(
-        self, *, query: str = "", cursor: str | None = None, limit: int = 50
+        self, *, query: str = "", label: str = "", cursor: str | None = None, limit: int = 50
     ) -> ConversationPage:
-        """Return conversations, newest first; with `query`, only conversations whose title contains it."""
+        """Return conversations, newest first.
+
+        Args:
+            query: A part of their titles or labels.
+            label: A label that they have.
+            cursor: `next` of the previous page.
+            limit: At most so many, up to 200.
+        """
         body: JsonObject = {"limit": limit}
+        if label:
+            body["label"] = label
         if query:
             body["q"] = query
         if cursor is not None:
@@ -79,6 +88,13 @@ class Resources:
     async def rename_conversation(self, conversation_id: str, title: str) -> ConversationRecord:
         """Change the title of a conversation."""
         body: JsonObject = {"title": title}
+        return await self._transport.call(
+            "conversation.rename", ConversationRecord, conversation_id, body=body
+        )
+
+    async def label_conversation(self, conversation_id: str, *labels: str) -> ConversationRecord:
+        """Replace the labels of a conversation."""
+        body: JsonObject = {"labels": list(labels)}
         return await self._transport.call(
             "conversation.rename", ConversationRecord, conversation_id, body=body
         )

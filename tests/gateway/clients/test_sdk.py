@@ -119,6 +119,8 @@ async def test_new_approval_requests_of_all_conversations_are_received(client: C
 async def test_conversations_and_assistants_are_managed(client: Client) -> None:
     conversation_id = await client.create_conversation(title="Old")
     renamed = await client.rename_conversation(conversation_id, "New")
+    labelled = await client.label_conversation(conversation_id, "crane")
+    by_label = [(await client.conversations(label=name)).items for name in ("crane", "load")]
     made = await client.create_assistant(NewAssistant(id="cranes", name="Cranes"))
     changed = await client.update_assistant(made.id, AssistantBody(name="Lifts"), revision=made.revision)
     listed = [assistant.id for assistant in await client.assistants()]
@@ -126,6 +128,7 @@ async def test_conversations_and_assistants_are_managed(client: Client) -> None:
     await client.delete_conversation(conversation_id)
 
     assert (renamed.title, changed.name, listed) == ("New", "Lifts", ["cranes", "default"])
+    assert (labelled.labels, [len(items) for items in by_label]) == (("crane",), [1, 0])
     assert (await client.conversations()).items == ()
     assert await client.tool("bash") in await client.tools()
     assert (await client.usage()).windows

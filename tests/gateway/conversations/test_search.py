@@ -89,6 +89,35 @@ async def test_another_tenant_finds_nothing(guarded: Served, agent: Agent) -> No
     assert (len(mine["items"]), theirs["items"]) == (1, [])
 
 
+async def test_conversations_are_labelled_and_found_by_a_label(gateway: Served) -> None:
+    """Labels are replaced as a whole; one that cannot be stored is named."""
+
+    async def listed(http: httpx.AsyncClient, **query: Any) -> list[str]:
+        page = (await http.get("/context/conversations", params=query)).json()
+        return [one["title"] for one in page["items"]]
+
+    async with gateway.http as http:
+        created = [await http.post("/context/conversations", json={"title": name}) for name in "ab"]
+        urls = [f"/context/conversations/{one.json()['conversation_id']}" for one in created]
+        await http.patch(urls[0], json={"labels": ["crane", " harbour "]})
+        await http.patch(urls[1], json={"labels": ["harbour"]})
+        found = [
+            await listed(http, label="crane"),
+            await listed(http, label="harbour"),
+            await listed(http, q="CRAN"),
+        ]
+        stored = (await http.get(urls[0])).json()["labels"]
+        await http.patch(urls[0], json={"labels": []})
+        left = await listed(http, label="crane")
+        refused = [
+            await http.patch(urls[0], json={"labels": labels})
+            for labels in (["a,b"], ["x" * 41], [""], ["y"] * 11)
+        ]
+    assert (found, stored, left) == ([["a"], ["b", "a"], ["a"]], ["crane", "harbour"], [])
+    assert [one.status_code for one in refused] == [400] * 4
+    assert all("labels" in one.text for one in refused)
+
+
 async def test_conversations_are_pinned_and_archived(gateway: Served) -> None:
     async def listed(http: httpx.AsyncClient, **query: Any) -> list[str]:
         page = (await http.get("/context/conversations", params=query)).json()

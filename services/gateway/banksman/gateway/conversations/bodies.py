@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from banksman.contracts.approvals import ApprovalItem, ApprovedFirst
-from banksman.contracts.assistants import ConversationRecord, ConversationSettings, OnReject
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings, Labels, OnReject
 from banksman.contracts.events import RunStatus
 from banksman.contracts.frames import ConversationCreate
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -35,6 +35,8 @@ class ConversationChange(RequestBody):
     title: str | None = Field(default=None, max_length=200)
     pinned: bool | None = None
     archived: bool | None = None
+    labels: Labels | None = None
+    """All its labels, each of at most 40 characters without a comma; they replace the earlier ones."""
 
 
 class ExportedConversation(RequestBody):

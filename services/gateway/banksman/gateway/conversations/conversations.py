@@ -106,7 +106,7 @@ class Conversations:
         before = await self._change(tenant, conversation_id, changes)
         return before.title_by == "message" and title is not None
 
-    async def mark(self, tenant: str, conversation_id: str, marks: Mapping[str, bool]) -> None:
+    async def mark(self, tenant: str, conversation_id: str, marks: Mapping[str, Any]) -> None:
         await self._change(tenant, conversation_id, lambda _: marks)
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
@@ -133,18 +133,22 @@ class Conversations:
         limit: int = 50,
         pinned: bool | None = None,
         archived: bool = False,
+        label: str | None = None,
     ) -> ConversationPage:
         """Return a page of the list, newest first.
 
         Args:
-            query: Part of a title in any case, or an id.
+            query: Part of a title or of a label in any case, or an id.
             pinned: Whether they are pinned; None for both.
+            label: A label that they have; None for all.
         """
         wanted = query.casefold().strip()
 
         def matches(record: ConversationRecord) -> bool:
             listed = record.archived == archived and pinned in (None, record.pinned)
-            return listed and (wanted in record.title.casefold() or wanted == record.conversation_id)
+            texts = (record.title, *record.labels)
+            named = wanted == record.conversation_id or any(wanted in text.casefold() for text in texts)
+            return listed and label in (None, *record.labels) and named
 
         before = position(cursor, "list")
         found, next_cursor = await newest(self._bucket, tenant, before, min(limit, MAX_PAGE), matches)

@@ -90,14 +90,21 @@ async def list_conversations(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     pinned: bool | None = None,
     archived: bool = False,
+    label: str | None = None,
 ) -> bodies.ConversationPage:
-    """List conversations, newest first; `q` selects by a part of the title, or by id.
+    """List conversations, newest first; `q` selects by a part of the title or of a label, or by id.
 
     Archived conversations are listed only with `archived=true`, which lists no others. Pinned ones are listed
-    among the others; `pinned=true` lists only them.
+    among the others; `pinned=true` lists only them. `label` lists only conversations with this label.
     """
     return await index.list(
-        caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived
+        caller.tenant,
+        query=q,
+        cursor=cursor,
+        limit=limit,
+        pinned=pinned,
+        archived=archived,
+        label=label,
     )
 
 
@@ -120,10 +127,10 @@ async def rename_conversation(
     index: Index,
     caller: CallerDep,
 ) -> ConversationRecord:
-    """Rename, pin or archive a conversation."""
+    """Rename, pin, archive or label a conversation."""
     if body.title is not None:
         await changes.rename(caller, conversation_id, body.title)
-    if marks := body.model_dump(include={"pinned", "archived"}, exclude_none=True):
+    if marks := body.model_dump(include={"pinned", "archived", "labels"}, exclude_none=True):
         await index.mark(caller.tenant, conversation_id, marks)
     return await index.current(caller.tenant, conversation_id)
 

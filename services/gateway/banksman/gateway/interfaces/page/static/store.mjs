@@ -39,7 +39,11 @@ export class Store {
     this.sidebar = signal(false);
     /** What a key opened over the page: the command palette or the keyboard map. */
     this.shortcut = signal(null);
-    /** Whether the workflows are shown; an object for the form of one workflow with its initial values. */
+    /**
+     * Whether the workflows are shown; an object for the form of one workflow with its initial values.
+     *
+     * @type {import('@preact/signals').Signal<boolean | {name: string, parameters?: object, problems?: object[]}>}
+     */
     this.workflowsOpen = signal(false);
     /** Counts the changes of workspaces, whose files are then read again. */
     this.filesVersion = signal(0);
@@ -179,7 +183,7 @@ export class Store {
     location.reload();
   }
 
-  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks @param {string} id */
+  /** Pin, archive or label a conversation. @param {{pinned?: boolean, archived?: boolean, labels?: string[]}} marks @param {string} id */
   async mark(id, marks) {
     await this.#attempt(async () => {
       await this.api.markConversation(id, marks);

@@ -58,9 +58,16 @@ export class Api {
     return this.#json('sign_in.finish', {}, code);
   }
 
-  /** @param {{query?: string, cursor?: string | null, limit?: number, pinned?: boolean, archived?: boolean}} [options] */
-  conversations({ query = '', cursor = null, limit = 50, pinned = false, archived = false } = {}) {
-    return this.#json('conversation.list', { limit, pinned, archived, q: query, cursor });
+  /** @param {{query?: string, cursor?: string | null, limit?: number, pinned?: boolean, archived?: boolean, label?: string | null}} [options] */
+  conversations({
+    query = '',
+    cursor = null,
+    limit = 50,
+    pinned = false,
+    archived = false,
+    label = null,
+  } = {}) {
+    return this.#json('conversation.list', { limit, pinned, archived, label, q: query, cursor });
   }
 
   conversation(/** @type {string} */ id) {
@@ -124,7 +131,7 @@ export class Api {
     return this.#json('conversation.compact', { conversation_id: id });
   }
 
-  /** Pin or archive a conversation. @param {string} id @param {{pinned?: boolean, archived?: boolean}} marks */
+  /** Pin, archive or label a conversation. @param {string} id @param {{pinned?: boolean, archived?: boolean, labels?: string[]}} marks */
   markConversation(id, marks) {
     return this.#json('conversation.rename', { conversation_id: id }, marks);
   }

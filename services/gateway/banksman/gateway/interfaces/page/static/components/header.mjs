@@ -5,7 +5,7 @@ import { useState } from 'preact/hooks';
 import { costOf } from '../events.mjs';
 import { t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
-import { DeleteDialog, RenameDialog, menuOf, openSidebar } from './sidebar.mjs';
+import { ConversationDialog, menuOf, openSidebar } from './sidebar.mjs';
 import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
@@ -55,8 +55,11 @@ export function Header() {
           />`
       }
     </div>
-    ${dialog === 'rename' && html`<${RenameDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
-    ${dialog === 'delete' && html`<${DeleteDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
+    <${ConversationDialog}
+      dialog=${dialog}
+      item=${{ ...listed, conversation_id: conversation?.id, title }}
+      onClose=${() => setDialog(null)}
+    />
   </header>`;
 }
 

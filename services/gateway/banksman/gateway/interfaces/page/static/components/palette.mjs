@@ -6,7 +6,7 @@ import { VIEWS, addressOf, viewsFor } from '../router.mjs';
 import { LANGUAGES, explain, locale, t } from '../strings.mjs';
 import { THEMES, setTheme } from '../theme.mjs';
 import { titleOf } from './header.mjs';
-import { DeleteDialog, RenameDialog, accountItems, chooseImport, menuOf } from './sidebar.mjs';
+import { ConversationDialog, accountItems, chooseImport, menuOf } from './sidebar.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 
 const SEARCH_DELAY_MS = 150;
@@ -40,10 +40,10 @@ export function Palette({ onClose }) {
   const found = groups.flatMap(([, members]) => members);
   useEffect(() => list.current?.querySelector('[aria-selected=true]')?.scrollIntoView({ block: 'nearest' }));
 
-  const { id } = store.opened.current.value ?? {};
-  const title = titleOf(store, store.opened.current.value);
-  if (dialog === 'rename') return html`<${RenameDialog} id=${id} title=${title} onClose=${onClose} />`;
-  if (dialog === 'delete') return html`<${DeleteDialog} id=${id} title=${title} onClose=${onClose} />`;
+  if (dialog) {
+    const item = { ...listedItem(store), title: titleOf(store, store.opened.current.value) };
+    return html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${onClose} />`;
+  }
 
   const run = (command) => {
     // A command that opens a dialog shows it in place of the palette.
@@ -180,12 +180,18 @@ function matching(/** @type {Command[]} */ commands, /** @type {?string} */ quer
   return commands.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)));
 }
 
+/** The entry of the open conversation in the list. @param {Store} store */
+function listedItem(store) {
+  const id = store.opened.current.value?.id;
+  const listed = [...store.list.pinned.value, ...store.list.state.value.items];
+  return listed.find((one) => one.conversation_id === id) ?? { conversation_id: id };
+}
+
 /** @returns {Command[]} @param {Store} store @param {(dialog: string | null) => void} setDialog */
 function commandsOf(store, setDialog) {
   const current = store.opened.current.value;
   const views = viewsFor(store.welcome.value?.rights).filter((name) => name !== 'settings');
-  const listed = current && [...store.list.pinned.value, ...store.list.state.value.items];
-  const item = listed?.find((one) => one.conversation_id === current.id) ?? { conversation_id: current?.id };
+  const item = listedItem(store);
   const ofConversation = [
     {
       label: t('header.filesTitle'),
@@ -195,7 +201,7 @@ function commandsOf(store, setDialog) {
     ...menuOf(store, item, setDialog).map((command) => ({
       ...command,
       label: t('palette.conversation', { action: command.label }),
-      opensDialog: ['pencil', 'trash'].includes(command.icon),
+      opensDialog: ['pencil', 'tag', 'trash'].includes(command.icon),
     })),
   ];
   return [
@@ -212,6 +218,11 @@ function commandsOf(store, setDialog) {
       icon: 'details',
       action: () => store.setDetails(!store.details.value),
     },
+    ...store.list.labels.value.map((name) => ({
+      label: t('palette.label', { label: name }),
+      icon: 'tag',
+      action: () => store.list.showLabel(name),
+    })),
     { label: t('import.title'), icon: 'upload', action: chooseImport },
     ...accountItems(store).filter(({ icon }) => icon !== 'gauge'),
     ...THEMES.map((name) => ({

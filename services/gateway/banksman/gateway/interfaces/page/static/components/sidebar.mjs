@@ -31,6 +31,7 @@ export function Sidebar() {
       <${Icon} name="plus" size=${16} />${t('sidebar.new')}
     </button>
     <${Navigation} />
+    <${LabelChoice} />
     <ul class="conversations">
       ${groups.map(([title, items]) => [
         html`<li key=${title} class="sidebar-heading">${title}</li>`,
@@ -55,14 +56,17 @@ export function Sidebar() {
  * @returns {[string, object[]][]} title of the group, and its conversations
  */
 function groupsOf(store) {
-  const { items, archived } = store.list.state.value;
+  const { items, archived, label } = store.list.state.value;
   if (archived) return items.length ? [[t('sidebar.archived'), items]] : [];
-  const asked = store.inbox.waiting.value.map(({ conversationId, title }) => ({
+  const asked = (label === null ? store.inbox.waiting.value : []).map(({ conversationId, title }) => ({
     conversation_id: conversationId,
     title,
   }));
   const all = new Map(
-    [...asked, ...store.list.pinned.value, ...items].map((item) => [item.conversation_id, item]),
+    [...asked, ...store.list.pinned.value.filter((item) => hasLabel(item, label)), ...items].map((item) => [
+      item.conversation_id,
+      item,
+    ]),
   );
   const groups = new Map([
     [t('sidebar.waiting'), []],
@@ -75,6 +79,27 @@ function groupsOf(store) {
     groups.set(title, [...(groups.get(title) ?? []), item]);
   }
   return [...groups].filter(([, members]) => members.length);
+}
+
+/** @param {{labels?: string[]}} item @param {string | null} label */
+const hasLabel = ({ labels = [] }, label) => label === null || labels.includes(label);
+
+/** List only the conversations with one label; without labels there is nothing to choose. */
+function LabelChoice() {
+  const { list } = useStore();
+  const { label } = list.state.value;
+  if (!list.labels.value.length) return null;
+  return html`<label class="label-choice">
+    <${Icon} name="tag" size=${15} />
+    <select
+      aria-label=${t('sidebar.label.choose')}
+      value=${label ?? ''}
+      onChange=${(/** @type {any} */ event) => list.showLabel(event.target.value || null)}
+    >
+      <option value="">${t('sidebar.label.all')}</option>
+      ${list.labels.value.map((/** @type {string} */ name) => html`<option value=${name}>${name}</option>`)}
+    </select>
+  </label>`;
 }
 
 /** The name of the day or the month of the last message. @param {{updated_at: number}} options */
@@ -172,11 +197,11 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
       title=${[title, formatWhen(item.updated_at)].filter(Boolean).join(' · ')}
     >
       <span class="conversation-title">${title}</span>
+      ${(item.labels ?? []).map((label) => html`<span class="conversation-label">${label}</span>`)}
       ${state && html`<span class=${`dot ${state}`} role="img" aria-label=${t(`sidebar.${state}`)} title=${t(`sidebar.${state}`)} />`}
     </a>
     <${Menu} label=${t('sidebar.actions', { title })} items=${menuOf(store, item, setDialog)} />
-    ${dialog === 'rename' && html`<${RenameDialog} id=${id} title=${item.title ?? ''} onClose=${() => setDialog(null)} />`}
-    ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || t('conversation.this')} onClose=${() => setDialog(null)} />`}
+    <${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />
   </li>`;
 }
 
@@ -196,8 +221,52 @@ function stateOf(store, item) {
   return ['running', 'queued', 'cancelling'].includes(item.status) ? 'working' : null;
 }
 
+/** The dialog that an item of the menu of a conversation opens; null without one. @param {{dialog: string | null, item: any, onClose: () => void}} properties */
+export function ConversationDialog({ dialog, item, onClose }) {
+  const { conversation_id: id, title = '', labels = [] } = item;
+  switch (dialog) {
+    case 'rename':
+      return html`<${RenameDialog} id=${id} title=${title} onClose=${onClose} />`;
+    case 'labels':
+      return html`<${LabelDialog} id=${id} labels=${labels} onClose=${onClose} />`;
+    case 'delete':
+      return html`<${DeleteDialog} id=${id} title=${title || t('conversation.this')} onClose=${onClose} />`;
+    default:
+      return null;
+  }
+}
+
+/** @param {{id: string, labels: string[], onClose: () => void}} properties */
+function LabelDialog({ id, labels, onClose }) {
+  const store = useStore();
+  const [value, setValue] = useState(labels.join(', '));
+  const submit = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    const names = value.split(',').map((name) => name.trim());
+    store.mark(id, { labels: [...new Set(names.filter(Boolean))] });
+    onClose();
+  };
+  return html`<${Dialog} title=${t('conversation.labels')} onClose=${onClose}>
+    <form class="dialog-body" onSubmit=${submit}>
+      <label class="form-field"
+        ><span>${t('conversation.labelsText')}</span
+        ><input
+          maxlength="400"
+          value=${value}
+          onInput=${(/** @type {any} */ event) => setValue(event.target.value)}
+        />
+        ${store.list.labels.value.length > 0 && html`<small class="muted">${t('conversation.labelsKnown', { labels: store.list.labels.value.join(', ') })}</small>`}
+      </label>
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button class="button primary">${t('settings.save')}</button>
+      </div>
+    </form>
+  <//>`;
+}
+
 /** @param {{id: string, title: string, onClose: () => void}} properties */
-export function RenameDialog({ id, title, onClose }) {
+function RenameDialog({ id, title, onClose }) {
   const store = useStore();
   const [value, setValue] = useState(title);
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
@@ -226,7 +295,7 @@ export function RenameDialog({ id, title, onClose }) {
 }
 
 /** @param {{id: string, title: string, onClose: () => void}} properties */
-export function DeleteDialog({ id, title, onClose }) {
+function DeleteDialog({ id, title, onClose }) {
   const store = useStore();
   const confirm = () => {
     store.remove(id);
@@ -279,8 +348,8 @@ export function accountItems(store) {
  * The items of the menu of a conversation, in the list and in its header.
  *
  * @param {import('../store.mjs').Store} store
- * @param {{conversation_id: string, pinned?: boolean, archived?: boolean}} item
- * @param {(dialog: 'rename' | 'delete') => void} setDialog
+ * @param {{conversation_id: string, pinned?: boolean, archived?: boolean, labels?: string[]}} item
+ * @param {(dialog: 'rename' | 'labels' | 'delete') => void} setDialog
  */
 export function menuOf(store, item, setDialog) {
   const id = item.conversation_id;
@@ -293,6 +362,7 @@ export function menuOf(store, item, setDialog) {
       icon: 'pin',
       action: () => store.mark(id, { pinned: !pinned }),
     },
+    { label: t('conversation.labels'), icon: 'tag', action: () => setDialog('labels') },
     { label: t('conversation.compact'), icon: 'compact', action: () => store.compact(id) },
     { label: t('conversation.link'), icon: 'copy', action: () => copyLink(store, id) },
     { label: t('conversation.markdown'), icon: 'download', action: () => save(store, id, 'markdown') },

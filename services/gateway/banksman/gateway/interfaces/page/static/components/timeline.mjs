@@ -10,8 +10,9 @@ import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
-import { CopyButton, Icon, Mark, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
+import { CopyButton, Icon, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
+import { Welcome } from './welcome.mjs';
 
 const ApprovalCard = lazy(() => withTexts(import('./approval.mjs'), 'approvals', 'forms'), 'ApprovalCard');
 const InputCard = lazy(
@@ -23,10 +24,7 @@ const LinkedWorkflow = lazy(
   'LinkedWorkflow',
 );
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
-const RepositoryDialog = lazy(() => withTexts(import('./repository.mjs'), 'files'), 'RepositoryDialog');
 const Value = lazy(() => withTexts(import('./value.mjs'), 'forms'), 'Value');
-
-const SUGGESTIONS = ['list', 'write', 'draw'];
 
 export function Timeline() {
   const store = useStore();
@@ -91,36 +89,6 @@ function Unused({ id }) {
     ? parts('timeline.fromBranch', { place, branch: html`<code>${source.branch}</code>` })
     : parts('timeline.fromRepository', { place });
   return html`<p class="empty">${words} ${t('timeline.fetchedLater')}</p>`;
-}
-
-function Welcome() {
-  const [asks, setAsks] = useState(false);
-  const store = useStore();
-  const fill = (text) => {
-    store.outbox.draft.value = text;
-    document.getElementById('composer')?.focus();
-  };
-  return html`<section class="welcome">
-      <${Mark} size=${56} />
-      <h2>${t('welcome.title')}</h2>
-      <p>${t('welcome.text')}</p>
-      <div class="suggestions">
-        ${SUGGESTIONS.map(
-          (name) =>
-            html`<button type="button" onClick=${() => fill(t(`welcome.${name}Text`))}>
-              <strong>${t(`welcome.${name}`)}</strong
-              ><span>${t(`welcome.${name}Text`).replaceAll('`', '')}</span>
-            </button>`,
-        )}
-        <button type="button" onClick=${() => (store.workflowsOpen.value = true)}>
-          <strong>${t('welcome.workflow')}</strong><span>${t('welcome.workflowText')}</span>
-        </button>
-      </div>
-      <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
-        <${Icon} name="branch" size=${16} />${t('welcome.repository')}
-      </button>
-    </section>
-    ${asks && html`<${RepositoryDialog} onClose=${() => setAsks(false)} />`}`;
 }
 
 function Outgoing({ entry }) {

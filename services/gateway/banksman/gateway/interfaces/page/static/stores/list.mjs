@@ -16,8 +16,11 @@ export class ConversationList {
       loading: true,
       error: null,
       archived: false,
+      label: null,
     });
     this.pinned = signal([]);
+    /** The labels that were seen in this visit, sorted. */
+    this.labels = signal([]);
   }
 
   /** Read the first page after a short delay; several calls within the delay cause one read. */
@@ -38,6 +41,12 @@ export class ConversationList {
   /** List the archived conversations, or the others. @param {boolean} archived */
   showArchived(archived) {
     this.state.value = { ...this.state.value, archived, items: [], next: null, loading: true };
+    this.#read(null);
+  }
+
+  /** List only the conversations with a label; null lists all. @param {string | null} label */
+  showLabel(label) {
+    this.state.value = { ...this.state.value, label, archived: false, items: [], next: null, loading: true };
     this.#read(null);
   }
 
@@ -64,10 +73,11 @@ export class ConversationList {
   }
 
   async #read(/** @type {string | null} */ cursor) {
-    const { archived } = this.state.value;
+    const { archived, label } = this.state.value;
     try {
-      const page = await this.api.conversations({ cursor, archived });
-      if (archived !== this.state.value.archived) return;
+      const page = await this.api.conversations({ cursor, archived, label });
+      if (archived !== this.state.value.archived || label !== this.state.value.label) return;
+      this.#seen(page.items);
       const items = cursor ? [...this.state.value.items, ...page.items] : page.items;
       this.state.value = { ...this.state.value, items, next: page.next ?? null, loading: false, error: null };
     } catch (error) {
@@ -75,10 +85,16 @@ export class ConversationList {
     }
   }
 
+  #seen(items) {
+    const all = new Set([...this.labels.value, ...items.flatMap((item) => item.labels ?? [])]);
+    if (all.size > this.labels.value.length) this.labels.value = [...all].sort();
+  }
+
   async #readPinned() {
     const { items } = await this.api
       .conversations({ pinned: true, limit: MAX_PINNED })
       .catch(() => ({ items: this.pinned.value }));
+    this.#seen(items);
     this.pinned.value = items.filter((item) => item.pinned);
   }
 }

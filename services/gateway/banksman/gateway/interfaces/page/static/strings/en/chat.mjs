@@ -12,6 +12,12 @@ export default {
   'welcome.writeText': 'Write notes.md with three ideas for a weekend project.',
   'welcome.draw': 'Draw a diagram',
   'welcome.drawText': 'Draw a mermaid diagram of how a request travels from a browser to a database.',
+  'welcome.examples': 'What can I do here? Examples',
+  'welcome.search': 'Search the web',
+  'welcome.searchText':
+    'Search the web for three recent reports about heat pumps and compare them, with sources.',
+  'welcome.tool': 'Use {tool}',
+  'welcome.toolText': 'What can you do with {tool}? Show it with an example.',
   'welcome.workflow': 'Start a workflow',
   'welcome.workflowText': 'Pick a prepared action and fill in its form.',
   'welcome.repository': 'Start from a repository',

@@ -1,0 +1,111 @@
+/** The start of a conversation: what a person can do here, with the tools and workflows that are installed. */
+
+import { useEffect, useState } from 'preact/hooks';
+
+import { t, withTexts } from '../strings.mjs';
+import { Icon, Mark, html, lazy, useStore } from './ui.mjs';
+
+const RepositoryDialog = lazy(() => withTexts(import('./repository.mjs'), 'files'), 'RepositoryDialog');
+
+/** @typedef {'list' | 'write' | 'search' | 'draw'} Example */
+/** @typedef {{name: string, title?: string, description?: string, available?: boolean}} Offer */
+
+/** Examples, each with the tool that it needs; null for none. @type {[Example, string | null][]} */
+const EXAMPLES = [
+  ['list', 'bash'],
+  ['write', 'write_file'],
+  ['search', 'web_search'],
+  ['draw', null],
+];
+const MAX_WORKFLOWS = 2;
+const MAX_TOOLS = 2;
+const MAX_SENTENCE = 160;
+/** Other tools than those of the workspace come from servers and programs of the tenant. */
+const SERVED = /__/;
+
+export function Welcome() {
+  const [asks, setAsks] = useState(false);
+  const store = useStore();
+  const { examples, tools, workflows } = useOffers(store);
+  /** @param {string} text */
+  const fill = (text) => {
+    store.outbox.draft.value = text;
+    document.getElementById('composer')?.focus();
+  };
+  /** @param {string} key @param {string} title @param {string} text @param {() => void} action */
+  const card = (key, title, text, action) =>
+    html`<button key=${key} type="button" onClick=${action}>
+      <strong>${title}</strong><span>${text}</span>
+    </button>`;
+  /** @param {Example} name */
+  const asked = (name) => {
+    const text = t(`welcome.${name}Text`);
+    return card(name, t(`welcome.${name}`), text.replaceAll('`', ''), () => fill(text));
+  };
+  return html`<section class="welcome">
+      <${Mark} size=${56} />
+      <h2>${t('welcome.title')}</h2>
+      <p>${t('welcome.text')}</p>
+      <div class="suggestions" role="group" aria-label=${t('welcome.examples')}>
+        ${examples.map((name) => asked(name))}
+        ${tools.map(({ name, description }) => card(name, t('welcome.tool', { tool: name }), firstSentence(description), () => fill(t('welcome.toolText', { tool: name }))))}
+        ${workflows.map(({ name, title, description }) => card(name, title || name, firstSentence(description), () => (store.workflowsOpen.value = { name })))}
+        ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), () => (store.workflowsOpen.value = true))}
+      </div>
+      <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
+        <${Icon} name="branch" size=${16} />${t('welcome.repository')}
+      </button>
+    </section>
+    ${asks && html`<${RepositoryDialog} onClose=${() => setAsks(false)} />`}`;
+}
+
+/**
+ * The examples, tools and workflows of the chosen assistant; those that need no tool until they are read.
+ *
+ * @param {import('../store.mjs').Store} store
+ */
+function useOffers(store) {
+  const assistant = store.outbox.assistant.value ?? 'default';
+  const [offers, setOffers] = useState(offered([], []));
+  useEffect(() => {
+    // Before the sign-in each request would be refused.
+    if (!store.welcome.value) return undefined;
+    let current = true;
+    const { api } = store;
+    const none = () => [];
+    const tools = Promise.all([api.assistant(assistant), api.tools()]).then(callable, none);
+    Promise.all([tools, api.workflows().catch(none)]).then(
+      (found) => current && setOffers(offered(...found)),
+    );
+    return () => (current = false);
+  }, [assistant, store.welcome.value]);
+  return offers;
+}
+
+/**
+ * The tools that runs of an assistant may call now.
+ *
+ * @param {[{tools?: {enabled?: boolean, allowed_tools?: string[] | null}}, Offer[]]} read
+ */
+function callable([{ tools: settings }, tools]) {
+  const { enabled, allowed_tools: allowed } = settings ?? {};
+  /** @param {Offer} tool */
+  const mayCall = ({ name, available }) => available !== false && (!allowed || allowed.includes(name));
+  return enabled ? tools.filter(mayCall) : [];
+}
+
+/** @param {Offer[]} tools @param {Offer[]} workflows */
+function offered(tools, workflows) {
+  const names = new Set(tools.map((tool) => tool.name));
+  return {
+    examples: EXAMPLES.filter(([, tool]) => tool === null || names.has(tool)).map(([name]) => name),
+    tools: tools.filter((tool) => SERVED.test(tool.name)).slice(0, MAX_TOOLS),
+    workflows: workflows.slice(0, MAX_WORKFLOWS),
+  };
+}
+
+/** @param {string} [text] */
+function firstSentence(text = '') {
+  const beginning = text.slice(0, MAX_SENTENCE);
+  return /^.*?[.!?](?=\s|$)/.exec(beginning)?.[0] ?? beginning;
+}
