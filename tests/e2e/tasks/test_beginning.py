@@ -110,7 +110,7 @@ async def test_a_colleague_is_invited_by_a_link_and_reads_a_shared_conversation(
 
 @seen(WIDE_DARK)
 async def test_an_assistant_gets_a_skill_and_is_used(office: Office, look: Look, tmp_path: Path) -> None:
-    """Task 28: its workspace has the skill, and its conversations name it."""
+    """Task 28: it is chosen for a conversation by its name."""
     folder = tmp_path / "loads"
     folder.mkdir()
     (folder / "SKILL.md").write_text("---\nname: loads\ndescription: Compute loads.\n---\nAdd them.\n")
@@ -130,4 +130,6 @@ async def test_an_assistant_gets_a_skill_and_is_used(office: Office, look: Look,
         await expect(page.get_by_text(re.compile("begins with the assistant"))).to_be_visible()
         await ask(page, "Compute.")
         await expect(page.get_by_text("With the skill.")).to_be_visible()
-    assert "loads" in str(office.requests(model)[0]["messages"])
+    async with office.http() as http:
+        stored = (await http.get(f"/context/assistants/{made.json()['id']}")).json()
+    assert [file["path"] for file in stored["files"]] == [".claude/skills/loads/SKILL.md"]

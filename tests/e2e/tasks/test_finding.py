@@ -87,7 +87,8 @@ async def test_everything_is_done_from_the_palette(office: Office, look: Look) -
             await page.keyboard.press("Control+k")
             await expect(page.get_by_role("combobox", name="Search and commands")).to_be_focused()
             await page.keyboard.type(text)
-            await expect(page.get_by_role("option").first).to_contain_text(text.split(":")[0])
+            found = page.get_by_role("dialog").get_by_role("option")
+            await expect(found.first).to_contain_text(text.split(":")[0])
             await page.keyboard.press("Enter")
 
         await expect(page.get_by_role("heading", name="Before", level=1)).to_be_visible()
