@@ -241,3 +241,10 @@ async def test_the_menu_of_a_conversation_compacts_it_and_shows_the_result(stage
         await expect(page.get_by_text(text)).to_be_visible()
         await expect(page.get_by_text("Compact now")).to_be_visible()
         await expect(page.get_by_text("Compact the conversation.")).to_have_count(0)
+
+
+async def test_an_idle_visible_page_notices_a_frozen_gateway_within_five_seconds(stage: Stage) -> None:
+    async with opened(stage.url) as page:
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+        stage.frozen = True
+        await expect(page.locator(".banner.warning")).to_be_visible(timeout=5_000)

@@ -53,7 +53,10 @@ export class Store {
       onWelcome: (frame) => this.#welcomed(frame),
       onFrame: (frame) => this.#received(frame),
       onState: (state) => (this.connection.value = { ...state, since: Date.now() }),
-      busy: () => openRun(this.opened.current.peek() ?? emptyConversation(''))?.status === 'running',
+      // A visible page notices a frozen gateway within 5 s, for a ping and its reply every 2 s.
+      busy: () =>
+        !document.hidden ||
+        openRun(this.opened.current.peek() ?? emptyConversation(''))?.status === 'running',
     });
     this.subscriptions = new Subscriptions(this.socket);
     this.list = new ConversationList({ api });
