@@ -9,7 +9,6 @@ import typer
 
 from banksman.cli import output
 from banksman.cli.client.options import Url, gateway, parse_value
-from banksman.cli.client.view import asked_by
 from banksman.cli.options import Json
 from banksman.cli.output import PROGRAM, Exit, exit_with
 from banksman.contracts.errors import Conflict, NotFound
@@ -164,5 +163,7 @@ def _request_lines(request: dict[str, Any]) -> str:
 
 
 def _input_lines(request: Mapping[str, Any]) -> str:
+    from banksman.cli.client.view import asked_by
+
     message = f"{asked_by(request)}{request['message']}"
     return f"{request['request_id']}  expires {request['expires_at']}\n    {message}"
