@@ -51,7 +51,7 @@ type Conversation = {
   orphans: PendingApproval[];
   cuts: { after: string | null; text: string }[];
   links: (WorkflowLink & { id: string; after: string | null })[];
-  cancelledEarly: string[];
+  cancelledEarly: (string | null)[];
   lastAt: string | null;
 };
 
@@ -192,6 +192,16 @@ type Schema = {
 
 // ---- views
 
+type Welcome = import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').Welcome;
+type State = import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').State;
+type ConnectionState = State & { since?: number; optional?: boolean };
+type Toast = { key: string; text: string; tone: string };
+/** A workflow's form with its first values. */
+type FilledForm = { name: string; parameters?: Json; problems?: Replies['workflow.parse']['problems'] };
+/** A list in a store. */
+type Listed<One> = { items: One[]; loading: boolean; error: string | null };
+type Listing = Item<'conversation.list'>;
+
 type Provider = Item<'identity_provider.list'>;
 type ApiKey = Item<'key.list'>;
 type ModelServer = Item<'model_server.list'>;
@@ -207,12 +217,22 @@ type PageEvent = Omit<KeyboardEvent & InputEvent & DragEvent & ToggleEvent & Cli
 type Control = HTMLInputElement & HTMLSelectElement & HTMLTextAreaElement;
 type ContentPart = Exclude<Content, string>[number];
 type FileChange = ReturnType<typeof import('../../services/gateway/banksman/gateway/interfaces/page/static/workspace.mjs').changesOf>[number];
-type ServerDraft = ReturnType<typeof import('../../services/gateway/banksman/gateway/interfaces/page/static/mcp_servers.mjs').draftOf>;
+type ServerDraft = {
+  id: string;
+  type: 'stdio' | 'http';
+  url: string;
+  command: string;
+  secrets: { name: string; value: string }[];
+  description: string;
+  trusted: boolean;
+  timeoutS: string;
+};
 type WorkflowDraft = ReturnType<typeof import('../../services/gateway/banksman/gateway/interfaces/page/static/workflow_draft.mjs').draftOf>;
 type Decision = 'approve' | 'reject';
 type Edit = import('../../services/gateway/banksman/gateway/interfaces/page/static/decisions.mjs').Edit;
-type AssistantFile = Assistant['files'][number];
-type Folder = { name: string; path: string; folders: Folder[]; files: { path: string; name: string; size: number }[] };
+type AssistantFile = { path: string; content: string | null; encoding?: 'utf-8' | 'base64'; executable?: boolean };
+type WorkspaceFile = Item<'file.list'>;
+type Folder = { name: string; path: string; folders: Folder[]; files: (WorkspaceFile & { name: string })[] };
 /** A line of a difference. */
 type Row = { kind: 'same' | 'added' | 'removed' | 'skipped'; text: string };
 type McpTool = McpServer['changes'][number] | (McpServer['tools'][number] & { replaces?: null });

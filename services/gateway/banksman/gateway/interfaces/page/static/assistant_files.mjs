@@ -5,8 +5,6 @@ import { dataUrl } from './attachments.mjs';
 export const SKILLS = '.claude/skills';
 const DESCRIPTION = 'SKILL.md';
 
-/** @typedef {{path: string, content: string, encoding?: 'base64', executable?: boolean}} AssistantFile */
-
 /** @param {File} file @returns {Promise<AssistantFile>} scripts are executable; content that is not text is encoded as base64 */
 export async function assistantFile(file, path = file.name) {
   const bytes = new Uint8Array(await file.arrayBuffer());
@@ -14,11 +12,11 @@ export async function assistantFile(file, path = file.name) {
   return { path, ...(await contentOf(file, bytes)), ...(isScript ? { executable: true } : {}) };
 }
 
-async function contentOf(/** @type {File} */ file, /** @type {number} */ bytes) {
+async function contentOf(/** @type {File} */ file, /** @type {Uint8Array<ArrayBuffer>} */ bytes) {
   try {
     return { content: new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes) };
   } catch {
-    return { content: (await dataUrl(file)).split(',')[1], encoding: 'base64' };
+    return { content: (await dataUrl(file)).split(',')[1], encoding: /** @type {const} */ ('base64') };
   }
 }
 
@@ -42,7 +40,7 @@ export function folderOf([first]) {
 /**
  * The files with other files added; an added file replaces a file of the same path.
  *
- * @param {File[]} files
+ * @param {AssistantFile[]} files
  * @param {AssistantFile[]} added
  */
 export function withFiles(files, added) {

@@ -13,12 +13,12 @@ export const isImage = (/** @type {File} */ file) => SEEN.test(file.type);
 /**
  * The files of a message that browsers show as images, without those that the message itself has as data.
  *
- * @param {Content} content
+ * @param {ContentPart[]} content
  */
 export function imageFiles(content) {
   return content
     .filter((part, at) => part.type === 'file' && SHOWN.test(part.path) && content[at - 1]?.type !== 'image')
-    .map((part) => part.path);
+    .map((part) => /** @type {{path: string}} */ (part).path);
 }
 
 /** The text that a user wrote. @param {string | {type: string, text?: string}[]} content */
@@ -60,6 +60,7 @@ export function pathFor(file, taken) {
  */
 export async function attached(api, { conversationId, text, files }) {
   const taken = await pathsOf(api, conversationId);
+  /** @type {ContentPart[]} */
   const parts = text ? [{ type: 'text', text }] : [];
   let room = IMAGES_BYTES;
   for (const file of files) {
@@ -98,7 +99,7 @@ async function pathsOf(/** @type {Api} */ api, /** @type {string} */ conversatio
 export function dataUrl(blob) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
+    reader.onload = () => resolve(/** @type {string} */ (reader.result));
     reader.onerror = () => reject(reader.error);
     reader.readAsDataURL(blob);
   });

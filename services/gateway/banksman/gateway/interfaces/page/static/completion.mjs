@@ -23,11 +23,11 @@ export function wantedAt(text, caret) {
  * The matching options; options that begin with the query come first.
  *
  * @param {{name: string, text: string}[]} options
- * @param {?string} query
+ * @param {string} query
  */
 export function fitting(options, query) {
   const wanted = query.toLowerCase();
-  const rank = ({ name }) => (name.toLowerCase().startsWith(wanted) ? 0 : 1);
+  const rank = (/** @type {{name: string}} */ { name }) => (name.toLowerCase().startsWith(wanted) ? 0 : 1);
   const found = options.filter(({ name, text }) => `${name} ${text}`.toLowerCase().includes(wanted));
   return found.sort((one, other) => rank(one) - rank(other)).slice(0, MAX_SHOWN);
 }
@@ -37,6 +37,7 @@ export function fitting(options, query) {
  *
  * @param {string} text
  * @param {number} caret
+ * @param {{kind: string | null, from: number}} wanted
  * @param {string} name
  */
 export function completed(text, caret, { kind, from }, name) {

@@ -12,11 +12,11 @@ export function ruleCovers(item) {
 
 /** The rules about the calls that are like one; null if no rule can describe them. @param {ApprovalItem} item */
 export function rulesFor(item) {
-  const { path, url } = item.arguments;
-  const rule = (given) => ({ tool: item.name, arguments: given });
+  const { path, url } = /** @type {Record<string, string>} */ (item.arguments);
+  const rule = (/** @type {Record<string, string>} */ given) => ({ tool: item.name, arguments: given });
   switch (ruleCovers(item)) {
     case 'begins':
-      return [rule({ command: item.begins }), rule({ command: `${item.begins} -*` })];
+      return [rule({ command: item.begins ?? '' }), rule({ command: `${item.begins} -*` })];
     case 'path':
       return /[*?[\]]/.test(path) ? null : [rule({ path })];
     case 'host':

@@ -56,6 +56,7 @@ export function emptyConversation(id) {
  *
  * @param {Conversation} conversation
  * @param {EventFrame} frame
+ * @returns {Conversation}
  */
 export function fold(conversation, frame) {
   if (!('seq' in frame)) return applyEvent(conversation, frame);

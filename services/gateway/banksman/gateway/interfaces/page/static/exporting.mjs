@@ -65,10 +65,8 @@ async function dataUrl(blob) {
  * @param {EventFrame[]} events
  */
 export function markdownOf(record, events) {
-  const conversation = foldReplayDone(
-    events.reduce((state, frame) => fold(state, frame), emptyConversation(record.conversation_id)),
-  );
-  const cuts = (after) =>
+  const conversation = foldReplayDone(events.reduce(fold, emptyConversation(record.conversation_id)));
+  const cuts = (/** @type {string | null} */ after) =>
     conversation.cuts.filter((cut) => cut.after === after).map(({ text }) => `> ${text}`);
   const runs = [...cuts(null), ...pathOf(conversation).flatMap(({ run }) => [runText(run), ...cuts(run.id)])];
   return [`# ${record.title || t('conversation.untitled')}`, ...runs].join('\n\n') + '\n';

@@ -14,19 +14,21 @@ const INVITATION = /^#\/invitation\/([\w-]+)$/;
 addEventListener('hashchange', () => INVITATION.test(location.hash) && location.reload());
 
 // The keys of an input method are text, for example Enter, which ends a composition. Safari reports them by the code.
-const isComposed = (event) => event.isComposing || event.keyCode === 229;
+const isComposed = (/** @type {KeyboardEvent} */ event) => event.isComposing || event.keyCode === 229;
 addEventListener('keydown', (event) => isComposed(event) && event.stopPropagation(), true);
 
 restoreTheme(localStorage);
 const language = languageFor([localStorage.getItem('banksman.language'), ...navigator.languages]);
-const languageLoaded = setLanguage(language);
+const languageLoaded = setLanguage(/** @type {import('./strings.mjs').Language} */ (language));
 document.documentElement.lang = language;
 
+/** @type {Api} */
 const api = new Api({
   base: new URL('./', document.baseURI).href,
   token: () => store.token,
   onUnauthorized: () => store.unauthorized(),
 });
+/** @type {Store} */
 const store = new Store({ api, preferences: localStorage });
 
 // Only a user who returns from the provider has a `state`; other visits do not need the module.
@@ -43,7 +45,10 @@ if (token) localStorage.setItem(TOKEN, token);
 
 await languageLoaded;
 store.signInError = signedIn?.error ?? (invited?.failure ? explain(invited.failure) : null);
-render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
+render(
+  html`<${StoreContext.Provider} value=${store}><${App} /><//>`,
+  /** @type {HTMLElement} */ (document.getElementById('app')),
+);
 store.start();
 sessionStorage.removeItem('banksman.starts');
 

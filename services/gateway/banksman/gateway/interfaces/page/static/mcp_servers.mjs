@@ -1,5 +1,6 @@
 /** The form of an MCP server: its initial values, the body that it sends, and the field of an error. */
 
+/** @type {ServerDraft} */
 const EMPTY = {
   id: '',
   type: 'http',
@@ -11,7 +12,7 @@ const EMPTY = {
   timeoutS: '60',
 };
 
-/** The form of a server. @param {object} [server] as the gateway describes it; without one, the form is empty */
+/** The form of a server. @param {McpServer} [server] as the gateway describes it; without one, the form is empty @returns {ServerDraft} */
 export function draftOf(server) {
   if (!server) return EMPTY;
   const { type, url, command, secrets } = server.transport;
@@ -36,25 +37,25 @@ export function draftOf(server) {
 export function placeStays(draft, server) {
   if (draft.type !== server?.transport.type) return false;
   return draft.type === 'http'
-    ? draft.url === server.transport.url
-    : String(wordsOf(draft.command)) === String(server.transport.command);
+    ? draft.url === server?.transport.url
+    : String(wordsOf(draft.command)) === String(server?.transport.command);
 }
 
 /**
  * Whether a secret without a value keeps the stored one.
  *
  * @param {{name: string}} secret
- * @param {McpServer} server
  * @param {ServerDraft} draft
+ * @param {McpServer | undefined} server
  */
 export function valueStays({ name }, draft, server) {
-  return placeStays(draft, server) && server.transport.secrets.includes(name);
+  return placeStays(draft, server) && Boolean(server?.transport.secrets.includes(name));
 }
 
 /**
  * The body that a form sends. An unchanged value is null.
  *
- * @param {object} [server] the stored server that it changes
+ * @param {McpServer} [server] the stored server that it changes
  * @param {ServerDraft} draft
  */
 export function bodyOf(draft, server) {
@@ -71,6 +72,7 @@ export function bodyOf(draft, server) {
   return server ? { ...fields, revision: server.revision } : { id, ...fields };
 }
 
+/** @type {[RegExp, string][]} */
 const CONTROLS = [
   [/^id$/, 'id'],
   [/^transport\.url$/, 'url'],

@@ -20,7 +20,7 @@ export async function register(api, preferences) {
     const { endpoint, keys } = subscription.toJSON();
     const device = await api.registerDevice({
       endpoint,
-      keys: { p256dh: keys.p256dh, auth: keys.auth },
+      keys: { p256dh: keys?.p256dh, auth: keys?.auth },
       origin: location.origin,
     });
     preferences.setItem(DEVICE, device.id);
@@ -65,8 +65,8 @@ async function subscribed(push, key) {
   return push.subscribe({ userVisibleOnly: true, applicationServerKey: key });
 }
 
-function encoded(/** @type {ArrayBuffer} */ buffer) {
-  const text = btoa(String.fromCharCode(...new Uint8Array(buffer)));
+function encoded(/** @type {ArrayBuffer | null} */ buffer) {
+  const text = btoa(String.fromCharCode(...new Uint8Array(/** @type {ArrayBuffer} */ (buffer))));
   return text.replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
 }
 

@@ -10,7 +10,7 @@ import { explain, t } from './strings.mjs';
 const PENDING = 'banksman.signin';
 const SIGNED_OUT = 'banksman.signedOut';
 
-const base64url = (/** @type {number} */ bytes) =>
+const base64url = (/** @type {Uint8Array} */ bytes) =>
   btoa(String.fromCharCode(...bytes))
     .replace(/\+/g, '-')
     .replace(/\//g, '_')
@@ -28,19 +28,19 @@ const here = (location) => location.origin + location.pathname;
  * Send the user to the provider. After a sign-out or a refused account the provider asks for the password
  * again: its session may still belong to the previous user.
  *
- * @param {{authorization_endpoint: string, client_id: string, scope: string}} provider
+ * @param {Replies['sign_in.read']} provider
  * @param {{session: Storage, preferences: Storage, location: Location}} page
  */
 export async function begin(provider, { session, preferences, location }) {
   const [state, verifier] = [random(), random()];
   session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash }));
   const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
-  const url = new URL(provider.authorization_endpoint);
+  const url = new URL(provider.authorization_endpoint ?? '');
   const parameters = {
     response_type: 'code',
-    client_id: provider.client_id,
+    client_id: provider.client_id ?? '',
     redirect_uri: here(location),
-    scope: provider.scope,
+    scope: provider.scope ?? '',
     state,
     code_challenge: base64url(challenge),
     code_challenge_method: 'S256',

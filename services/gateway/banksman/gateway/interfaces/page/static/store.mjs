@@ -27,24 +27,22 @@ export class Store {
   constructor({ api, preferences }) {
     this.api = api;
     this.preferences = preferences;
-    this.connection = signal({ phase: 'connecting' });
-    this.welcome = signal(null);
-    this.currentId = signal(null);
+    /** Why a sign-in failed before the page was shown. @type {string | null | undefined} */
+    this.signInError = null;
+    this.connection = signal(/** @type {ConnectionState} */ ({ phase: 'connecting' }));
+    this.welcome = signal(/** @type {Welcome | null} */ (null));
+    this.currentId = signal(/** @type {string | null} */ (null));
     this.route = signal(routeOf('', VIEWS));
     this.details = signal(preferences.getItem('banksman.details') === 'on');
-    this.toasts = signal([]);
+    this.toasts = signal(/** @type {Toast[]} */ ([]));
     /** What the last import did; null while it is not shown. */
     this.imported = signal(null);
-    this.panel = signal(null);
+    this.panel = signal(/** @type {'files' | null} */ (null));
     this.sidebar = signal(false);
     /** What a key opened over the page: the command palette or the keyboard map. */
-    this.shortcut = signal(null);
-    /**
-     * Whether the workflows are shown; an object for the form of one workflow with its initial values.
-     *
-     * @type {import('@preact/signals').Signal<boolean | {name: string, parameters?: object, problems?: object[]}>}
-     */
-    this.workflowsOpen = signal(false);
+    this.shortcut = signal(/** @type {'palette' | 'map' | null} */ (null));
+    /** Whether the workflows are shown; an object for the form of one workflow with its initial values. */
+    this.workflowsOpen = signal(/** @type {boolean | FilledForm} */ (false));
     /** Counts the changes of workspaces, whose files are then read again. */
     this.filesVersion = signal(0);
     this.socket = new Connection({
@@ -155,7 +153,7 @@ export class Store {
 
   // ---- conversations
 
-  /** Begin a conversation with an assistant. @param {Assistant} assistant */
+  /** Begin a conversation with an assistant. @param {string} assistant */
   begin(assistant) {
     this.outbox.assistant.value = assistant;
     this.open(null);

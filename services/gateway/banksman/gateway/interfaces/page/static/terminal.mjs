@@ -7,10 +7,12 @@ const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'wh
 
 /** The text in pieces of one colour each. @param {string} text @returns {{text: string, style: string}[]} `style` has classes of CSS */
 export function coloured(text) {
+  /** @type {{text: string, style: string}[]} */
   const pieces = [];
   let style = '';
   let from = 0;
-  const add = (end) => end > from && pieces.push({ text: text.slice(from, end), style });
+  const add = (/** @type {number} */ end) =>
+    end > from && pieces.push({ text: text.slice(from, end), style });
   for (const match of text.matchAll(COLOURS)) {
     add(match.index);
     style = styleAfter(style, match[1]);
@@ -26,7 +28,7 @@ export function lastState(text) {
   return lines.map((line) => line.split('\r').findLast(Boolean) ?? '').join('\n');
 }
 
-function styleAfter(/** @type {string} */ style, /** @type {Json} */ parameters) {
+function styleAfter(/** @type {string} */ style, /** @type {string} */ parameters) {
   let [weight, colour] = [style.includes('bold') ? 'bold' : '', style.replace('bold', '').trim()];
   for (const code of parameters.split(';').map(Number)) {
     if (code === 0) [weight, colour] = ['', ''];

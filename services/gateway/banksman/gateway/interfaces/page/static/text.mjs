@@ -57,7 +57,7 @@ export function reveal(text) {
 }
 
 function nameOf(/** @type {string} */ character) {
-  const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+  const code = (character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, '0');
   return NAMES.get(character) ?? `U+${code}`;
 }
 
@@ -73,7 +73,7 @@ export function formatBytes(/** @type {number} */ bytes) {
   return `${withDecimals(value, value < 10 ? 1 : 0)} ${units[unit]}`;
 }
 
-function withDecimals(/** @type {unknown} */ value, /** @type {number} */ digits, style = {}) {
+function withDecimals(/** @type {number} */ value, /** @type {number} */ digits, style = {}) {
   return value.toLocaleString(locale(), {
     ...style,
     minimumFractionDigits: digits,
@@ -89,7 +89,9 @@ export function formatDuration(/** @type {number} */ milliseconds) {
   if (seconds < 60) return t('duration.s', { n: seconds });
   const minutes = Math.floor(seconds / 60);
   const [whole, unit, rest, smaller] =
-    minutes < 60 ? [minutes, 'min', seconds % 60, 's'] : [Math.floor(minutes / 60), 'h', minutes % 60, 'min'];
+    minutes < 60
+      ? /** @type {const} */ ([minutes, 'min', seconds % 60, 's'])
+      : /** @type {const} */ ([Math.floor(minutes / 60), 'h', minutes % 60, 'min']);
   return t(rest ? `duration.${unit}` : `duration.${unit}Only`, { [unit]: whole, [smaller]: rest });
 }
 
@@ -107,7 +109,7 @@ export function formatCost(dollars) {
 /**
  * Format a past time for a list: the time of day for today, else the date.
  *
- * @param {string | undefined} timestamp RFC 3339
+ * @param {string | null | undefined} timestamp RFC 3339
  * @param {Date} now
  */
 export function formatWhen(timestamp, now = new Date()) {
@@ -138,7 +140,6 @@ export function formatMoment(timestamp) {
 export function contentText(content) {
   if (content === null || content === undefined) return '';
   if (typeof content === 'string') return content;
-  if (!Array.isArray(content)) return contentText(content.content ?? content.text);
   return content
     .map((part) =>
       part.type === 'text'

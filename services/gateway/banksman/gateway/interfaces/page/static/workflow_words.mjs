@@ -3,7 +3,7 @@
 import { humanise } from './forms.mjs';
 import { known, translated } from './strings.mjs';
 
-/** The categories with their workflows. @param {import('./client/api.mjs').Api} api @returns {Promise<object[]>} */
+/** The categories with their workflows. @param {import('./client/api.mjs').Api} api */
 export async function categoriesOf(api) {
   const { items } = await api.workflowCategories();
   return items.map((category) => ({
@@ -13,14 +13,14 @@ export async function categoriesOf(api) {
   }));
 }
 
-/** A definition of a workflow with the texts of its form in the language of the page. @param {object} workflow */
+/** A definition of a workflow with the texts of its form in the language of the page. @param {Workflow} workflow @returns {Workflow} */
 export function workflowInWords(workflow) {
   const { name, title, description, parameters_schema: schema } = workflow;
   const key = `builtin.${name}`;
   const about = translated(`${key}.about`, description);
   // A tenant's workflow may have the name and field names of a workflow of the platform.
   if (about === description) return workflow;
-  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => [
+  const fields = Object.entries(/** @type {Schema} */ (schema).properties ?? {}).map(([field, property]) => [
     field,
     inWords(`${key}.${field}`, field, property),
   ]);
@@ -34,5 +34,5 @@ export function workflowInWords(workflow) {
 
 function inWords(/** @type {string} */ key, /** @type {string} */ name, /** @type {Schema} */ property) {
   const title = property.title ?? known(`${key}.label`, humanise(name));
-  return { ...property, title, description: translated(key, property.description) };
+  return { ...property, title, description: translated(key, property.description ?? '') };
 }

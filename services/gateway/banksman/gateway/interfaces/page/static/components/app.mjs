@@ -59,7 +59,7 @@ function Chat() {
 function Shortcuts() {
   const { shortcut } = useStore();
   useEffect(() => {
-    const onKey = (event) => {
+    const onKey = (/** @type {KeyboardEvent} */ event) => {
       const wanted = wantedBy(event);
       if (!wanted || document.querySelector('dialog[open]')) return;
       event.preventDefault();
@@ -77,16 +77,16 @@ function Shortcuts() {
   return null;
 }
 
-function wantedBy(/** @type {PageEvent} */ event) {
+function wantedBy(/** @type {KeyboardEvent} */ event) {
   if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
-  const typing = event.target.matches?.('input, textarea, select');
+  const typing = event.target instanceof Element && event.target.matches('input, textarea, select');
   return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
 }
 
 /** Move the focus only: the fragment of the address names the view. @param {PageEvent} event */
 function skip(event) {
   event.preventDefault();
-  document.querySelector(event.currentTarget.getAttribute('href'))?.focus();
+  document.getElementById(event.currentTarget.getAttribute('href')?.slice(1) ?? '')?.focus();
 }
 
 /**
@@ -105,6 +105,8 @@ function useDocumentTitle(store) {
   const waiting = store.inbox.waiting.value.length;
   useEffect(() => {
     document.title = `${waiting ? `(${waiting}) ` : ''}${title ? `${title} · ` : ''}Banksman`;
-    document.querySelector('link[rel=icon]').href = waiting ? WAITING_ICON : ICON;
+    /** @type {HTMLLinkElement} */ (document.querySelector('link[rel=icon]')).href = waiting
+      ? WAITING_ICON
+      : ICON;
   }, [title, waiting]);
 }

@@ -24,7 +24,7 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
   const [at, setAt] = useState(0);
   const found = useMemo(() => fitting(options, wanted.query), [options, wanted.query]);
   useEffect(() => setAt(0), [wanted.query]);
-  const choose = (option) => {
+  const choose = (/** @type {{name: string}} */ option) => {
     const { value, selectionStart } = area.current;
     const next = completed(value, selectionStart, wanted, option.name);
     onChosen(next.text, next.caret);
@@ -41,7 +41,11 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
   };
   useEffect(() => () => (keys.current = null), []);
   if (!found.length) return null;
-  return html`<ul class="completion" role="listbox" aria-label=${t(`completion.${wanted.kind}`)}>
+  return html`<ul
+    class="completion"
+    role="listbox"
+    aria-label=${t(/** @type {Key} */ (`completion.${wanted.kind}`))}
+  >
     ${found.map(
       (option, index) =>
         html`<li
@@ -58,7 +62,7 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
   </ul>`;
 }
 
-/** The workflows with their parameters, or the files of the open conversation. @param {string} kind */
+/** The workflows with their parameters, or the files of the open conversation. @param {string | null} kind */
 function useOptions(kind) {
   const store = useStore();
   const [options, setOptions] = useState(/** @type {{name: string, text: string}[]} */ ([]));

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../strings.mjs';
 import { IconButton, html, useStore } from './ui.mjs';
 
-/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
+/** @param {{field: FormField, common: Json, value: string, onChange: (name: string, path: string) => void}} properties */
 export function FileField({ field, common, value, onChange }) {
   const store = useStore();
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
@@ -19,8 +19,8 @@ export function FileField({ field, common, value, onChange }) {
         () => {},
       );
   }, [id]);
-  const upload = async (event) => {
-    const [file] = event.target.files;
+  const upload = async (/** @type {PageEvent} */ event) => {
+    const [file] = event.target.files ?? [];
     event.target.value = '';
     setBusy(true);
     try {
@@ -44,7 +44,7 @@ export function FileField({ field, common, value, onChange }) {
       name="upload"
       label=${t('form.upload', { label: field.label })}
       disabled=${busy}
-      onClick=${() => picker.current.click()}
+      onClick=${() => picker.current?.click()}
     />
     <input ref=${picker} type="file" hidden onChange=${upload} />
   </div>`;

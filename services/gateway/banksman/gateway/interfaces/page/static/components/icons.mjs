@@ -1,5 +1,6 @@
 /** Outlines on a 24-unit grid, drawn with a stroke. */
 
+/** @type {Record<string, string>} */
 const PATHS = {
   gauge: 'M4.5 18a8.5 8.5 0 1 1 15 0M12 14l4-5M12 15.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3z',
   people:
@@ -57,6 +58,7 @@ export function icon(name) {
   return PATHS[name] ?? PATHS.tool;
 }
 
+/** @type {Record<string, string>} */
 const TOOL_ICONS = {
   bash: 'terminal',
   read_file: 'file',
@@ -69,13 +71,13 @@ const TOOL_ICONS = {
 /**
  * The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one.
  *
- * @param {{icon: string}} options
+ * @param {{icon: string}} workflow
  */
 export function categoryIcon({ icon: name }) {
   return PATHS[name] ? name : 'workflow';
 }
 
-/** The icon of a tool. @param {ToolView} tool */
+/** The icon of a tool. @param {string} tool */
 export function toolIcon(tool) {
   return TOOL_ICONS[tool] ?? 'tool';
 }

@@ -10,7 +10,7 @@ import { SchemaForm } from './workflows.mjs';
 /** The hint of an approval step. */
 const APPROVAL = 'approval';
 
-export function InputCard(/** @type {{request: Waiting}} */ { request }) {
+export function InputCard(/** @type {{request: Wanted}} */ { request }) {
   const store = useStore();
   const { message, schema, server, resolved } = request;
   if (resolved)

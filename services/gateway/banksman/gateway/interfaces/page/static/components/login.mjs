@@ -16,13 +16,13 @@ export function Login() {
   useEffect(() => {
     store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
   }, []);
-  const submit = (event) => {
+  const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (token.trim()) store.login(token.trim());
   };
   const signIn = async () => {
     const { begin } = await import('../signin.mjs');
-    await begin(provider, { session: sessionStorage, preferences: localStorage, location });
+    if (provider) await begin(provider, { session: sessionStorage, preferences: localStorage, location });
   };
   return html`<main class="login">
     <form onSubmit=${submit}>

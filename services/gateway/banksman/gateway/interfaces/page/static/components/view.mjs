@@ -52,7 +52,7 @@ export function Frame({ title, actions, children }) {
   const store = useStore();
   const heading = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
-    heading.current.focus({ preventScroll: true });
+    heading.current?.focus({ preventScroll: true });
   }, [title]);
   return html`<header class="header">
       <${IconButton}
@@ -81,7 +81,7 @@ function Tabs() {
   }, [view]);
   return (
     names.length > 1 &&
-    html`<nav class="tabs" ref=${tabs} aria-label=${t(`sidebar.${group}`)}>
+    html`<nav class="tabs" ref=${tabs} aria-label=${t(/** @type {Key} */ (`sidebar.${group}`))}>
       ${names.map((name) => html`<a href=${addressOf(name)} aria-current=${name === view ? 'page' : undefined}>${t(VIEWS[name].title)}</a>`)}
     </nav>`
   );

@@ -15,7 +15,7 @@ const ESCALATION_DELAY_MS = 2_000;
 const MAX_TIMER_MS = 86_400_000;
 const NOTIFY = 'banksman.notify';
 
-/** A request as the approval card shows it. @param {ApprovalItem} item */
+/** A request as the approval card shows it. @param {Item<'approval.list'>} item @returns {Waiting} */
 const entryOf = (item) => ({
   id: item.approval_id,
   conversationId: item.conversation_id,
@@ -29,7 +29,7 @@ const entryOf = (item) => ({
   terms: item.terms ?? null,
   on_reject: item.on_reject,
   /** False for a request that the user set aside, and for one that will be escalated to the user later. */
-  forYou: item.for_you ?? true,
+  forYou: item.for_you,
   escalated: item.escalated ?? false,
   escalatesAt: item.escalates_at ?? null,
   resolved: null,
@@ -39,7 +39,7 @@ export class Inbox {
   /**
    * @param {object} options
    * @param {import('../client/api.mjs').Api} options.api
-   * @param {(frame: object) => Promise<object>} options.request sends a frame over the websocket
+   * @param {(frame: import('../client/types.d.ts').Frame) => Promise<import('../client/types.d.ts').Ack>} options.request sends a frame over the websocket
    * @param {Storage} options.preferences
    * @param {() => void} options.show opens the view of the requests
    * @param {() => void} options.onDecided
@@ -50,16 +50,18 @@ export class Inbox {
     this.preferences = preferences;
     this.show = show;
     this.onDecided = onDecided;
-    this.state = signal({ items: [], loading: true, error: null });
+    this.state = signal(/** @type {Listed<Waiting>} */ ({ items: [], loading: true, error: null }));
     this.notifies = signal(
       preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted',
     );
     /** Whether notifications arrive while the page is closed, too; null while this is unknown. */
-    this.pushes = signal(null);
+    this.pushes = signal(/** @type {boolean | null} */ (null));
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
+    /** @type {Set<string> | null} */
     this.known = null;
     /** The id of a request, and the signed link that led the user to it. A link allows one decision. */
+    /** @type {{id: string, link: string} | null} */
     this.link = null;
   }
 

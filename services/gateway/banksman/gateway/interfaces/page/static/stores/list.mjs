@@ -10,17 +10,11 @@ const MAX_PINNED = 50;
 export class ConversationList {
   constructor(/** @type {{api: import('../client/api.mjs').Api}} */ { api }) {
     this.api = api;
-    this.state = signal({
-      items: [],
-      next: null,
-      loading: true,
-      error: null,
-      archived: false,
-      label: null,
-    });
-    this.pinned = signal([]);
+    /** @type {Signal<Listed<Listing> & {next: string | null, archived: boolean, label: string | null}>} */
+    this.state = signal({ items: [], next: null, loading: true, error: null, archived: false, label: null });
+    this.pinned = signal(/** @type {Listing[]} */ ([]));
     /** The labels that were seen in this visit, sorted. */
-    this.labels = signal([]);
+    this.labels = signal(/** @type {string[]} */ ([]));
   }
 
   /** Read the first page after a short delay; several calls within the delay cause one read. */
@@ -55,19 +49,20 @@ export class ConversationList {
     return this.state.value.items.find((item) => item.conversation_id === id);
   }
 
-  /** Show a conversation that was just created. @param {{conversation_id: string}} record */
+  /** Show a conversation that was just created. @param {Listing} record */
   add(record) {
     this.state.value = { ...this.state.value, items: [record, ...this.state.value.items] };
   }
 
   setTitle(/** @type {string} */ id, /** @type {string} */ title) {
-    const renamed = (items) => items.map((item) => (item.conversation_id === id ? { ...item, title } : item));
+    const renamed = (/** @type {Listing[]} */ items) =>
+      items.map((item) => (item.conversation_id === id ? { ...item, title } : item));
     this.state.value = { ...this.state.value, items: renamed(this.state.value.items) };
     this.pinned.value = renamed(this.pinned.value);
   }
 
   drop(/** @type {string} */ id) {
-    const others = (items) => items.filter((item) => item.conversation_id !== id);
+    const others = (/** @type {Listing[]} */ items) => items.filter((item) => item.conversation_id !== id);
     this.state.value = { ...this.state.value, items: others(this.state.value.items) };
     this.pinned.value = others(this.pinned.value);
   }
@@ -79,7 +74,7 @@ export class ConversationList {
       if (archived !== this.state.value.archived || label !== this.state.value.label) return;
       this.#seen(page.items);
       const items = cursor ? [...this.state.value.items, ...page.items] : page.items;
-      this.state.value = { ...this.state.value, items, next: page.next ?? null, loading: false, error: null };
+      this.state.value = { ...this.state.value, items, next: page.next, loading: false, error: null };
     } catch (error) {
       this.state.value = { ...this.state.value, loading: false, error: explain(error) };
     }

@@ -10,16 +10,19 @@ import { addressOf } from '../router.mjs';
 import { explain, t } from '../strings.mjs';
 
 const NEW = 'new';
-const EMPTY = {
-  name: '',
-  model: null,
-  system_prompt: '',
-  tools: { enabled: true },
-  limits: {},
-  approval_policy: [],
-  variables: {},
-  files: [],
-};
+/** What the gateway completes. */
+const EMPTY = /** @type {Assistant} */ (
+  /** @type {unknown} */ ({
+    name: '',
+    model: null,
+    system_prompt: '',
+    tools: { enabled: true },
+    limits: {},
+    approval_policy: [],
+    variables: {},
+    files: [],
+  })
+);
 
 /** @param {{path: string[]}} properties empty for the list, the id of an assistant, or `new` */
 export default function AssistantsView({ path: [id] }) {
@@ -59,7 +62,7 @@ function AssistantList() {
 
 function OneAssistant(/** @type {{id: string}} */ { id }) {
   const store = useStore();
-  const [stored, setStored] = useState(id === NEW ? EMPTY : null);
+  const [stored, setStored] = useState(/** @type {Assistant | null} */ (id === NEW ? EMPTY : null));
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const [history, setHistory] = useState(false);
   const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));

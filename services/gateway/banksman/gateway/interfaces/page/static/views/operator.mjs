@@ -13,6 +13,8 @@ import { explain, t } from '../strings.mjs';
 
 const REFRESH_MS = 5_000;
 
+/** @typedef {{overview: Replies['operator.overview'] | null, services: Replies['operator.services'] | null, error: string | null}} State */
+
 export default function OperatorView() {
   const store = useStore();
   const [tenant, setTenant] = useState(/** @type {string | null} */ (null));
@@ -22,9 +24,9 @@ export default function OperatorView() {
   const runs = useOpenRuns(store, tenant);
   const tenants = useTenants(store);
   const readAll = () => [read, letters.read, runs.read, tenants.read].forEach((again) => again());
-  const showRuns = (chosen) => {
+  const showRuns = (/** @type {string | null} */ chosen) => {
     setTenant(chosen);
-    runsPart.current.focus();
+    runsPart.current?.focus();
   };
   const actions = html`<button
     type="button"
@@ -51,7 +53,7 @@ export default function OperatorView() {
 
 /** The state, read again every five seconds while the page is visible. @param {Store} store */
 function useOperations(store) {
-  const [state, setState] = useState({ overview: null, services: null, error: null });
+  const [state, setState] = useState(/** @type {State} */ ({ overview: null, services: null, error: null }));
   const read = () =>
     Promise.all([store.api.operatorOverview(), store.api.services()]).then(
       ([overview, services]) => setState({ overview, services, error: null }),

@@ -10,6 +10,7 @@ import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 
+/** @type {Rights[]} */
 const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
 const DAYS = [7, 30, 90, 365, 0];
 /** Days within which an invited person opens the link. */
@@ -50,7 +51,7 @@ export default function PeopleView() {
     ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
     ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
-    ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
+    ${keys && keys.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
     ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
     ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
@@ -102,7 +103,7 @@ function FirstKey({ onClose, onCreated }) {
   const [user, setUser] = useState('');
   const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const submit = async (event) => {
+  const submit = async (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     try {
       const entry = await store.api.createKey({
@@ -152,17 +153,17 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
   const store = useStore();
   const [provider, setProvider] = useState(/** @type {Provider | null} */ (null));
   const [user, setUser] = useState('');
-  const [rights, setRights] = useState(['chat', 'approve']);
+  const [rights, setRights] = useState(/** @type {Rights[]} */ (['chat', 'approve']));
   const [days, setDays] = useState(90);
   const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const own = store.welcome.value?.rights ?? RIGHTS;
-  const toggle = (right) =>
+  const toggle = (/** @type {Rights} */ right) =>
     setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
-  const submit = async (event) => {
+  const submit = async (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (provider) return onClose();
-    const after = (count) => new Date(Date.now() + count * DAY_MS).toISOString();
+    const after = (/** @type {number} */ count) => new Date(Date.now() + count * DAY_MS).toISOString();
     const expiry = days ? { expires_at: after(days) } : {};
     try {
       const claim = { claim_by: after(CLAIM_DAYS) };
@@ -210,10 +211,11 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
 /**
  * The means of sign-in: a key, or an account at a provider.
  *
- * @param {{providers: Provider[], chosen: Provider | null, onChoose: (name: string) => void}} properties
+ * @param {{providers: Provider[], chosen: Provider | null, onChoose: (provider: Provider | null) => void}} properties
  */
 function Means({ providers, chosen, onChoose }) {
-  const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
+  const choose = (/** @type {PageEvent} */ event) =>
+    onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
   return html`<label class="form-field"
     ><span>${t('people.means')}</span>
     <select value=${chosen?.issuer ?? ''} onChange=${choose}>
@@ -223,7 +225,7 @@ function Means({ providers, chosen, onChoose }) {
   </label>`;
 }
 
-function Expiry(/** @type {{days: number, onChange: () => void}} */ { days, onChange }) {
+function Expiry(/** @type {{days: number, onChange: (days: number) => void}} */ { days, onChange }) {
   return html`<label class="form-field"
     ><span>${t('people.expires')}</span>
     <select value=${String(days)} onChange=${(event) => onChange(Number(event.target.value))}>
@@ -235,7 +237,7 @@ function Expiry(/** @type {{days: number, onChange: () => void}} */ { days, onCh
 /**
  * The link, whose text is not stored and shown only here. It opens the page once.
  *
- * @param {{entry: Entry, onClose: () => void}} properties
+ * @param {{entry: Replies['key.create'], onClose: () => void}} properties
  */
 function Created({ entry, onClose }) {
   return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
@@ -250,7 +252,7 @@ function Created({ entry, onClose }) {
   <//>`;
 }
 
-function Withdrawal(/** @type {{entry: Entry, onClose: () => void}} */ { entry, onClose }) {
+function Withdrawal(/** @type {{entry: ApiKey, onClose: () => void}} */ { entry, onClose }) {
   const store = useStore();
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const confirm = () => store.api.revokeKey(entry.id).then(onClose, (failure) => setError(explain(failure)));

@@ -56,9 +56,9 @@ function Instructions() {
   const [text, setText] = useState('');
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const show = ({ text: read = '' }) => (setStored(read), setText(read), setError(null));
-  const fail = (failure) => setError(explain(failure));
+  const fail = (/** @type {Failure} */ failure) => setError(explain(failure));
   useEffect(() => void store.api.instructions().then(show, fail), []);
-  const save = (event) => {
+  const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     store.api
       .setInstructions(text)
@@ -82,7 +82,7 @@ function Month() {
   useEffect(() => {
     // Without the report the page shows no cost.
     store.api.usage().then(
-      (report) => setMonth(report.windows?.find((one) => one.window === 'month')),
+      (report) => setMonth(report.windows?.find((one) => one.window === 'month') ?? null),
       () => {},
     );
   }, []);

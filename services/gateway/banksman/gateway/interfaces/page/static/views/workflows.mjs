@@ -72,12 +72,12 @@ function OneWorkflow(/** @type {{name: string}} */ { name }) {
   const store = useStore();
   const [draft, setDraft] = useState(/** @type {WorkflowDraft | null} */ (null));
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const show = (definition) => setDraft(draftOf(definition));
+  const show = (/** @type {Workflow} */ definition) => setDraft(draftOf(definition));
   useEffect(
     () => void (name !== NEW && store.api.workflow(name).then(show, (failure) => setError(explain(failure)))),
     [name],
   );
-  const stored = (definition) =>
+  const stored = (/** @type {Workflow} */ definition) =>
     name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);
   return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}

@@ -7,7 +7,7 @@ import { html } from '../ui.mjs';
 /**
  * An assistant as lines: texts keep their line breaks.
  *
- * @param {{revision: number} & Record<string, unknown>} options
+ * @param {Assistant} assistant
  */
 function linesOf({ revision, ...assistant }) {
   const lines = Object.entries(assistant).map(
@@ -16,7 +16,7 @@ function linesOf({ revision, ...assistant }) {
   return lines.join('');
 }
 
-/** @param {{before: string | null | undefined, after: string | null, title?: string}} properties */
+/** @param {{before: Assistant, after: Assistant, title?: string}} properties */
 export function Changes({ before, after, title = t('assistant.changes') }) {
   return html`<section class="assistant-part" aria-label=${title}>
     <h2>${title}</h2>

@@ -6,12 +6,12 @@ import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../as
 import { parts, t } from '../../strings.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
-/** @param {{files: import('../../assistant_files.mjs').AssistantFile[], onChange: (files: object[]) => void}} properties */
+/** @param {{files: AssistantFile[], onChange: (files: AssistantFile[]) => void}} properties */
 export function AssistantFiles({ files, onChange }) {
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const add = async (picked) =>
+  const add = async (/** @type {File[]} */ picked) =>
     onChange(withFiles(files, await Promise.all(picked.map((file) => assistantFile(file)))));
-  const addSkill = async (picked) => {
+  const addSkill = async (/** @type {File[]} */ picked) => {
     const skill = await skillFiles(picked);
     setError(skill ? null : t('assistant.noSkill', { folder: folderOf(picked) }));
     if (skill) onChange(withFiles(files, skill));
@@ -47,12 +47,12 @@ export function AssistantFiles({ files, onChange }) {
 /** @param {{label: string, onPicked: (files: File[]) => void, folder?: boolean}} properties */
 function Picker({ label, onPicked, folder = false }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const pick = async (event) => {
-    const picked = [...event.target.files];
+  const pick = async (/** @type {PageEvent} */ event) => {
+    const picked = [...(event.target.files ?? [])];
     event.target.value = '';
     if (picked.length) await onPicked(picked);
   };
-  return html`<button type="button" class="button small" onClick=${() => input.current.click()}>
+  return html`<button type="button" class="button small" onClick=${() => input.current?.click()}>
       ${label}
     </button>
     <input

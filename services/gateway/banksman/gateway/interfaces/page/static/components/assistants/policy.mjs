@@ -3,18 +3,18 @@
 import { t } from '../../strings.mjs';
 import { IconButton, html } from '../ui.mjs';
 
-const ACTIONS = ['ask', 'auto', 'deny'];
+const ACTIONS = /** @type {const} */ (['ask', 'auto', 'deny']);
 
-/** @param {{rules: object[], onChange: (rules: object[]) => void, title?: string}} properties */
+/** @param {{rules: Rule[], onChange: (rules: Rule[]) => void, title?: string}} properties */
 export function Policy({ rules, onChange, title = t('assistant.policy') }) {
-  const replace = (at, fields) =>
+  const replace = (/** @type {number} */ at, /** @type {Partial<Rule>} */ fields) =>
     onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
-  const up = (at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
+  const up = (/** @type {number} */ at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
   return html`<fieldset class="assistant-part">
     <legend>${title}</legend>
     <p class="muted">${t('assistant.policyText')}</p>
     <ol class="policy">
-      ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
+      ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(/** @type {Partial<Rule>} */ fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
     </ol>
     <button
       type="button"
@@ -29,17 +29,18 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
 /**
  * One rule. Only the pattern of its first argument can be edited; patterns of other arguments stay unchanged.
  *
- * @param {{rule: Rule, first: boolean, onChange: () => void, onUp: () => void, onRemove: () => void}} properties
+ * @param {{rule: Rule, first: boolean, onChange: (fields: Partial<Rule>) => void, onUp: () => void, onRemove: () => void}} properties
  */
 function Rule({ rule, first, onChange, onUp, onRemove }) {
   const [name = '', pattern = ''] = Object.entries(rule.arguments ?? {})[0] ?? [];
   const others = Object.fromEntries(Object.entries(rule.arguments ?? {}).slice(1));
-  const setArgument = (key, value) => onChange({ arguments: key ? { [key]: value, ...others } : others });
+  const setArgument = (/** @type {string} */ key, /** @type {string} */ value) =>
+    onChange({ arguments: key ? { [key]: value, ...others } : others });
   return html`<li>
     <select
       aria-label=${t('assistant.ruleAction')}
       value=${rule.action}
-      onChange=${(event) => onChange({ action: event.target.value })}
+      onChange=${(event) => onChange({ action: /** @type {Rule['action']} */ (event.target.value) })}
     >
       ${ACTIONS.map((action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`)}
     </select>

@@ -7,11 +7,16 @@ import { html, useStore } from '../ui.mjs';
 
 const DELAY_MS = 400;
 
-/** @param {{draft: object}} properties the assistant as it would be stored */
+/** @param {{draft: Assistant}} properties the assistant as it would be stored */
 export function PromptPreview({ draft }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
-  const [shown, setShown] = useState({ preview: null, error: null });
+  const [shown, setShown] = useState(
+    /** @type {{preview: Replies['assistant.preview'] | null, error: string | null}} */ ({
+      preview: null,
+      error: null,
+    }),
+  );
   const { revision, ...body } = draft;
   const key = JSON.stringify([body.system_prompt, body.system_prompt_id, body.tools]);
   useEffect(() => {

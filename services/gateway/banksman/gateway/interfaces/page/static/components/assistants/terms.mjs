@@ -4,13 +4,16 @@ import { t } from '../../strings.mjs';
 import { html } from '../ui.mjs';
 
 const MINUTE_S = 60;
+/** @typedef {NonNullable<Policy['approvals']['escalation']>} Escalation */
+
+/** @type {Escalation} */
 const NONE = { after_s: null, when_set_aside: false, users: [] };
 
-/** @param {{terms?: object, onChange: (terms: object) => void}} properties */
+/** @param {{terms?: Policy['approvals'], onChange: (terms: Policy['approvals']) => void}} properties */
 export function Terms({ terms, onChange }) {
   const given = terms ?? { approvers: 1, escalation: null };
   const escalation = given.escalation ?? NONE;
-  const escalate = (fields) => {
+  const escalate = (/** @type {Partial<Escalation>} */ fields) => {
     const next = { ...escalation, ...fields };
     onChange({ ...given, escalation: next.after_s || next.when_set_aside ? next : null });
   };

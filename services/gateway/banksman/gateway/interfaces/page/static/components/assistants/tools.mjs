@@ -5,11 +5,11 @@ import { useEffect, useState } from 'preact/hooks';
 import { t } from '../../strings.mjs';
 import { html, useStore } from '../ui.mjs';
 
-/** @param {{tools: object, onChange: (tools: object) => void}} properties `allowed_tools` is null for every tool */
+/** @param {{tools: Assistant['tools'], onChange: (tools: Partial<Assistant['tools']>) => void}} properties `allowed_tools` is null for every tool */
 export function ToolChoice({ tools, onChange }) {
   const store = useStore();
-  const [offered, setOffered] = useState(/** @type {ToolView[]} */ ([]));
-  const [toolchains, setToolchains] = useState([]);
+  const [offered, setOffered] = useState(/** @type {string[]} */ ([]));
+  const [toolchains, setToolchains] = useState(/** @type {string[]} */ ([]));
   // A user without the right to list tools can still remove the tools that the assistant names.
   useEffect(
     () =>
@@ -29,9 +29,11 @@ export function ToolChoice({ tools, onChange }) {
   );
   const allowed = tools.allowed_tools ?? null;
   const names = [...new Set([...offered, ...(allowed ?? [])])];
-  const toggle = (name) =>
+  const toggle = (/** @type {string} */ name) =>
     onChange({
-      allowed_tools: allowed.includes(name) ? allowed.filter((one) => one !== name) : [...allowed, name],
+      allowed_tools: allowed?.includes(name)
+        ? allowed.filter((one) => one !== name)
+        : [...(allowed ?? []), name],
     });
   return html`<fieldset class="assistant-part">
     <legend>${t('assistant.tools')}</legend>
@@ -68,7 +70,7 @@ export function ToolChoice({ tools, onChange }) {
           ><span>${t('assistant.onReject')}</span>
           <select
             value=${tools.on_reject ?? 'abort'}
-            onChange=${(event) => onChange({ on_reject: event.target.value })}
+            onChange=${(event) => onChange({ on_reject: /** @type {Assistant['tools']['on_reject']} */ (event.target.value) })}
           >
             <option value="abort">${t('assistant.onReject.abort')}</option>
             <option value="feedback">${t('assistant.onReject.feedback')}</option>
@@ -77,14 +79,16 @@ export function ToolChoice({ tools, onChange }) {
         <${Toolchain}
           chosen=${tools.toolchain ?? null}
           offered=${toolchains}
-          onChange=${(toolchain) => onChange({ toolchain })}
+          onChange=${(/** @type {string | null} */ toolchain) => onChange({ toolchain })}
         />
       </div>`
     }
   </fieldset>`;
 }
 
-/** The operator's programs for commands; a chosen one that no runner offers any more stays until it is replaced. */
+/** @typedef {{chosen: string | null, offered: string[], onChange: (toolchain: string | null) => void}} ToolchainProperties */
+
+/** The operator's programs for commands; a chosen one that no runner offers any more stays until it is replaced. @param {ToolchainProperties} properties */
 function Toolchain({ chosen, offered, onChange }) {
   if (!offered.length && !chosen) return null;
   const isGone = chosen && !offered.includes(chosen);

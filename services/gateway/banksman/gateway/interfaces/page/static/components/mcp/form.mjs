@@ -7,12 +7,15 @@ import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
 import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 
-const KINDS = ['http', 'stdio'];
+const KINDS = /** @type {const} */ (['http', 'stdio']);
 const MAX_SECRETS = 32;
+
+/** @typedef {{control: string | null, text: string, outdated: boolean}} FormError */
+/** @typedef {ServerDraft['secrets'][number]} Secret */
 
 export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
-  const create = async (body) => {
+  const create = async (/** @type {object} */ body) => {
     const { id } = await store.api.createMcpServer(body);
     location.hash = addressOf('mcp', id);
   };
@@ -24,10 +27,10 @@ export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
   />`;
 }
 
-/** @param {{server: object, onChanged: (server: object) => void, onClose: () => void}} properties the stored server */
+/** @param {{server: McpServer, onChanged: (server: McpServer) => void, onClose: () => void}} properties the stored server */
 export function ChangedServer({ server, onChanged, onClose }) {
   const store = useStore();
-  const replace = async (body) => {
+  const replace = async (/** @type {object} */ body) => {
     onChanged(await store.api.replaceMcpServer(server.id, body));
     onClose();
   };
@@ -44,19 +47,20 @@ export function ChangedServer({ server, onChanged, onClose }) {
 }
 
 /**
- * @param {{title: string, submitLabel: string, server: McpServer, onSubmit: (body: object) => Promise<unknown>, onReload: () => void, onClose: () => void}} properties
+ * @param {{title: string, submitLabel: string, server?: McpServer, onSubmit: (body: object) => Promise<unknown>, onReload?: () => Promise<void>, onClose: () => void}} properties
  */
 function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose }) {
   const [draft, setDraft] = useState(() => draftOf(server));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const [error, setError] = useState(/** @type {FormError | null} */ (null));
   const [busy, setBusy] = useState(false);
-  const change = (fields) => setDraft({ ...draft, ...fields });
-  const attempt = async (action) => {
+  const change = (/** @type {Partial<ServerDraft>} */ fields) => setDraft({ ...draft, ...fields });
+  const attempt = async (/** @type {() => Promise<unknown> | undefined} */ action) => {
     setBusy(true);
     setError(null);
     try {
       await action();
-    } catch (failure) {
+    } catch (thrown) {
+      const failure = /** @type {Failure} */ (thrown);
       setError({
         control: controlOf(failure),
         text: explain(failure),
@@ -65,7 +69,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       setBusy(false);
     }
   };
-  const submit = (event) => {
+  const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     return attempt(() => onSubmit(bodyOf(draft, server)));
   };
@@ -78,12 +82,15 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
           label=${t('mcp.name')}
           hint=${t('mcp.nameText')}
           error=${error}
-          input=${{ required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: t('mcp.nameText'), value: draft.id, onInput: (event) => change({ id: event.target.value.trim() }) }}
+          input=${{ required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: t('mcp.nameText'), value: draft.id, onInput: (/** @type {PageEvent} */ event) => change({ id: event.target.value.trim() }) }}
         />`
       }
       <label class="form-field"
         ><span>${t('mcp.kind')}</span>
-        <select value=${draft.type} onChange=${(event) => change({ type: event.target.value })}>
+        <select
+          value=${draft.type}
+          onChange=${(event) => change({ type: /** @type {ServerDraft['type']} */ (event.target.value) })}
+        >
           ${KINDS.map((kind) => html`<option value=${kind}>${t(`mcp.kind.${kind}`)}</option>`)}
         </select>
       </label>
@@ -93,33 +100,33 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
               of="url"
               label=${t('mcp.url')}
               error=${error}
-              input=${{ type: 'url', required: true, maxlength: 2000, placeholder: 'https://', value: draft.url, onInput: (event) => change({ url: event.target.value.trim() }) }}
+              input=${{ type: 'url', required: true, maxlength: 2000, placeholder: 'https://', value: draft.url, onInput: (/** @type {PageEvent} */ event) => change({ url: event.target.value.trim() }) }}
             />`
           : html`<${Field}
               of="command"
               label=${t('mcp.command')}
               hint=${t('mcp.commandText')}
               error=${error}
-              input=${{ required: true, value: draft.command, onInput: (event) => change({ command: event.target.value }) }}
+              input=${{ required: true, value: draft.command, onInput: (/** @type {PageEvent} */ event) => change({ command: event.target.value }) }}
             />`
       }
       <${Secrets}
         draft=${draft}
         server=${server}
         error=${error}
-        onChange=${(secrets) => change({ secrets })}
+        onChange=${(/** @type {Secret[]} */ secrets) => change({ secrets })}
       />
       <${Field}
         of="description"
         label=${t('mcp.description')}
         error=${error}
-        input=${{ maxlength: 200, value: draft.description, onInput: (event) => change({ description: event.target.value }) }}
+        input=${{ maxlength: 200, value: draft.description, onInput: (/** @type {PageEvent} */ event) => change({ description: event.target.value }) }}
       />
       <${Field}
         of="timeoutS"
         label=${t('mcp.timeout')}
         error=${error}
-        input=${{ type: 'number', required: true, min: 1, max: 600, step: 'any', value: draft.timeoutS, onInput: (event) => change({ timeoutS: event.target.value }) }}
+        input=${{ type: 'number', required: true, min: 1, max: 600, step: 'any', value: draft.timeoutS, onInput: (/** @type {PageEvent} */ event) => change({ timeoutS: event.target.value }) }}
       />
       <div class="form-field check">
         <label
@@ -131,7 +138,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         >
       </div>
       ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`}
-      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t('mcp.outdated') : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(onReload)}>${t('assistant.reload')}</button>`}</p>`}
+      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t('mcp.outdated') : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(() => onReload?.())}>${t('assistant.reload')}</button>`}</p>`}
       <div class="dialog-actions">
         <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
         <button class="button primary" disabled=${busy}>
@@ -147,12 +154,12 @@ const problemId = (/** @type {string} */ control) => `mcp-problem-${control}`;
 /**
  * One line of the form. Its error is shown below and gets the focus.
  *
- * @param {{of: string, label: string, hint: string, error: Failure, input: Json}} properties
+ * @param {{of: string, label: string, hint?: string, error: FormError | null, input: Json}} properties
  */
 function Field({ of: control, label, hint, error, input }) {
-  const ref = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const ref = useRef(/** @type {HTMLInputElement | null} */ (null));
   const wrong = error?.control === control;
-  useEffect(() => void (wrong && ref.current.focus()), [wrong]);
+  useEffect(() => void (wrong && ref.current?.focus()), [wrong]);
   const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
   return html`<div class="form-field">
     <label class="form-field"
@@ -163,7 +170,7 @@ function Field({ of: control, label, hint, error, input }) {
   </div>`;
 }
 
-function Problem(/** @type {{of: string, error: Failure}} */ { of: control, error }) {
+function Problem(/** @type {{of: string, error: FormError | null}} */ { of: control, error }) {
   return error?.control === control
     ? html`<p class="form-error" role="alert" id=${problemId(control)}>${error.text}</p>`
     : null;
@@ -172,12 +179,13 @@ function Problem(/** @type {{of: string, error: Failure}} */ { of: control, erro
 /**
  * Names with their values, which are sent once and never shown again.
  *
- * @param {{draft: ServerDraft, server: McpServer, error: Failure, onChange: () => void}} properties
+ * @param {{draft: ServerDraft, server?: McpServer, error: FormError | null, onChange: (secrets: Secret[]) => void}} properties
  */
 function Secrets({ draft, server, error, onChange }) {
   const { type, secrets } = draft;
-  const replace = (at, fields) => onChange(secrets.with(at, { ...secrets[at], ...fields }));
-  const value = (secret, at) => {
+  const replace = (/** @type {number} */ at, /** @type {Partial<Secret>} */ fields) =>
+    onChange(secrets.with(at, { ...secrets[at], ...fields }));
+  const value = (/** @type {Secret} */ secret, /** @type {number} */ at) => {
     const stays = valueStays(secret, draft, server);
     return html`<input
       required=${!stays}

@@ -38,10 +38,12 @@ export function OneServer({ id, ended }) {
         <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
         <${Approved} server=${server} />`
     }
-    ${dialog === 'change' && html`<${ChangedServer} server=${server} onChanged=${(changed) => act(async () => changed)} onClose=${close} />`}
+    ${dialog === 'change' && html`<${ChangedServer} server=${server} onChanged=${(/** @type {McpServer} */ changed) => act(async () => changed)} onClose=${close} />`}
     ${dialog === 'removal' && html`<${Removal} id=${id} onClose=${close} />`}
   <//>`;
 }
+
+/** @typedef {{server: McpServer | null, error: string | null, busy: boolean}} ServerState */
 
 /**
  * The server in the last reply. `act` sends another request, one at a time.
@@ -50,12 +52,13 @@ export function OneServer({ id, ended }) {
  * @param {string} id
  */
 function useServer(store, id) {
-  const [state, setState] = useState({ server: null, error: null, busy: true });
-  const act = async (request) => {
+  const [state, setState] = useState(/** @type {ServerState} */ ({ server: null, error: null, busy: true }));
+  const act = async (/** @type {() => Promise<McpServer>} */ request) => {
     setState((before) => ({ ...before, busy: true }));
     try {
       setState({ server: await request(), error: null, busy: false });
-    } catch (failure) {
+    } catch (thrown) {
+      const failure = /** @type {Failure & {server?: McpServer}} */ (thrown);
       setState((before) => ({
         server: failure.server ?? before.server,
         error: explain(failure),
@@ -75,9 +78,9 @@ function useServer(store, id) {
  */
 async function approved(api, server) {
   try {
-    return await api.approveMcpServer(server.id, server.changes_digest);
+    return await api.approveMcpServer(server.id, server.changes_digest ?? '');
   } catch (failure) {
-    if (failure.code !== 'conflict') throw failure;
+    if (/** @type {Failure} */ (failure).code !== 'conflict') throw failure;
     throw Object.assign(new Error(t('mcp.changedMeanwhile')), { server: await api.mcpServer(server.id) });
   }
 }

@@ -6,13 +6,13 @@ import { parts, t } from '../../strings.mjs';
 import { formatWhen } from '../../text.mjs';
 import { html, useStore } from '../ui.mjs';
 
-/** @param {{server: object, act: (request: () => Promise<object>) => Promise<void>}} properties */
+/** @param {{server: McpServer, act: (request: () => Promise<McpServer>) => Promise<void>}} properties */
 export function SignIn({ server, act }) {
   const store = useStore();
   const [client, setClient] = useState({ client_id: '', client_secret: '' });
   const { signed_in: signedIn } = server;
   if (!signedIn && !server.needs_sign_in) return null;
-  const begin = (event) => {
+  const begin = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     return act(() => goToProvider(store.api, server, client));
   };
@@ -21,7 +21,7 @@ export function SignIn({ server, act }) {
       await store.api.endMcpSignIn(server.id);
       return store.api.mcpServer(server.id);
     });
-  const field = (name, type) =>
+  const field = (/** @type {'client_id' | 'client_secret'} */ name, /** @type {string} */ type) =>
     html`<label class="form-field"
       ><span>${t(`mcp.${name}`)}</span>
       <input

@@ -7,7 +7,7 @@ const TONES = { signIn: 'failed', failed: 'failed', waits: 'running', ready: 'do
 
 /** The address of a server, or its program with arguments. @param {McpServer} mcpServer */
 export function placeOf({ transport }) {
-  return transport.url ?? transport.command.join(' ');
+  return transport.url ?? transport.command?.join(' ');
 }
 
 export function State(/** @type {{server: McpServer}} */ { server }) {

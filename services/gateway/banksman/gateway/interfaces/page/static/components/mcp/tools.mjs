@@ -20,7 +20,7 @@ export function Changes({ server, busy, onApprove }) {
       ${changes.map(
         (tool) =>
           html`<${Tool} key=${tool.name} tool=${tool} mark=${t(`mcp.tool.${kindOf(tool)}`)}>
-            ${kindOf(tool) === 'changed' && html`<${Diff} path=${tool.tool} before=${textOf(tool.replaces)} after=${textOf(tool)} />`}
+            ${tool.replaces && kindOf(tool) === 'changed' && html`<${Diff} path=${tool.tool} before=${textOf(tool.replaces)} after=${textOf(tool)} />`}
           <//>`,
       )}
     </ul>
@@ -56,7 +56,7 @@ export function Approved(/** @type {{server: McpServer}} */ { server }) {
   </section>`;
 }
 
-function Tool(/** @type {{tool: McpTool, mark?: string, children: Shown}} */ { tool, mark, children }) {
+function Tool(/** @type {{tool: McpTool, mark?: string, children?: unknown}} */ { tool, mark, children }) {
   return html`<li>
     <p>
       <code class="tool-name"><${Exact} text=${tool.name} /></code>
@@ -73,13 +73,13 @@ function Tool(/** @type {{tool: McpTool, mark?: string, children: Shown}} */ { t
   </li>`;
 }
 
-/** If a server reverts a change, the tool equals its approved version again. @param {ToolView} tool */
+/** If a server reverts a change, the tool equals its approved version again. @param {McpTool} tool */
 function kindOf(tool) {
   if (!tool.replaces) return 'new';
   return textOf(tool.replaces) === textOf(tool) ? 'restored' : 'changed';
 }
 
-/** The parts of a tool that an administrator approves, as lines. @param {McpTool} mcpTool */
+/** The parts of a tool that an administrator approves, as lines. @param {Pick<McpTool, 'description' | 'input_schema' | 'requires_approval'>} tool */
 function textOf({ description, input_schema: schema, requires_approval: asks }) {
   return `${description}\n\n${JSON.stringify(schema, null, 2)}\n\n${t(asks ? 'mcp.asks' : 'mcp.asksNot')}\n`;
 }

@@ -11,21 +11,22 @@ import { Records } from './records.mjs';
 const REFRESH_MS = 5_000;
 
 export function useDeadLetters(/** @type {Store} */ store) {
-  return usePages((after) => store.api.deadLetters(after), { everyMs: REFRESH_MS });
+  return usePages((after) => store.api.deadLetters(after ?? undefined), { everyMs: REFRESH_MS });
 }
 
+/** @param {ReturnType<typeof useDeadLetters>} properties */
 export function DeadLetters({ items, next, error, readMore, refresh }) {
   const store = useStore();
-  const [shown, setShown] = useState(/** @type {Letter | null} */ (null));
+  const [shown, setShown] = useState(/** @type {number | null} */ (null));
   // If further pages are shown, the list is not read again, so handled messages are marked in place.
-  const [handled, setHandled] = useState(/** @type {Set<string>} */ (new Set()));
-  const done = (id) => (setHandled((before) => new Set([...before, id])), refresh());
-  const replay = ({ id }) =>
+  const [handled, setHandled] = useState(/** @type {Set<number>} */ (new Set()));
+  const done = (/** @type {number} */ id) => (setHandled((before) => new Set([...before, id])), refresh());
+  const replay = (/** @type {Letter} */ { id }) =>
     store.api.replayDeadLetter(id).then(
       () => done(id),
       (failure) => store.toast(explain(failure)),
     );
-  const actions = (letter) =>
+  const actions = (/** @type {Letter} */ letter) =>
     html`<span class="row-actions">
       <button
         type="button"
@@ -53,14 +54,14 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
 /**
  * One message with its content, of which the gateway returns the first 16 KiB.
  *
- * @param {{id: string, onDone: () => void, onClose: () => void}} properties
+ * @param {{id: number, onDone: () => void, onClose: () => void}} properties
  */
 function Letter({ id, onDone, onClose }) {
   const store = useStore();
   const [letter, setLetter] = useState(/** @type {Replies['dead_letter.read'] | null} */ (null));
   const [discarding, setDiscarding] = useState(false);
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const fail = (failure) => setError(explain(failure));
+  const fail = (/** @type {Failure} */ failure) => setError(explain(failure));
   useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
   return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
     <div class="dialog-body operator-dialog">
@@ -94,7 +95,7 @@ function Letter({ id, onDone, onClose }) {
   <//>`;
 }
 
-function Content(/** @type {{letter: Item<'dead_letter.list'>}} */ { letter }) {
+function Content(/** @type {{letter: Replies['dead_letter.read']}} */ { letter }) {
   const headers = Object.entries(letter.headers)
     .map(([name, value]) => `${name}: ${value}`)
     .join('\n');

@@ -9,8 +9,9 @@ import { Dialog, html, useStore } from '../ui.mjs';
 import { usePages } from './pages.mjs';
 import { Records } from './records.mjs';
 
-const STATES = ['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow'];
+const STATES = /** @type {const} */ (['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow']);
 const REFRESH_MS = 5_000;
+/** @type {Replies['operator.runs']} */
 const END = { items: [], next: null };
 
 /**
@@ -20,9 +21,12 @@ const END = { items: [], next: null };
  * @param {Store} store
  */
 export function useOpenRuns(store, tenant) {
-  const load = async (nexts) => {
-    const wanted = (state, at) =>
-      nexts && !nexts[at] ? END : store.api.openRuns(state, { after: nexts?.[at], tenant });
+  const load = async (/** @type {(number | null)[] | null} */ nexts) => {
+    const wanted = (/** @type {typeof STATES[number]} */ state, /** @type {number} */ at) => {
+      const after = nexts?.[at];
+      if (nexts && !after) return END;
+      return store.api.openRuns(state, { after: after ?? undefined, tenant: tenant ?? undefined });
+    };
     const pages = await Promise.all(STATES.map(wanted));
     const items = pages.flatMap((page, at) =>
       page.items.map((run) => ({ ...run, state: STATES[at], name: `${run.tenant} ${run.run_id}` })),
@@ -33,16 +37,17 @@ export function useOpenRuns(store, tenant) {
   return usePages(load, { everyMs: REFRESH_MS, of: tenant });
 }
 
-/** @param {{tenant: string | null, onAll: () => void}} properties besides those of the list */
+/** @typedef {Item<'operator.runs'> & {state: string, name: string}} OpenRun */
+/** @param {ReturnType<typeof useOpenRuns> & {tenant: string | null, onAll: () => void}} properties */
 export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll }) {
-  const [chosen, setChosen] = useState(/** @type {Item<'operator.runs'> | null} */ (null));
+  const [chosen, setChosen] = useState(/** @type {OpenRun | null} */ (null));
   const [cancelled, setCancelled] = useState(/** @type {Set<string>} */ (new Set()));
   const runs = (items ?? []).toSorted((one, other) => Date.parse(one.since) - Date.parse(other.since));
   const rows = runs.map((run) => [
     run.tenant,
     html`<${RunName} run=${run} />`,
     html`<span class=${run.state.startsWith('queued') ? 'status running' : 'status'}
-      >${t(`operator.run.${run.state}`)}</span
+      >${t(/** @type {Key} */ (`operator.run.${run.state}`))}</span
     >`,
     formatWhen(run.since),
     cancelled.has(run.name)
@@ -57,7 +62,7 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
         </button>`,
   ]);
   const done = () => {
-    setCancelled(new Set([...cancelled, chosen.name]));
+    setCancelled(new Set([...cancelled, chosen?.name ?? '']));
     setChosen(null);
     refresh();
   };
@@ -88,7 +93,7 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
 /**
  * The id of a run. It is a link only in the operator's own tenant, because operators may not read runs of other tenants.
  *
- * @param {{run: Run}} properties
+ * @param {{run: OpenRun}} properties
  */
 function RunName({ run }) {
   const own = run.tenant === useStore().welcome.value?.tenant;
@@ -96,12 +101,12 @@ function RunName({ run }) {
   return own ? html`<a href=${addressOf('runs', run.run_id)}>${name}</a>` : name;
 }
 
-/** @param {{run: Run, onDone: () => void, onClose: () => void}} properties */
+/** @param {{run: OpenRun, onDone: () => void, onClose: () => void}} properties */
 function Cancellation({ run, onDone, onClose }) {
   const store = useStore();
   const [reason, setReason] = useState('');
   const [error, setError] = useState(/** @type {string | null} */ (null));
-  const submit = (event) => {
+  const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     return store.api
       .cancelOpenRun(run.tenant, run.run_id, reason.trim())

@@ -8,22 +8,25 @@ import { explain } from '../../strings.mjs';
  * A list from its beginning, and further pages on request. The list is read again from time to time only while
  * no further page is shown, because rows of further pages would move while the user reads them.
  *
- * @param {(next: unknown) => Promise<{items: object[], next: unknown}>} load requests a page by `next` of the previous
+ * @template One, [Next=number]
+ * @param {(next: Next | null) => Promise<{items: One[], next: Next | null}>} load requests a page by `next` of the previous
  *   page; null for the first page, and at the end
  * @param {{everyMs?: number, of?: unknown}} options `everyMs`: milliseconds between two reads of the first page; without
  *   it, the list is read again only on request. `of`: the subject of the list; another value restarts it
  */
 export function usePages(load, { everyMs, of } = {}) {
-  const [state, setState] = useState({ items: null, next: null, error: null });
+  /** @typedef {{items: One[] | null, next: Next | null, error: string | null}} Pages */
+  const [state, setState] = useState(/** @type {Pages} */ ({ items: null, next: null, error: null }));
   const further = useRef(false);
   // Only the result of the last request is shown, because an earlier request may end later.
   const last = useRef(0);
-  const show = (page, before) => {
+  const show = (/** @type {ReturnType<typeof load>} */ page, /** @type {One[]} */ before) => {
     const request = ++last.current;
     return page.then(
       ({ items, next }) =>
         request === last.current && setState({ items: [...before, ...items], next, error: null }),
-      (failure) => request === last.current && setState((shown) => ({ ...shown, error: explain(failure) })),
+      (/** @type {Failure} */ failure) =>
+        request === last.current && setState((shown) => ({ ...shown, error: explain(failure) })),
     );
   };
   const read = () => {
@@ -32,7 +35,7 @@ export function usePages(load, { everyMs, of } = {}) {
   };
   const readMore = () => {
     further.current = true;
-    return show(load(state.next), state.items);
+    return show(load(state.next), state.items ?? []);
   };
   /** Read the first page again, unless further pages are shown. */
   const refresh = () => (further.current ? undefined : read());

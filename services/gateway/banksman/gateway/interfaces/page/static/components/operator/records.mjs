@@ -6,7 +6,7 @@ import { html } from '../ui.mjs';
  * A table with a heading. In a narrow window each row is a block in which every cell shows the name of its
  * column. The roles are explicit, because browsers give a table without `display: table` no roles.
  *
- * @param {{title: string, columns: string[], rows: unknown[][], keys?: (string | number)[], empty: string}} properties
+ * @param {{title: string, columns: string[], rows: unknown[][], keys?: (string | number)[], empty: string, children?: unknown}} properties
  *   `keys` identify the rows of a table with buttons: the focus stays with its row when rows before it end. Children are
  *   between the heading and the table
  */

@@ -30,7 +30,7 @@ export function Services({ processes }) {
   return html`<${Records} title=${t('operator.services')} columns=${columns} rows=${rows} empty="" />`;
 }
 
-function Readiness(/** @type {{process: Item<'process.list'>}} */ { process }) {
+function Readiness(/** @type {{process: Replies['operator.services']['processes'][number]}} */ { process }) {
   if (!process.responds)
     return html`<span class="status failed"
       >${t('operator.silent', { when: formatWhen(process.reported_at) })}</span
@@ -44,7 +44,7 @@ function Readiness(/** @type {{process: Item<'process.list'>}} */ { process }) {
     ${reasons.map((reason) => html`<p class="reason">${reason}</p>`)}`;
 }
 
-/** The version of a process, and the time of its start. @param {{process: Item<'process.list'>}} properties */
+/** The version of a process, and the time of its start. @param {{process: Replies['operator.services']['processes'][number]}} properties */
 function Begun({ process }) {
   return html`${process.version ?? ''}
   ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
@@ -63,7 +63,10 @@ export function NatsServers({ nats }) {
   const columns = [t('operator.server'), t('operator.role'), t('operator.lag'), t('operator.state')];
   const used =
     nats.max_bytes &&
-    t('operator.natsStorage', { used: formatBytes(nats.used_bytes), limit: formatBytes(nats.max_bytes) });
+    t('operator.natsStorage', {
+      used: formatBytes(nats.used_bytes ?? 0),
+      limit: formatBytes(nats.max_bytes ?? 0),
+    });
   return html`<${Records}
       title=${t('operator.nats', { version: nats.version })}
       columns=${columns}
@@ -106,7 +109,7 @@ export function Runners(/** @type {{runners: Replies['operator.overview']['runne
 /**
  * Why a runner accepts no calls: it is shutting down, or its sandbox does not isolate calls.
  *
- * @param {{problem: string}} options
+ * @param {{problem: string | null}} options
  */
 function problemOf({ problem }) {
   return problem === 'draining' ? t('operator.check.draining') : reasonOf('operator.check.sandbox', problem);

@@ -17,10 +17,10 @@ const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', '
  * @param {Store} store
  */
 export function useTenants(store) {
-  return usePages((after) => store.api.tenants(after));
+  return usePages((/** @type {string | null} */ after) => store.api.tenants(after ?? undefined));
 }
 
-/** @param {{onRuns: (tenant: string) => void}} properties besides those of the list: shows the open runs of a tenant */
+/** @param {ReturnType<typeof useTenants> & {onRuns: (tenant: string) => void}} properties `onRuns` shows the open runs of a tenant */
 export function Tenants({ items, next, error, readMore, onRuns }) {
   const rows = (items ?? []).map((tenant) => [
     html`<strong>${tenant.tenant}</strong>`,
@@ -49,10 +49,12 @@ export function Tenants({ items, next, error, readMore, onRuns }) {
 /**
  * The number of open runs of a tenant, by state.
  *
- * @param {{tenant: Item<'operator.tenants'>, runs: Run[], onShow: (tenant: string) => void}} properties
+ * @param {{tenant: string, runs: Item<'operator.tenants'>['runs'], onShow: (tenant: string) => void}} properties
  */
 function Runs({ tenant, runs, onShow }) {
-  const counted = ['queued', 'queued_workflows', 'parked'].filter((name) => runs[name]);
+  const counted = /** @type {const} */ (['queued', 'queued_workflows', 'parked']).filter(
+    (name) => runs[name],
+  );
   if (!counted.length) return t('app.none');
   return html`${counted.map((name) => html`<div>${t(`operator.count.${name}`, { count: runs[name] })}</div>`)}
     <button

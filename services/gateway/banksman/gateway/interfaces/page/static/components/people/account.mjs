@@ -10,7 +10,7 @@ export const providerName = ({ issuer }) => issuer.replace(/^https?:\/\//, '');
 /**
  * The roles that an account needs for exactly the chosen rights. Submitting the form stores nothing.
  *
- * @param {{provider: object, rights: string[]}} properties
+ * @param {{provider: Provider, rights: Rights[]}} properties
  */
 export function Account({ provider, rights }) {
   const roles = rolesFor(provider, rights);
@@ -18,7 +18,7 @@ export function Account({ provider, rights }) {
   return html`${roles && html`<${Needs} provider=${provider} roles=${roles} claims=${claims} />`}
     ${!roles && rights.length > 0 && html`<${NoRole} provider=${provider} />`}
     <div class="dialog-actions">
-      ${roles && html`<${CopyButton} text=${messageOf(provider, claims)} label=${t('people.copyInvitation')} />`}
+      ${roles && html`<${CopyButton} text=${messageOf(provider, claims ?? [])} label=${t('people.copyInvitation')} />`}
       <button class="button primary">${t('people.done')}</button>
     </div>`;
 }
@@ -45,11 +45,13 @@ function NoRole(/** @type {{provider: Provider}} */ { provider }) {
  * The roles that together grant exactly the given rights: a single role if possible; an empty list if accounts
  * without the claim have these rights. Null if no roles grant them, or if no rights are given.
  *
+ * @param {Provider} provider
  * @param {Rights[]} rights
  */
 function rolesFor({ roles, default_rights: defaults }, rights) {
   if (!rights.length) return null;
   const within = roles.filter((role) => role.rights.every((right) => rights.includes(right)));
+  /** @type {string[]} */
   const chosen = [];
   const missing = new Set(rights);
   for (const role of within.sort((one, other) => other.rights.length - one.rights.length)) {
@@ -62,8 +64,13 @@ function rolesFor({ roles, default_rights: defaults }, rights) {
 }
 
 function claimsFor(/** @type {Provider} */ provider, /** @type {string[]} */ roles) {
+  /** @type {Claim} */
   const tenant = { kind: 'tenant', value: provider.tenant, claim: provider.tenant_claim };
-  const claims = roles.map((value) => ({ kind: 'role', value, claim: provider.rights_claim }));
+  const claims = roles.map((value) => ({
+    kind: /** @type {const} */ ('role'),
+    value,
+    claim: provider.rights_claim,
+  }));
   return provider.default_tenant ? claims : [...claims, tenant];
 }
 

@@ -9,12 +9,12 @@ import { html } from '../ui.mjs';
 /**
  * The figures of a run: the key of the label, the value as text, and the number for comparisons of two runs.
  *
- * @param {Run} run
+ * @param {StoredRun} run
  * @param {Step[]} steps
  */
 export function figuresOf(run, steps) {
   const totals = totalsOf(run, steps);
-  const tokens = (value) => formatNumber(value);
+  const tokens = (/** @type {number} */ value) => formatNumber(value);
   return [
     { key: 'run.status', text: resultText(totals.status) },
     { key: 'run.model', text: totals.model ?? '' },
@@ -50,7 +50,7 @@ export function resultText(status) {
   );
 }
 
-export function Summary(/** @type {{run: Run, steps: Step[]}} */ { run, steps }) {
+export function Summary(/** @type {{run: StoredRun, steps: Step[]}} */ { run, steps }) {
   const totals = totalsOf(run, steps);
   const unpriced = totals.cost === null && totals.tokensIn > 0;
   return html`<section class="run-summary" aria-label=${t('run.title')}>
@@ -75,6 +75,6 @@ function Most(/** @type {{runId: string, steps: Step[], cost: number | null}} */
   const link = html`<a href=${addressOf('runs', runId, most.step.step_id)}>${name}</a>`;
   const share = `${Math.round(most.share * 100)} %`;
   return html`<p class="run-most">
-    ${parts('run.most', { share, step: link, tokens: most.step.usage.input_tokens })}
+    ${parts('run.most', { share, step: link, tokens: most.step.usage?.input_tokens })}
   </p>`;
 }

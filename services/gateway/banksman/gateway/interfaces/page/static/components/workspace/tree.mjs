@@ -8,12 +8,12 @@ import { Exact, Icon, Menu, html } from '../ui.mjs';
 /** Folders with more files than this are collapsed initially. */
 const OPEN_FILES = 30;
 
-/** @param {{items: object[], onOpen: (file: object) => void, menuOf: (file: object) => object[]}} properties */
+/** @param {{items: WorkspaceFile[], onOpen: (file: WorkspaceFile) => void, menuOf: (file: WorkspaceFile) => object[]}} properties */
 export function FileTree({ items, onOpen, menuOf }) {
   return html`<${Folder} folder=${treeOf(items)} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 
-/** @param {{folder: Folder, onOpen: () => void, menuOf: (path: string) => object[]}} properties */
+/** @param {{folder: Folder, onOpen: (file: WorkspaceFile) => void, menuOf: (file: WorkspaceFile) => object[]}} properties */
 function Folder({ folder, onOpen, menuOf }) {
   return html`<ul class="files">
     ${folder.folders.map(
