@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Check the page's scripts and styles: formatted with Prettier (`--write` formats them), and with types that TypeScript
-# accepts. Prettier parses every script, also those of tests.
+# accepts, and without unused classes. Prettier parses every script, also those of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,4 +17,6 @@ fi
 
 git ls-files -z --cached --others --exclude-standard -- '*.js' '*.mjs' '*.css' ':!*/vendor/*' |
     xargs -0 "$packages/node_modules/.bin/prettier" "${1:---check}" --log-level warn
-[ "${1:-}" = --write ] || node tools/page/types.mjs "$packages"
+[ "${1:-}" = --write ] && exit
+node tools/page/styles.mjs
+node tools/page/types.mjs "$packages"

@@ -98,7 +98,7 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
         await expect(page.locator(".inbox-item")).to_have_count(1)
         await expect(page.get_by_role("main").get_by_role("link", name="Crane 2")).to_be_visible()
         await page.get_by_role("button", name="Approve").click()
-        await expect(page.get_by_text("This request was decided, or has expired.")).to_be_visible()
+        await expect(page.get_by_text("This request was decided or has expired.")).to_be_visible()
         (reply,) = await replies(stage, 1)
     assert (reply["approval_id"], reply["link"]) == ("p2", "signed")
 

@@ -59,7 +59,7 @@ async def test_a_german_page_states_reasons_in_german_and_adds_the_text_of_the_s
     stage.failures["POST context/mcp-servers/wiki/look"] = (409, conflict)
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
-        await expect(page.locator(".outcome")).to_contain_text(f"Iteration limit. {SPENT}")
+        await expect(page.locator(".outcome")).to_contain_text(f"Iteration limit reached. {SPENT}")
 
         await in_german(page)
         await page.goto(f"{stage.url}/#/c/c1")

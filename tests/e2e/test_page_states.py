@@ -148,7 +148,7 @@ async def test_a_rejection_is_no_failure_and_an_ending_is_stated_once(stage: Sta
     scenes.start(stage)
     rejected = {"is_error": True, "error_kind": "rejected"}
     scenes.call(stage, "r1", "bash", {"command": "rm x"}, **rejected)
-    text = "The run was stopped because the call of bash was rejected."
+    text = "The run was stopped because of a rejected call: bash."
     scenes.finish(stage, "rejected", text, {"code": "rejected", "message": text})
     async with opened(stage.url) as page:
         await open_conversation(page, stage)

@@ -85,7 +85,7 @@ async def test_a_request_of_one_page_is_decided_in_the_inbox_of_another(page: Pa
         await item.get_by_role("button", name="Approve").click()
 
         await expect(item).to_have_count(0, timeout=WAIT_TIMEOUT_MS)
-        await expect(page.get_by_role("group", name="Approval, decided")).to_be_visible(
+        await expect(page.get_by_role("group", name="Decided approval request")).to_be_visible(
             timeout=WAIT_TIMEOUT_MS
         )
         await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
@@ -134,7 +134,7 @@ async def test_two_tabs_that_decide_at_once_show_the_one_decision_and_nothing_ru
         for tab in (page, other):
             await expect(tab.locator("[data-status=completed], [data-status=rejected]")).to_have_count(1)
         shown = [
-            await tab.get_by_role("group", name="Approval, decided").all_inner_texts()
+            await tab.get_by_role("group", name="Decided approval request").all_inner_texts()
             for tab in (page, other)
         ]
     assert (replies.held, len(shown[0]), shown[0]) == (2, 1, shown[1])

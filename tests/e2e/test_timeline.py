@@ -81,7 +81,7 @@ async def test_pages_that_a_search_found_are_listed_with_title_day_and_snippet(s
 
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/c/c1")
-        await page.get_by_text("1 page found by searching").click(timeout=WAIT_TIMEOUT_MS)
+        await page.get_by_text("1 search result").click(timeout=WAIT_TIMEOUT_MS)
         below = page.locator(".found-pages li")
         await expect(below).to_have_count(1)
         await expect(below).to_contain_text("docs.example.org · 2026-03-01")

@@ -138,7 +138,7 @@ async def test_what_a_command_changed_is_compared_and_downloaded_as_a_patch(stag
         compared["not_compared"] = "binary"
         await page.locator(".file-changes summary", has_text="old.txt").click()
         await page.locator(".file-changes summary", has_text="old.txt").click()
-        await expect(page.get_by_text("The file is no text.")).to_be_visible()
+        await expect(page.get_by_text("The file is not text.")).to_be_visible()
         async with page.expect_download() as download:
             await page.get_by_role("button", name="Download patch").click()
         assert (await download.value).suggested_filename == "c1.patch"

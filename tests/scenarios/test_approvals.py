@@ -250,7 +250,7 @@ async def test_each_call_of_a_card_is_decided_in_the_browser(
             "button", name="Reject and tell the agent The run continues. Runs: bash"
         ).click()
 
-        decided = page.get_by_role("group", name="Approval, decided")
+        decided = page.get_by_role("group", name="Decided approval request")
         await expect(decided).to_contain_text("Partly approved", timeout=WAIT_TIMEOUT_MS)
         await expect(decided.get_by_role("listitem").filter(has_text="refused.txt")).to_contain_text(
             "keep the folder clean"

@@ -181,7 +181,7 @@ def _rejection_text(run: Run) -> str:
     names = ", ".join(dict.fromkeys(call.call.name for call in rejected))
     reasons = "; ".join(dict.fromkeys(call.reason for call in rejected if call.reason))
     reason = f" Reason: {reasons}" if reasons else ""
-    return f"The run was stopped because the call of {names} was rejected.{reason}"
+    return f"The run was stopped because of a rejected call: {names}.{reason}"
 
 
 def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:

@@ -44,7 +44,7 @@ test('prose and code keep their order, with the language of each fence', () => {
     ['html', 'code', 'html'],
   );
   assert.deepEqual(blocks[1], { kind: 'code', language: 'python', source: 'print(1)', closed: true });
-  assert.match(blocks[2].html, /<td align="right">2<\/td>/);
+  assert.match(blocks[2].html, /<td class="number" align="right">2<\/td>/);
 });
 
 test('an image becomes a link, so that reading a message fetches nothing', () => {

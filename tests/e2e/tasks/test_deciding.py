@@ -71,7 +71,7 @@ async def test_a_write_is_edited_by_keyboard_before_it_happens(office: Office, l
         await card(page).focus()
         await page.keyboard.press("a")
         await ended(page)
-        await expect(page.get_by_role("group", name="Approval, decided")).to_contain_text("edited")
+        await expect(page.get_by_role("group", name="Decided approval request")).to_contain_text("edited")
     async with office.http() as http:
         found = await http.get(f"/context/conversations/{conversation}/files/plan.md")
     assert found.text == "one\nthree\n"
@@ -108,7 +108,7 @@ async def test_a_rejection_that_stops_says_what_will_not_run(office: Office, loo
         await expect(stop).to_contain_text("The run ends. Does not run: bash, write_file")
         await stop.click()
         await ended(page, "rejected")
-        await expect(page.get_by_role("group", name="Approval, decided")).to_contain_text("Rejected")
+        await expect(page.get_by_role("group", name="Decided approval request")).to_contain_text("Rejected")
     async with office.http() as http:
         assert (await http.get(f"/context/conversations/{conversation}/files")).json()["items"] == []
 

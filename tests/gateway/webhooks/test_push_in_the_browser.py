@@ -59,7 +59,7 @@ async def test_a_push_message_becomes_a_notification_that_opens_the_request(
         await page.goto(f"{gateway.url}/#/settings")
         switch = page.get_by_role("checkbox", name="Notify this device")
         await switch.check()
-        await expect(page.get_by_text("They arrive while the page is closed, too.")).to_be_visible()
+        await expect(page.get_by_text("Notifications also arrive while the page is closed.")).to_be_visible()
         devices = (await http.get("/context/push/devices")).json()["items"]
 
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]

@@ -9,16 +9,6 @@ import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mj
 import { known, reasonOf, t } from './strings.mjs';
 import { contentText, formatMoment } from './text.mjs';
 
-/** Statuses that end a run. */
-export const OUTCOMES = new Set([
-  'completed',
-  'failed',
-  'cancelled',
-  'timed_out',
-  'rejected',
-  'max_iterations',
-]);
-
 /** The outcome of the first of two approvals. */
 export const AWAITING_SECOND = 'awaiting_second';
 

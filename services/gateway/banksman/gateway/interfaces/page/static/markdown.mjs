@@ -40,6 +40,9 @@ const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 const DISPLAY_MATHS = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
 const INLINE_MATHS = /^(?:\$\$([^$\n]+?)\$\$|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]*[^\s$\\])\$(?!\d))/;
 
+/** A cell that is not broken: a short text that begins with a number. */
+const NUMBER = /^[-+−–~≈<>≤≥$€£¥(]*\d[^]{0,24}$/;
+
 const mathsToken = (level, rule, start, display) => ({
   name: `${level}Maths`,
   level,
@@ -75,10 +78,12 @@ marked.use({
       return `<a href="${escapeHtml(href)}" title="${escapeHtml(href)}">${this.parser.parseInline(tokens)}</a>`;
     },
     table(token) {
-      const cells = (row) => row.map((cell) => this.tablecell(cell)).join('');
+      const cell = (content) =>
+        this.tablecell(content).replace(/^<t[hd]/, NUMBER.test(content.text) ? '$& class="number"' : '$&');
+      const cells = (row) => row.map(cell).join('');
       const head = `<tr>${cells(token.header)}</tr>`;
       const body = token.rows.map((row) => `<tr>${cells(row)}</tr>`).join('');
-      return `<div class="table"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
+      return `<div class="table" tabindex="0"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
     },
   },
 });

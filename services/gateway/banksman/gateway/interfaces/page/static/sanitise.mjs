@@ -112,11 +112,13 @@ const ALLOWED_ATTR = [
   'open',
   'rowspan',
   'start',
+  'tabindex',
   'title',
   'type',
 ];
 const ALLOWED_LINKS = /^(?:https?|mailto):/i;
-const OWN_CLASSES = /^(hljs[\w-]*|table|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
+const OWN_CLASSES =
+  /^(hljs[\w-]*|table|number|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
 
 DOMPurify.addHook('afterSanitizeAttributes', (node) => {
   if (node.hasAttribute('class')) keepOwnClasses(node);

@@ -76,6 +76,7 @@ export function Composer() {
         id="composer"
         ref=${area}
         rows="1"
+        dir="auto"
         placeholder=${placeholder}
         aria-label=${t('composer.label')}
         value=${text}

@@ -25,7 +25,7 @@ export const Markdown = memo(function Markdown({ text, streaming = false }) {
   const [growing] = useState(growingBlocks);
   const maths = mathsFor(shown);
   const blocks = useMemo(() => (streaming ? growing : blocksOf)(shown, maths), [shown, maths, streaming]);
-  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`} dir="auto">
+  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
     ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
@@ -99,7 +99,7 @@ const Prose = memo(function Prose({ markup }) {
     );
     return () => clearTimeout(timer);
   }, [markup]);
-  return html`<div class="prose" ref=${box} dangerouslySetInnerHTML=${{ __html: clean }} />`;
+  return html`<div class="prose" dir="auto" ref=${box} dangerouslySetInnerHTML=${{ __html: clean }} />`;
 });
 
 /** Colour a code block inside a list or a quotation, which is a part of its markup. */

@@ -10,8 +10,8 @@ import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
-import { CopyButton, Icon, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
-import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
+import { CopyButton, Icon, IconButton, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
+import { MessageEditor, MessageTools, VersionChoice } from './versions.mjs';
 import { Welcome } from './welcome.mjs';
 
 const ApprovalCard = lazy(() => withTexts(import('./approval.mjs'), 'approvals', 'forms'), 'ApprovalCard');
@@ -26,6 +26,9 @@ const LinkedWorkflow = lazy(
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
 const Value = lazy(() => withTexts(import('./value.mjs'), 'forms'), 'Value');
 
+/** Outcomes after which the same message may well succeed. */
+const AGAIN = ['failed', 'timed_out', 'max_iterations'];
+
 export function Timeline() {
   const store = useStore();
   const conversation = store.opened.current.value;
@@ -36,8 +39,11 @@ export function Timeline() {
   const isShown = found && path.some(({ run }) => run === found.run);
   const follow = useFollow(scroller, conversation?.id ?? null, isShown ? found.message : null);
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
-  const streaming = conversation?.runs.some((run) =>
-    run.entries.some((entry) => entry.kind === 'message' && !entry.complete),
+  const streaming = conversation?.runs.some(
+    (run) => !run.finished && run.entries.some((entry) => entry.kind === 'message' && !entry.complete),
+  );
+  const between = new Set(
+    [...(conversation?.cuts ?? []), ...(conversation?.links ?? [])].map(({ after }) => after),
   );
   return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
     <div
@@ -53,7 +59,7 @@ export function Timeline() {
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
       ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} />${between.has(place.run.id) && html`<${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`}`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
@@ -222,7 +228,6 @@ const AssistantMessage = memo(function AssistantMessage({ entry }) {
     ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}
     ${entry.gap && html`<p class="notice info" role="note">${t('timeline.gap')}</p>`}
     ${entry.partial && html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`}
-    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label=${t('timeline.copyMessage')} /></div>`}
   </article>`;
 });
 
@@ -313,9 +318,12 @@ function Activity({ run }) {
 }
 
 function Outcome({ run, isLast, place }) {
+  const store = useStore();
   const outcome = outcomeOf(run.finished);
   // The interrupted text is marked, which already states the cancellation.
   const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
+  const again =
+    place && run.prompt && !run.compact && (() => store.outbox.sendVersion(run.id, run.prompt.content));
   return html`
     ${
       outcome &&
@@ -326,16 +334,27 @@ function Outcome({ run, isLast, place }) {
           <strong>${outcome.title}.</strong
           >${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}
         </div>
+        ${again && AGAIN.includes(run.status) && html`<button type="button" class="button small" onClick=${again}>${t('app.tryAgain')}</button>`}
       </div>`
     }
     <${Sources} run=${run} />
-    <p class="usage">
-      ${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a
-        href=${addressOf('runs', run.id)}
-        >${t('run.open')}</a
-      >${place && html`<span class="message-tools"><${ReplyTools} run=${run} isLast=${isLast} /></span>`}
-    </p>
+    <div class="reply-tools">
+      ${textOf(run) && html`<${CopyButton} text=${() => textOf(run)} label=${t('timeline.copyMessage')} />`}
+      ${again && html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${again} />`}
+      ${place && html`<${VersionChoice} place=${place} />`}
+      ${again && !isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}
+      <a href=${addressOf('runs', run.id)} title=${usageParts(run, run.finished.usage).join(' · ')}>
+        <${Icon} name="info" size=${15} /><span class="visually-hidden">${t('run.open')}</span
+        >${formatCost(run.finished.usage?.cost_usd)}
+      </a>
+    </div>
   `;
+}
+
+/** What the agent wrote in a run. */
+function textOf(run) {
+  const written = run.entries.filter(({ kind, role, text }) => kind === 'message' && role !== 'user' && text);
+  return written.map(({ text }) => text).join('\n\n');
 }
 
 function usageParts(run, usage) {

@@ -39,9 +39,25 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
       <${Icon} name="chevron" size=${14} />
     </button>
     ${open && html`<div class="tool-body"><${Arguments} call=${call} /><${Output} call=${call} runId=${runId} /></div>`}
+    ${!open && call.arguments?.command && call.result && html`<${FirstLines} call=${call} onShowAll=${() => setOpen(true)} />`}
     ${!open && call.status === 'running' && call.output && html`<pre class="tool-live">${lastLines(call.output)}</pre>`}
   </section>`;
 });
+
+const FIRST_LINES = 8;
+
+/** The beginning of the output of a command. @param {{call: any, onShowAll: () => void}} properties */
+function FirstLines({ call, onShowAll }) {
+  const output = sections(call.result.content)
+    .map(([, text]) => text.trimEnd())
+    .join('\n');
+  const lines = lastState(output).split('\n');
+  if (!output) return null;
+  const first = cutLines(lines.slice(0, FIRST_LINES).join('\n'));
+  return html`<pre class="tool-live">
+${coloured(first).map(({ text, style }) => html`<span class=${style}><${Exact} text=${text} /></span>`)}</pre>
+    ${lines.length > FIRST_LINES && html`<button type="button" class="link" onClick=${onShowAll}>${t('tool.showAll', { count: lines.length })}</button>`}`;
+}
 
 function lastLines(/** @type {string} */ output) {
   const lines = output.trimEnd().split('\n').slice(-6).join('\n');

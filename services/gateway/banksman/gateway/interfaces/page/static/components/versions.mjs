@@ -88,19 +88,6 @@ export function MessageTools({ run, place, onEdit }) {
   }
   return html`<span class="message-tools">
     ${run.finished && !run.compact && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
-    <${VersionChoice} place=${place} />
+    ${!run.finished && html`<${VersionChoice} place=${place} />`}
   </span>`;
-}
-
-/** The actions at the end of a run: request another reply, or continue here. */
-export function ReplyTools({ run, isLast }) {
-  const store = useStore();
-  if (!run.finished || !run.prompt || run.compact) return null;
-  return html`<${IconButton}
-      name="refresh"
-      size=${15}
-      label=${t('versions.again')}
-      onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)}
-    />
-    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
 }

@@ -6,8 +6,33 @@ import { choicesFor, pathOf } from '../branches.mjs';
 import { LogRestored } from '../client/following.mjs';
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
 import { explain } from '../strings.mjs';
+import { codePoints } from '../text.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
+const PIECES = ['message.delta', 'reasoning.delta'];
+
+/** Join the neighbouring pieces of one text, so that a text is folded once for each frame of the screen. */
+function joined(frames) {
+  const list = [];
+  let next = null;
+  for (const frame of frames) {
+    const last = list.at(-1);
+    const data = frame.data ?? frame;
+    if (!PIECES.includes(frame.type)) next = null;
+    else if (
+      next !== null &&
+      last.type === frame.type &&
+      last.data.message_id === data.message_id &&
+      next === data.offset
+    ) {
+      list[list.length - 1] = { ...last, data: { ...last.data, text: last.data.text + data.text } };
+      next += codePoints(data.text);
+      continue;
+    } else next = data.offset + codePoints(data.text);
+    list.push(next === null ? frame : { ...frame, data });
+  }
+  return list;
+}
 
 /**
  * Run at the next animation frame. A hidden page gets none, so run after 50 ms instead.
@@ -184,8 +209,7 @@ export class OpenConversations {
 
   #flush(/** @type {string} */ id, /** @type {View} */ view) {
     view.scheduled = false;
-    const frames = view.frames.splice(0);
-    for (const frame of frames) this.#apply(id, view, frame);
+    for (const frame of joined(view.frames.splice(0))) this.#apply(id, view, frame);
   }
 
   #apply(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {

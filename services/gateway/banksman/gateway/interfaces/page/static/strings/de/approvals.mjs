@@ -1,7 +1,7 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/approvals.mjs").default>} */
 export default {
   // Approval requests
-  'approval.decided': 'Freigabe, entschieden',
+  'approval.decided': 'Entschiedene Freigabeanfrage',
   'approval.outcome.approved': 'Freigegeben',
   'approval.outcome.rejected': 'Abgelehnt',
   'approval.outcome.mixed': 'Teilweise freigegeben',

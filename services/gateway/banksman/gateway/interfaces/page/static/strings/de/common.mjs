@@ -20,7 +20,8 @@ export default {
   // Errors by their code
   'error.unreachable':
     'Banksman ist nicht erreichbar. Prüfen Sie Ihre Verbindung und versuchen Sie es noch einmal.',
-  'error.unexpected': 'Auf dieser Seite ist etwas schiefgegangen. Lade sie neu und versuche es noch einmal.',
+  'error.unexpected':
+    'Auf dieser Seite ist etwas schiefgegangen. Laden Sie die Seite neu und versuchen Sie es noch einmal.',
   'error.offline': 'Die Verbindung ist abgebrochen. Versuchen Sie es noch einmal, sobald sie wieder steht.',
   'error.timeout': 'Die Antwort kam nicht rechtzeitig. Versuchen Sie es noch einmal.',
   'error.rate_limited': 'Zu viele Anfragen auf einmal. Warten Sie kurz und versuchen Sie es noch einmal.',
@@ -54,7 +55,7 @@ export default {
   'reason.tenant_token_limit': 'Ihr Team hat alle seine Tokens verbraucht',
   'reason.tenant_cost_limit': 'Ihr Team hat sein ganzes Budget ausgegeben',
   'reason.crash_loop': 'Der Lauf hat mehrere Agentenprozesse zum Absturz gebracht und wurde beendet',
-  'reason.empty_reply': 'Das Modell hat keine Antwort geschrieben, auch nicht auf Nachfrage',
+  'reason.empty_reply': 'Das Modell hat zweimal eine leere Antwort geschrieben',
   'reason.context_overflow': 'Die Unterhaltung ist zu lang für das Modell und lässt sich nicht weiter kürzen',
   'reason.provider_error': 'Die API des Modells ist fehlgeschlagen',
   'reason.workflow_error': 'Der Workflow ist fehlgeschlagen',

@@ -30,7 +30,7 @@ export default {
   'files.unchanged': 'Die Datei ist wie am Anfang.',
   'files.downloadPatch': 'Patch herunterladen',
   'files.tooLarge': '{size} sind zu groß für die Vorschau: bitte herunterladen.',
-  'files.notText': 'Kein Text: bitte herunterladen.',
+  'files.notText': 'Diese Datei ist kein Text. Bitte herunterladen.',
   // A workspace that starts from a repository
   'repository.intro':
     'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',

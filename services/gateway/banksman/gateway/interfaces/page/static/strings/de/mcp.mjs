@@ -9,8 +9,8 @@ export default {
   'mcp.nameText':
     'Kleinbuchstaben, Ziffern und Bindestriche. Agenten sehen seine Werkzeuge als name__werkzeug.',
   'mcp.kind': 'Wo er läuft',
-  'mcp.kind.http': 'Unter einer Adresse',
-  'mcp.kind.stdio': 'Als Programm in der Sandbox',
+  'mcp.kind.http': 'Auf einem entfernten Server (URL)',
+  'mcp.kind.stdio': 'In der Sandbox, als Programm',
   'mcp.url': 'Adresse',
   'mcp.command': 'Befehl',
   'mcp.commandText':

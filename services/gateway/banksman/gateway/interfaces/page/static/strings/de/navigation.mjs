@@ -53,7 +53,7 @@ export default {
   'conversation.markdown': 'Als Markdown exportieren',
   'conversation.json': 'Als JSON exportieren',
   'read.title': 'Unterhaltung zum Lesen',
-  'read.none': 'Dieser Link führt zu keiner Unterhaltung.',
+  'read.none': 'Die Unterhaltung wurde nicht gefunden. Sie wurde gelöscht, oder der Link ist unvollständig.',
   'read.open': 'Unterhaltung öffnen',
   'conversation.untitled': 'Ohne Titel',
   'conversation.this': 'diese Unterhaltung',
@@ -85,11 +85,12 @@ export default {
   // Settings and keys
   'settings.title': 'Einstellungen',
   'settings.notify': 'Dieses Gerät bei Freigabeanfragen benachrichtigen',
-  'settings.notify.always': 'Sie kommen auch, wenn die Seite geschlossen ist.',
-  'settings.notify.open': 'Sie kommen, solange die Seite offen ist: Dieser Browser hat keinen Push-Dienst.',
+  'settings.notify.always': 'Benachrichtigungen kommen auch, wenn die Seite geschlossen ist.',
+  'settings.notify.open':
+    'Benachrichtigungen kommen nur, solange die Seite offen ist: Dieser Browser hat keinen Push-Dienst.',
   'settings.instructions': 'Ihre Anweisungen',
   'settings.instructionsText':
-    'Was Sie von jeder Antwort erwarten, in allen Unterhaltungen. Es gilt für Nachrichten, die Sie ab jetzt senden.',
+    'Sie gelten für jede Antwort in allen Unterhaltungen, ab Ihrer nächsten Nachricht.',
   'settings.instructionsSaved': 'Ihre Anweisungen sind gespeichert.',
   'settings.save': 'Speichern',
   'settings.month': 'Dieser Monat',

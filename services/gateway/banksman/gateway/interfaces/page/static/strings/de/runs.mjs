@@ -1,7 +1,7 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/runs.mjs").default>} */
 export default {
   // The view of one run
-  'run.none': 'Öffnen Sie einen Lauf über die Zeile unter einer Antwort.',
+  'run.none': 'Öffnen Sie einen Lauf mit dem Link unter einer Antwort.',
   'run.conversation': 'Unterhaltung',
   'run.again': 'Noch einmal',
   'run.againTitle': 'Mit einem anderen Modell wiederholen',
@@ -15,7 +15,7 @@ export default {
   'run.cost': 'Kosten',
   'run.tokensIn': 'Tokens hinein',
   'run.tokensOut': 'Tokens heraus',
-  'run.cached': 'Davon aus dem Cache',
+  'run.cached': 'Eingabe-Tokens aus dem Cache',
   'run.duration': 'Dauer',
   'run.waited': 'Auf Menschen gewartet',
   'run.requests': 'Modellanfragen',

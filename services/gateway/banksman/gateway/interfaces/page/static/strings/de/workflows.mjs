@@ -71,7 +71,7 @@ export default {
   // Workflows without code
   'builder.new': 'Neuer Workflow',
   'builder.intro':
-    'Ein Workflow ist ein fester Ablauf, den Sie über sein Formular starten. Bauen Sie einen aus Prompts, Werkzeugen, Fragen und Freigaben, ohne Code.',
+    'Ein Workflow ist eine feste Folge von Schritten, die Sie mit einem Formular starten. Bauen Sie einen aus Prompts, Werkzeugen, Fragen und Freigaben, ohne Code.',
   'builder.startOf': '{title} starten',
   'builder.title': 'Name',
   'builder.description': 'Wofür er da ist',

@@ -1,6 +1,6 @@
 export default {
   // Approval requests
-  'approval.decided': 'Approval, decided',
+  'approval.decided': 'Decided approval request',
   'approval.outcome.approved': 'Approved',
   'approval.outcome.rejected': 'Rejected',
   'approval.outcome.mixed': 'Partly approved',
@@ -72,7 +72,7 @@ export default {
   'approval.firstBy': ', first approved by {user}',
   'approval.contentChanged': 'Another person changed what will run. Read it, then decide.',
   'approval.changedByFirst': 'Changed by the first approver:',
-  'approval.firstRejected': '{tool} was rejected, and does not run.',
+  'approval.firstRejected': '{tool} was rejected and does not run.',
   'approval.listed': 'You find it, and can withdraw it, under {rules}.',
   'approval.covered.everyone':
     'For everyone, until an administrator removes the rule, this is decided without a request:',
@@ -94,7 +94,7 @@ export default {
   // The inbox of approval requests
   'inbox.empty': 'Nothing waits for your approval.',
   'inbox.all': 'All requests',
-  'inbox.closed': 'This request was decided, or has expired.',
+  'inbox.closed': 'This request was decided or has expired.',
   'inbox.keys':
     '{next} and {previous} move, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
   'inbox.requested': 'by {user}, {since}',

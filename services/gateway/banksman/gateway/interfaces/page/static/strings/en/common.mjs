@@ -52,7 +52,7 @@ export default {
   'reason.tenant_token_limit': 'Your team has used all of its tokens',
   'reason.tenant_cost_limit': 'Your team has spent all of its budget',
   'reason.crash_loop': 'The run crashed several agent processes and was ended',
-  'reason.empty_reply': 'The model wrote no answer, also when it was asked once more',
+  'reason.empty_reply': 'The model returned an empty reply twice',
   'reason.context_overflow': 'The conversation is too long for the model, and cannot be shortened further',
   'reason.provider_error': "The model's API failed",
   'reason.workflow_error': 'The workflow failed',

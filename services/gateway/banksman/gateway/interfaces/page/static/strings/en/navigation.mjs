@@ -51,7 +51,7 @@ export default {
   'conversation.markdown': 'Export as Markdown',
   'conversation.json': 'Export as JSON',
   'read.title': 'Read-only conversation',
-  'read.none': 'This link does not lead to a conversation.',
+  'read.none': 'The conversation was not found. It may have been deleted, or the link is incomplete.',
   'read.open': 'Open the conversation',
   'conversation.untitled': 'Untitled',
   'conversation.this': 'this conversation',
@@ -82,11 +82,11 @@ export default {
   // Settings and keys
   'settings.title': 'Settings',
   'settings.notify': 'Notify this device of approval requests',
-  'settings.notify.always': 'They arrive while the page is closed, too.',
-  'settings.notify.open': 'They arrive while the page is open: this browser has no push service.',
+  'settings.notify.always': 'Notifications also arrive while the page is closed.',
+  'settings.notify.open':
+    'Notifications arrive only while the page is open: this browser has no push service.',
   'settings.instructions': 'Your instructions',
-  'settings.instructionsText':
-    'What you want of every reply, in all conversations. It applies to messages that you send from now on.',
+  'settings.instructionsText': 'They apply to every reply in all conversations, from your next message on.',
   'settings.instructionsSaved': 'Your instructions are saved.',
   'settings.save': 'Save',
   'settings.month': 'This month',

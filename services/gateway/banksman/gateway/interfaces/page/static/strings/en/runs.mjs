@@ -1,6 +1,6 @@
 export default {
   // The view of one run
-  'run.none': 'Open a run from the line below a reply.',
+  'run.none': 'Open a run with the link below a reply.',
   'run.conversation': 'Conversation',
   'run.again': 'Run again',
   'run.againTitle': 'Run again with another model',
@@ -14,7 +14,7 @@ export default {
   'run.cost': 'Cost',
   'run.tokensIn': 'Tokens in',
   'run.tokensOut': 'Tokens out',
-  'run.cached': 'Of which cached',
+  'run.cached': 'Cached tokens in',
   'run.duration': 'Duration',
   'run.waited': 'Waited for people',
   'run.requests': 'Model requests',

@@ -65,7 +65,7 @@ export default {
   // Workflows without code
   'builder.new': 'New workflow',
   'builder.intro':
-    'A workflow is a fixed sequence that you start by its form. Build one from prompts, tools, questions and approvals, without code.',
+    'A workflow is a fixed sequence of steps that you start with a form. Build one from prompts, tools, questions and approvals, without code.',
   'builder.startOf': 'Start {title}',
   'builder.title': 'Name',
   'builder.description': 'What it is for',

@@ -1,0 +1,142 @@
+"""Measure the page in Chromium: frames and typing during a streamed reply, and opening a long conversation.
+
+Run: python -m benchmarks.page
+
+Prints one JSON object. Typing is the time from a key to the next frame. `main_thread_s` is the CPU time of
+the page's main thread, which depends least on other load: compare two states of the page by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from playwright.async_api import Page, expect
+from tests.e2e import scenes
+from tests.e2e.stage import RUN, Stage, open_conversation, staged
+from tests.support.browser import opened, shared_browser
+
+TOKENS_PER_S = 5_000
+CHARACTERS_PER_TOKEN = 4
+PIECE_S = 0.02
+"""Interval of the pieces in which an agent sends text."""
+SECONDS = 5
+MESSAGES = 2_000
+FRAMES = """async (seconds) => {
+  const box = document.getElementById('composer');
+  const typed = [];
+  let [frames, next] = [0, 0];
+  const end = performance.now() + 1000 * seconds;
+  await new Promise((done) => {
+    const frame = (now) => {
+      frames += 1;
+      if (now > end) return done();
+      if (now > next) {
+        next = now + 100;
+        setTimeout(() => {
+          const began = performance.now();
+          box.value += 'a';
+          box.dispatchEvent(new InputEvent('input', { bubbles: true }));
+          requestAnimationFrame(() => setTimeout(() => typed.push(performance.now() - began)));
+        }, Math.random() * 50);
+      }
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  });
+  typed.sort((a, b) => a - b);
+  return { frames_per_s: frames / seconds, typing_p95_ms: typed[Math.floor(0.95 * typed.length)] };
+}"""
+
+
+async def streaming(stage: Stage) -> dict[str, Any]:
+    """Stream a reply of headings, prose, lists, tables and code while a user types."""
+    scenes.start(stage)
+    async with opened(stage.url) as page:
+        await open_conversation(page, stage)
+        cpu = await _cpu(page)
+        writing = asyncio.create_task(_write(stage))
+        measured = await page.evaluate(FRAMES, SECONDS)
+        characters = await writing
+        await expect(page.locator(".turn.assistant hr, .turn.assistant .code").first).to_be_visible()
+        return {**measured, "characters": characters, "main_thread_s": await cpu()}
+
+
+async def _cpu(page: Page) -> Callable[[], Awaitable[float]]:
+    """Return a function that returns the CPU seconds of the page's main thread since this call."""
+    devtools = await page.context.new_cdp_session(page)
+    await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    async def total() -> float:
+        metrics = (await devtools.send("Performance.getMetrics"))["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    begin = await total()
+
+    async def since() -> float:
+        return await total() - begin
+
+    return since
+
+
+async def _write(stage: Stage) -> int:
+    size = round(TOKENS_PER_S * CHARACTERS_PER_TOKEN * PIECE_S)
+    text = scenes.REPLY * (1 + TOKENS_PER_S * CHARACTERS_PER_TOKEN * SECONDS // len(scenes.REPLY))
+    began = time.monotonic()
+    offset = 0
+    while time.monotonic() < began + SECONDS:
+        piece = {"message_id": "a1", "offset": offset, "text": text[offset : offset + size]}
+        await stage.send({"type": "message.delta", "conversation_id": "c1", "run_id": RUN, "data": piece})
+        offset += size
+        await asyncio.sleep(max(0, began + offset / size * PIECE_S - time.monotonic()))
+    return offset
+
+
+async def opening(stage: Stage) -> dict[str, float]:
+    """Open a conversation of many messages; the newest one is at its end."""
+    for number in range(MESSAGES // 2):
+        run = f"c1-r{number}"
+        data = {"message_id": f"m{number}", "message": f"Question {number}", "model": "demo:model"}
+        stage.event("run.started", data, run_id=run)
+        reply = {"message_id": f"a{number}", "role": "assistant", "content": scenes.REPLY}
+        stage.event("message.completed", reply, run_id=run)
+        stage.event("run.finished", {"status": "completed", "content": scenes.REPLY}, run_id=run)
+    async with opened(stage.url) as page:
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+        cpu = await _cpu(page)
+        shown_s = await _until_shown(page, f"[data-message=a{MESSAGES // 2 - 1}]")
+        return {"opening_s": shown_s, "opening_main_thread_s": await cpu()}
+
+
+async def _until_shown(page: Page, reply: str) -> float:
+    return await page.evaluate(
+        """async (reply) => {
+          const began = performance.now();
+          location.hash = '#/c/c1';
+          const isShown = () => {
+            const { top, bottom } = document.querySelector(reply)?.getBoundingClientRect() ?? {};
+            return bottom > 0 && top < innerHeight;
+          };
+          while (!isShown() && performance.now() < began + 60000) await new Promise(requestAnimationFrame);
+          return (performance.now() - began) / 1000;
+        }""",
+        reply,
+    )
+
+
+async def main() -> None:
+    """Print the measurements as JSON."""
+    async with shared_browser():
+        async with staged() as stage:
+            result = await streaming(stage)
+        async with staged() as stage:
+            result |= await opening(stage)
+    json.dump({name: round(value, 3) for name, value in result.items()}, sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
