@@ -146,7 +146,7 @@ test('plural forms, numbers and elements follow the language', async () => {
   assert.equal(explain({ code: 'conflict', message: 'It lists other calls.' }), 'It lists other calls.');
   await setLanguage('de');
   assert.equal(t('diff.unchanged', { count: 2 }), '2 unveränderte Zeilen');
-  assert.equal(t('usage.tokens', { input: 12345, cached: '', output: 7 }), '12.345 ein · 7 aus');
+  assert.equal(t('usage.tokens', { input: 12345, cached: '', output: 7 }), '12.345 Eingabe · 7 Ausgabe');
   assert.deepEqual(
     [formatCost(0.75), formatCost(0.0042), formatBytes(1536)],
     ['0,75\u00A0$', '0,0042\u00A0$', '1,5 KiB'],
