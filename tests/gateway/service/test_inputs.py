@@ -57,8 +57,8 @@ async def test_a_value_above_the_limit_of_results_is_refused_with_its_size(
         largest = "y" * (RESULT_BYTES - len('""'))
 
         with pytest.raises(BadInput) as refused:
-            await inputs.submit(tenant, request_id, largest + "y", by="ann", reply_id="one")
-        provided = await inputs.submit(tenant, request_id, largest, by="ann", reply_id="two")
+            await inputs.submit(tenant, request_id, largest + "y", decline=False, by="ann", reply_id="one")
+        provided = await inputs.submit(tenant, request_id, largest, decline=False, by="ann", reply_id="two")
 
     expected = f"value: expected at most {RESULT_BYTES} bytes of JSON; it has {RESULT_BYTES + 1}"
     assert str(refused.value) == expected

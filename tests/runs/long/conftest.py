@@ -170,7 +170,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
                 providers,
                 catalog,
                 placements,
-                Compactor(providers, chosen),
+                Compactor(bus, providers, chosen),
                 chosen,
                 tenants,
                 schemas,

@@ -131,7 +131,7 @@ async def remote() -> AsyncGenerator[Remote]:
 
     server = Server("remote", on_list_tools=list_tools, on_call_tool=state.call)
     manager = StreamableHTTPSessionManager(server)
-    state.sessions = manager._server_instances  # pyright: ignore[reportPrivateUsage]
+    state.sessions = manager._server_instances
     config = uvicorn.Config(
         manager.handle_request,
         interface="asgi3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 from banksman.cli import output
@@ -196,7 +197,7 @@ def _one_line(type: str, data: Frame) -> str | None:
             return None
 
 
-def asked_by(request: Frame) -> str:
+def asked_by(request: Mapping[str, Any]) -> str:
     """Return who receives a requested value, unless it is a workflow."""
     server = request.get("server")
     return f"The MCP server {server} asks (it receives the value; no secrets): " if server else ""
