@@ -326,7 +326,7 @@ def web_search(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Show or set who searches the web for models; its key is tested."""
+    """Show, test or set who searches the web for models."""
     with gateway(url) as api:
         if provider == "none":
             api.call("search_provider.delete")

@@ -12,21 +12,25 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Event
 from banksman.contracts.ids import digest
 from banksman.contracts.json_text import parsed
-from banksman.contracts.wire import Stored
 from banksman.contracts.work import ImportEvents
 from banksman.gateway.conversations.importing.exports import ExportedEvent, imported_events
 from banksman.gateway.conversations.importing.products import MAX_IMAGE_CHARS, PRODUCTS, Assets, frames_of
+from banksman.gateway.conversations.importing.readings import (
+    ReadConversation,
+    ReadConversations,
+    ReadRequest,
+)
 from banksman.runtime.limited_processes import serve
 
 MAX_BYTES = 192 * 1024 * 1024
@@ -47,30 +51,6 @@ _IMAGES = {
     b"RIFF": "image/webp",
     b"GIF8": "image/gif",
 }
-
-
-class ReadRequest(Stored):
-    tenant: str
-    source: str
-    """The id from which those of the conversations are derived."""
-    start: int
-
-
-class ReadConversation(Stored):
-    conversation_id: str
-    title: str
-    product: str
-    runs: int = 0
-    error: str | None = None
-    left_out: Mapping[str, int] = Field(default_factory=dict)
-    parts: tuple[int, ...] = ()
-    """Bytes of each part."""
-
-
-class ReadConversations(Stored):
-    items: tuple[ReadConversation, ...] = ()
-    next: int | None = None
-    error: str | None = None
 
 
 def reply_to(request: bytes) -> bytes:
