@@ -156,7 +156,7 @@ async def test_a_cancelled_run_ends_a_call_that_waits_for_its_user(
 async def test_an_image_of_a_result_is_shown_to_models_that_see(
     client: Client, http: httpx.AsyncClient, serve: Serve, everything: str, provider: str, seen: int
 ) -> None:
-    """Another model gets a note that names the file."""
+    """Another model gets a note; the result names the file for both."""
     async with offered(http, everything) as server:
 
         def looking(prompt: Prompt) -> Turn:
@@ -173,4 +173,4 @@ async def test_an_image_of_a_result_is_shown_to_models_that_see(
     [call] = outcome["tool_calls"]
     [path] = call["result"]["images"]
     assert f"kept as {path}]" in call["result"]["result"]
-    assert (f"the file {path}, which is in the workspace" in json.dumps(vendor.bodies[-1])) == (not seen)
+    assert ("[An image, which you cannot see.]" in json.dumps(vendor.bodies[-1])) == (not seen)
