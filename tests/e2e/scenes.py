@@ -122,6 +122,7 @@ def pending(number: int) -> dict[str, Any]:
         "requested_at": now.isoformat(),
         "expires_at": (now + timedelta(days=2, minutes=1)).isoformat(),
         "items": [command(number)],
+        "for_you": True,
     }
 
 

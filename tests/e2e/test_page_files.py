@@ -29,7 +29,7 @@ CATEGORIES = ("project", "code", "research", "conversation", "workspace", "web")
 BY_WORKFLOWS = (*{workflow.definition.category for workflow in BUILTIN}, "general")
 INLINE_SCRIPT = re.compile(r"<script(?: type=.importmap.)?>(.*?)</script>", re.DOTALL)
 IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
-IMPORT = re.compile(r"(?:\bfrom|\bimport)\s*\(?'([^'\n]+\.m?js|[^'.\n]+)'")
+IMPORT = re.compile(r"(?<![.\w])(?:from|import)\s*\(?'([^'\n]+\.m?js|[^'.\n]+)'")
 STATIC_IMPORT = re.compile(r"^(?:import|} from)[^(;]*'([^']+)';$", re.MULTILINE)
 
 

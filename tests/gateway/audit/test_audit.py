@@ -50,6 +50,7 @@ CHANGES_NOTHING = {
     "POST /context/webhooks/{webhook_id}/test",
     "POST /context/mcp-servers/{server_id}/look",
     "POST /context/model-servers/{name}/test",
+    "POST /context/search-provider/test",
     # The return from the sign-in is recorded instead.
     "POST /context/mcp-servers/{server_id}/sign-in",
     "POST /workflows/parse",

@@ -149,8 +149,11 @@ export class Api {
   /** Every stored event of a conversation, as frames with uncut texts. @param {string} id */
   events(id) {
     return this.#all(async (after) => {
-      const wanted = { conversation_id: id, after_seq: after, whole: true };
-      const page = await this.#fetch('conversation.events', wanted);
+      const page = await this.#fetch('conversation.events', {
+        conversation_id: id,
+        after_seq: after,
+        whole: true,
+      });
       return /** @type {Numbered<EventFrame>} */ (await page.json());
     });
   }

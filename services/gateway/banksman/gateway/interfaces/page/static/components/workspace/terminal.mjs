@@ -78,12 +78,9 @@ const Command = memo(function Command({ runId, call, output, late }) {
     <pre
       class="terminal-line"
     ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(call.arguments.command ?? '')} /></pre>
-    ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`} <<<<<<< HEAD
+    ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${cutLines(whole ?? output)} /></pre>`}
-    ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
-    ======= ${(whole ?? output) && html`<pre><${Exact} text=${whole ?? output} /></pre>`}
     ${call.result?.truncated && call.result.output_ref && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
-    >>>>>>> 81f5fe08 (Import conversations without loss, and those of other products)
     ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
     ${call.status === 'running' && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t('terminal.later')}</p>`}
     ${call.status === 'running' && html`<span class="spinner" />`}
