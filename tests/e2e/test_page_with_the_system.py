@@ -198,7 +198,7 @@ async def test_two_tabs_that_write_in_one_conversation_have_each_message_once_an
 async def test_a_workflow_is_selected_filled_in_and_run(page: Page) -> None:
     """R15, R22, R29, R38: by category, with a form, ending as a run."""
     await page.get_by_role("button", name="Workflows").click()
-    await page.get_by_text("Create project").first.click()
+    await page.get_by_role("dialog").get_by_text("Create project").first.click()
     await page.get_by_label("name").first.fill("demo-project")
 
     await page.get_by_role("button", name="Start", exact=True).click()

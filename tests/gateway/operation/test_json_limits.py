@@ -56,13 +56,13 @@ async def test_a_body_has_at_most_one_mib_if_its_operation_declares_no_more(gate
     async with gateway.http as http:
         small = await http.post("/context/conversations", content=body)
         in_pieces = await http.post("/context/conversations", content=_chunks(body))
-        large = await http.post("/context/conversations/import", content=body)
-        too_large = await http.post("/context/conversations/import", content=body + b" " * 9 * MIB)
+        large = await http.post("/agui", content=body)
+        too_large = await http.post("/agui", content=body + b" " * 9 * MIB)
         document = (await http.get("/openapi.json")).json()["paths"]
     assert [small.status_code, in_pieces.status_code] == [413, 413]
     assert (large.status_code, too_large.status_code) == (400, 413)
     assert document["/context/conversations"]["post"]["x-body-limit"] == "small"
-    assert document["/context/conversations/import"]["post"]["x-body-limit"] == "large"
+    assert document["/agui"]["post"]["x-body-limit"] == "large"
 
 
 async def test_a_tenant_that_sends_much_json_is_refused_and_another_is_not(

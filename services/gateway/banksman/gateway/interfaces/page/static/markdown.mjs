@@ -7,6 +7,8 @@ import { cutLines, isImageData } from './text.mjs';
 /** Maximum time for one text, and maximum characters of one paragraph, item or cell: the grammar is quadratic in both. */
 const MAX_LEXING_MS = 300;
 const MAX_INLINE_CHARACTERS = 10_000;
+/** A text that is quick to read in any form, and so has no time limit, which a busy machine could exceed. */
+const SHORT_CHARACTERS = 2_000;
 /** Maximum depth of lists and quotations, which are read recursively. */
 const MAX_DEPTH = 30;
 
@@ -188,7 +190,7 @@ function blocksOfTokens(tokens, maths, headings) {
 
 /** Read a text. What cannot be read within the limits remains text: the model, or a page that it read, wrote it. */
 function lexed(text) {
-  deadline = performance.now() + MAX_LEXING_MS;
+  deadline = text.length > SHORT_CHARACTERS ? performance.now() + MAX_LEXING_MS : Infinity;
   const lexer = new Lexer(marked.defaults);
   const blocks = attempted(() => lexer.blockTokens(text.replaceAll(/\r\n?/g, '\n'), lexer.tokens));
   if (!blocks) return [{ type: 'paragraph', raw: text, text, tokens: [plain(text)] }];

@@ -234,9 +234,10 @@ export function useElapsed(from, running) {
 export function lazy(load, name, Placeholder = () => null) {
   let Loaded = null;
   return function Lazy(properties) {
-    const [, setReady] = useState(false);
+    const [, setReady] = useState(Loaded !== null);
     useEffect(() => {
-      if (Loaded) return undefined;
+      // The module may have arrived between the drawing of the placeholder and this effect.
+      if (Loaded) return void setReady(true);
       let current = true;
       const show = (module) => {
         Loaded = module[name];
