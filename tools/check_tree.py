@@ -1,4 +1,5 @@
-"""Check that no file names a package registry or a local path, and that `banksman` stays a namespace package.
+"""Check that no file names a registry or a local path, or has an open conflict, and that `banksman` stays a
+namespace package.
 
 Pins and locks must install from any registry, and a local path does not exist on another machine. `banksman`
 is a PEP 420 namespace over several roots: an `__init__.py` directly below one root hides all others.
@@ -15,6 +16,8 @@ REGISTRY = re.compile(
     r"|^\s*--?(?:extra-)?index-url\b|^\s*--find-links\b",
     re.MULTILINE,
 )
+# A formatter moves the marks of a conflict into lines, where `git diff --check` does not see them.
+CONFLICT = re.compile(r"(?:<{7}|>{7}) \S")
 SHARED_FOLDERS = {Path(name) for name in ("/", "/tmp", "/home", "/srv", "/opt", "/var/tmp", "/usr/src")}
 MAX_BYTES = 5_000_000
 
@@ -41,7 +44,11 @@ def files(root: Path) -> list[Path]:
 
 def find(root: Path, paths: list[Path]) -> Iterator[str]:
     """Yield findings as `file:line: reason`."""
-    rules = [("names a package registry", REGISTRY), ("names a path of this machine", _own_paths(root))]
+    rules = [
+        ("names a package registry", REGISTRY),
+        ("names a path of this machine", _own_paths(root)),
+        ("has the mark of a conflict", CONFLICT),
+    ]
     for path in paths:
         if path.parts[-2:] == ("banksman", "__init__.py"):
             yield f"{path.relative_to(root)}:1: closes the namespace `banksman` for the other roots"

@@ -39,6 +39,15 @@ def test_a_registry_host_is_found_by_file_and_line(tree: Path, host: str) -> Non
     assert finding.startswith("pins.txt:2: names a package registry: ")
 
 
+@pytest.mark.parametrize("mark", ["<" * 7 + " HEAD", ">" * 7 + " 0a1b2c3d (Subject)"])
+def test_the_mark_of_a_conflict_is_found_within_a_line(tree: Path, mark: str) -> None:
+    (tree / "a.mjs").write_text(f"one();\nhtml`<p>`; {mark}\n")
+
+    code, (finding,) = check(tree)
+
+    assert (code, finding.partition(": ")[0]) == (1, "a.mjs:2")
+
+
 def test_an_index_setting_is_found(tree: Path) -> None:
     (tree / "pins.txt").write_text("--extra-index-url anything\n")
 
