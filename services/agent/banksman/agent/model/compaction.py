@@ -8,14 +8,14 @@ from functools import partial
 from typing import assert_never
 
 from banksman.agent.model.context import BYTES_PER_TOKEN, CompactionCut, Size, context_tokens, cut, size_of
-from banksman.agent.model.request import complete_with_fallback, publish_wait, unless_cancelled
+from banksman.agent.model.request import complete_with_fallback, empty_delta, publish_wait, unless_cancelled
 from banksman.agent.protocols.base import ModelRequest, flatten, prose_call, result_text
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta, ModelPause
+from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BanksmanError, ContextOverflow, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
@@ -187,13 +187,7 @@ class _Waits:
         state = owned.state
         self._bus = bus
         self._subject = subjects.delta(state.tenant, state.conversation_id)
-        self._empty = Delta(
-            conversation_id=state.conversation_id,
-            run_id=owned.run.run_id,
-            message_id=owned.ports.clock.new_id("m"),
-            offset=0,
-            text="",
-        )
+        self._empty = empty_delta(owned)
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         pass

@@ -133,6 +133,17 @@ REPEATED_CHARS: Final = 64 * 1024
 """Maximum characters of one message of a repetition."""
 
 
+def empty_delta(owned: Ownership) -> Delta:
+    """Return a piece without text of a new message."""
+    return Delta(
+        conversation_id=owned.state.conversation_id,
+        run_id=owned.run.run_id,
+        message_id=owned.ports.clock.new_id("m"),
+        offset=0,
+        text="",
+    )
+
+
 async def publish_wait(bus: Bus, subject: str, empty: Delta, pause: ModelPause) -> None:
     """Publish that a request is sent again after a pause; `empty` names its message."""
     notice = ModelWaiting(

@@ -23,6 +23,7 @@ from banksman.agent.model.request import (
     Deltas,
     UnfinishedTexts,
     complete_with_fallback,
+    empty_delta,
     unless_cancelled,
 )
 from banksman.agent.protocols import protocol_for
@@ -43,7 +44,6 @@ from banksman.agent.tools import AvailableTools
 from banksman.bus.connection import Bus
 from banksman.bus.names import PROMPTS
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BanksmanError, EmptyReply, NotFound, ProviderFailed, Refused
 from banksman.contracts.events import ModelNotice
 from banksman.contracts.ids import approval_id_for
@@ -134,15 +134,8 @@ class ModelStep:
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         state = owned.state
-        empty = Delta(
-            conversation_id=state.conversation_id,
-            run_id=owned.run.run_id,
-            message_id=owned.ports.clock.new_id("m"),
-            offset=0,
-            text="",
-        )
         with (
-            Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas,
+            Deltas(self.bus, state.tenant, empty_delta(owned), prepared.protocol, owned.confirm) as deltas,
             self.texts.writing(state.tenant, state.conversation_id, deltas),
         ):
             try:

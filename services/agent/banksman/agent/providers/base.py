@@ -175,8 +175,9 @@ _OPTION_WORDS = {
     "temperature": ("temperature",),
 }
 """The words by which refusals of vendors name an option, by the option."""
-_IMAGES = "images"
-"""What a model refuses that takes no images, beside the options that it refuses."""
+_IMAGES, _SUMMARIES = "images", "summaries"
+"""What models refuse beside options: images, and summaries of their reasoning."""
+_OF_SUMMARIES = re.compile(r"reasoning.{0,20}(summary|summaries)", re.IGNORECASE)
 MAX_REMEMBERED_MODELS = 1_000
 """Maximum number of models whose refused options are remembered: tenants choose the names."""
 
@@ -220,7 +221,7 @@ class RetryingProvider(ABC, Generic[C]):
         self.settings = settings
         self.entry = entry
         self._refused: dict[str, frozenset[str]] = {}
-        """The options that models refused, by model."""
+        """What models refused, by model."""
 
     async def complete(
         self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float, wait_s: float | None = None
@@ -228,7 +229,7 @@ class RetryingProvider(ABC, Generic[C]):
         """A request that is refused for one of its options is repeated without it, as are later ones.
 
         Tools that the model's API refuses are left out, which a notice of the reply states. A request that is
-        refused for the opaque state of earlier replies, or for images, is repeated without them.
+        refused for the opaque state of earlier replies, for images or for summaries is repeated without them.
         """
         until = time.monotonic() + deadline_s
         profile = self.profile(request.model)
@@ -246,7 +247,10 @@ class RetryingProvider(ABC, Generic[C]):
                 return replace(reply, provider_state=state, notices=(*notices, *reply.notices))
             except ProviderFailed as refusal:
                 facts = {"model": request.model}
-                if refuses_state(refusal, request.messages):
+                if self.profile(request.model).reasoning_summary and _refuses_summaries(refusal):
+                    logger.warning("the model refused summaries: %s", refusal, extra=facts)
+                    self._remember_refused(request.model, _SUMMARIES)
+                elif refuses_state(refusal, request.messages):
                     # Reasoning is valid only after the exact prefix that preceded it, which another prompt,
                     # other tools or a compaction change.
                     request = replace(request, messages=opened(request.messages, self.name, None))
@@ -321,9 +325,8 @@ class RetryingProvider(ABC, Generic[C]):
         try:
             return await attempt()
         except (TransientFault, ProviderFailed) as fault:
-            # A tenant's key is no secret of this process.
-            fault.message = self._redaction.of(fault.message)
-            fault.args = tuple(self._redaction.of(str(each)) for each in fault.args)
+            fault.message = self.redaction.of(fault.message)
+            fault.args = tuple(self.redaction.of(str(each)) for each in fault.args)
             profile = self.profile(model)
             if profile.is_overflow(fault.status, fault.message):
                 raise ContextOverflow(self.name, fault.message, status=fault.status) from fault
@@ -337,7 +340,8 @@ class RetryingProvider(ABC, Generic[C]):
         return ProviderFailed(self.name, text, status=fault.status, unavailable=True)
 
     @cached_property
-    def _redaction(self) -> Redaction:
+    def redaction(self) -> Redaction:
+        """Removes the key of the entry: a tenant's key is no secret of this process."""
         return Redaction((self.entry.key,) if self.entry.key else ())
 
     @cached_property
@@ -349,7 +353,10 @@ class RetryingProvider(ABC, Generic[C]):
         return Facts()
 
     def profile(self, model: str) -> Profile:
-        return profile_of(self.entry.base_url, model, self.entry.vendor, self.settings.profiles_file)
+        profile = profile_of(self.entry.base_url, model, self.entry.vendor, self.settings.profiles_file)
+        if _SUMMARIES in self._refused.get(model, ()):
+            return profile.model_copy(update={"reasoning_summary": False})
+        return profile
 
     def silence_s(self, model: str) -> float:
         return self.settings.silence_s(f"{self.name}:{model}")
@@ -436,6 +443,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return _until(value) if seconds is None and value else seconds
 
 
+def _refuses_summaries(refusal: ProviderFailed) -> bool:
+    """Return whether summaries are refused, as for organisations that the vendor has not verified."""
+    return refusal.status in (400, 403) and _OF_SUMMARIES.search(refusal.message) is not None
+
+
 def _refused_option(refusal: ProviderFailed, options: ModelOptions) -> str | None:
     """Return the option of a request that a refusal names; None if it names none."""
     if refusal.status not in (400, 422):
@@ -457,7 +469,7 @@ def _without(request: ModelRequest, refused: frozenset[str]) -> ModelRequest:
         request = instructed(request)
     if _IMAGES in refused:
         request = replace(request, messages=with_images(request.messages, "none"))
-    options = refused - {_IMAGES}
+    options = refused - {_IMAGES, _SUMMARIES}
     given = {option: None for option in options if getattr(request.options, option) is not None}
     return replace(request, options=request.options.model_copy(update=given)) if given else request
 

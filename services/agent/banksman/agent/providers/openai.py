@@ -49,8 +49,6 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         super().__init__(name, settings, entry)
         self._on_responses: dict[str, None] = {}
         """Models that the Chat Completions API refused, the newest last."""
-        self._without_summaries: dict[str, None] = {}
-        """Models that refused summaries of their reasoning, the newest last."""
         self._facts = ServerFacts(entry.base_url, lambda url, body: self.client.fetch(url, body))
 
     def facts(self, model: str) -> Facts:
@@ -86,23 +84,16 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         except ProviderFailed as refusal:
             if refusal.status not in (400, 404) or "/responses" not in refusal.message:
                 raise
-            logger.warning("using the Responses API: %s", refusal, extra={"model": model})
-        _remember(self._on_responses, model)
+            reason = self.redaction.of(str(refusal))
+            logger.warning("using the Responses API: %s", reason, extra={"model": model})
+        self._on_responses[model] = None
+        if len(self._on_responses) > MAX_REMEMBERED_MODELS:
+            del self._on_responses[next(iter(self._on_responses))]
         return await self._respond(request, profile, deltas)
 
     async def _respond(self, request: ModelRequest, profile: Profile, deltas: DeltaSink) -> ModelReply:
-        model = request.model
-        if model in self._without_summaries:
-            profile = profile.model_copy(update={"reasoning_summary": False})
-        try:
-            sent = responses.body(request, profile)
-            return await self._stream(responses.PATH, sent, model, responses.ResponsesReader(deltas))
-        except ProviderFailed as refusal:
-            if not profile.reasoning_summary or not responses.refuses_summary(refusal):
-                raise
-            logger.warning("asking without summaries: %s", refusal, extra={"model": model})
-        _remember(self._without_summaries, model)
-        return await self._respond(request, profile, deltas)
+        sent = responses.body(request, profile)
+        return await self._stream(responses.PATH, sent, request.model, responses.ResponsesReader(deltas))
 
     async def _stream(
         self,
@@ -120,12 +111,6 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
         except TimeoutError as error:
             raise self.silent(model) from error
         return reader.reply()
-
-
-def _remember(models: dict[str, None], model: str) -> None:
-    models[model] = None
-    if len(models) > MAX_REMEMBERED_MODELS:
-        del models[next(iter(models))]
 
 
 class OpenAIReplyReader:

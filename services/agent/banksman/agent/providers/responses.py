@@ -7,7 +7,6 @@ replies. https://platform.openai.com/docs/guides/reasoning
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
@@ -19,7 +18,6 @@ from banksman.agent.providers.openai_request import EMPTY_MESSAGE, reply_format
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.untyped import as_count, as_list, as_object, as_text
-from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import AssistantMessage, Message, Usage, UserMessage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -32,7 +30,6 @@ FAILED = "response.failed"
 ENDS = frozenset({"response.completed", "response.incomplete", FAILED})
 """The types of the last event of a stream."""
 
-_OF_SUMMARIES = re.compile(r"reasoning.{0,20}(summary|summaries)", re.IGNORECASE)
 _INCOMPLETE: dict[str, FinishReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -76,11 +73,6 @@ def body(request: ModelRequest, profile: Profile) -> dict[str, Any]:
     if options.response_schema is not None:
         arguments["text"] = {"format": {"type": "json_schema", **reply_format(options.response_schema)}}
     return arguments
-
-
-def refuses_summary(refusal: ProviderFailed) -> bool:
-    """Return whether summaries are refused, as for organisations that the vendor has not verified."""
-    return refusal.status in (400, 403) and _OF_SUMMARIES.search(refusal.message) is not None
 
 
 def wrote(messages: Iterable[Message]) -> bool:
