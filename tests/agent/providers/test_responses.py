@@ -250,6 +250,28 @@ async def test_model_that_refuses_tools_moves_to_the_responses_api(
     assert {body["reasoning"]["effort"] for body in played.bodies[1:]} == {"high"}
 
 
+async def test_refusals_that_move_or_repeat_a_request_are_logged_without_the_key(
+    played: PlayedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server may repeat the headers of a request; the key of a tenant is no secret of the process."""
+    key = "canary-of-a-tenant-0123456789"
+    summaries = f"{key} must be verified to generate reasoning summaries."
+    played.replies += [
+        (400, {"error": {"message": f"{NEEDED} {key}"}}),
+        (400, {"error": {"message": summaries}}),
+        events(message("Done.")),
+    ]
+    entry = {"base_url": played.url, "vendor": "openai", "api_key": key}
+    catalog = Providers(ProviderSettings.model_validate({"providers": {"own": entry}, "max_attempts": 1}))
+
+    reply = await complete(catalog, "own:gpt-5.5")
+    await catalog.close()
+
+    assert (reply.text, len(played.bodies)) == ("Done.", 3)
+    assert "using the Responses API" in caplog.text and "refused summaries" in caplog.text
+    assert key[:12] not in caplog.text
+
+
 async def test_conversation_on_the_responses_api_stays_there_after_a_restart(
     played: PlayedServer, providers: Providers
 ) -> None:
