@@ -29,18 +29,16 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.caller import ADMIN, OPERATE, Caller
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
-from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
+from banksman.gateway.pinned_http import PinnedHttp, RequestErrors, body_of, problem_of
 from banksman.gateway.settings import GatewayServiceSettings, Upstream, upstreams_of
 from banksman.runs.ports import Clock
 from banksman.runtime.addresses import is_public
 from banksman.runtime.model_servers import ModelServers, ProviderEntry
-from banksman.runtime.redaction import Redaction, redacted
 
 MAX_SERVERS: Final = 20
 """Servers of one tenant."""
 TEST_S: Final = 10.0
 MAX_LIST_BYTES: Final = 2 * 1024 * 1024
-MAX_PROBLEM_CHARS: Final = 300
 OWN_SETTINGS: Final[Mapping[str, str]] = {
     "anthropic": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
     "openai": "BANKSMAN_MODELS__OPENAI_API_KEY",
@@ -152,12 +150,10 @@ class ModelServerStore:
         upstream = next(iter(upstreams_of({name: entry})), None)
         if upstream is None:
             raise Conflict(f"servers with the API {entry.api} cannot be tested: they list no models")
-        hidden = Redaction((entry.key,) if entry.key else ())
         try:
             models = await self._listed(upstream, caller)
         except (TimeoutError, BanksmanError, *RequestErrors) as error:
-            problem = hidden.of(redacted(str(error)))[:MAX_PROBLEM_CHARS] or "no response in time"
-            return ModelServerTest(problem=problem, models=())
+            return ModelServerTest(problem=problem_of(error, entry.key or None), models=())
         await self._servers.bucket.put(
             f"{caller.tenant}.{name}", server.model_copy(update={"models": models})
         )
@@ -211,15 +207,13 @@ class ModelServerStore:
             "GET", url, upstream.list_headers, allowed=lambda address: is_operator or is_public(address)
         )
         async with asyncio.timeout(TEST_S), request as response:
-            body = bytearray()
-            async for piece in response.aiter_stream():
-                body += piece
-                if len(body) > MAX_LIST_BYTES:
-                    raise ValueError(f"the list of models is longer than {MAX_LIST_BYTES} bytes")
+            body = await body_of(response, MAX_LIST_BYTES)
+        if len(body) > MAX_LIST_BYTES:
+            raise ValueError(f"the list of models is longer than {MAX_LIST_BYTES} bytes")
         if response.status != 200:
-            text = bytes(body[:1_000]).decode(errors="replace")
+            text = body[:1_000].decode(errors="replace")
             raise ValueError(f"the server returned {response.status}: {text}")
-        return _names(bytes(body))
+        return _names(body)
 
 
 def _names(body: bytes) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pydantic import Field
 from banksman.contracts.errors import Unauthorized, Unavailable
 from banksman.contracts.urls import Url, UrlRefused, parse_url
 from banksman.contracts.wire import Wire
-from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
+from banksman.gateway.pinned_http import PinnedHttp, RequestErrors, body_of
 from banksman.gateway.settings import OidcSettings, secure_url
 from banksman.runtime.addresses import Address
 from banksman.runtime.pinned_network import AddressPolicy
@@ -131,12 +131,10 @@ def _is_loopback(address: Address) -> bool:
 
 
 async def _document(response: httpcore.Response) -> Document:
-    body = bytearray()
-    async for piece in response.aiter_stream():
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise ValueError(f"more than {MAX_BYTES} bytes")
-    found = json.loads(bytes(body))
+    body = await body_of(response, MAX_BYTES)
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    found = json.loads(body)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return cast(Document, found)

@@ -26,14 +26,12 @@ from banksman.gateway.identity.operations import SecretStore
 from banksman.gateway.operation.caller import ADMIN, OPERATE, Caller
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestBody, StrictBody, provided
-from banksman.gateway.pinned_http import PinnedHttp, RequestErrors
+from banksman.gateway.pinned_http import PinnedHttp, RequestErrors, body_of, problem_of
 from banksman.runtime.addresses import is_public
-from banksman.runtime.redaction import Redaction, redacted
 from banksman.runtime.search import SearchSettings
 from banksman.runtime.search_apis import MAX_RESPONSE_BYTES, SearchFailed, request_to, results_in
 
 TEST_S: Final = 10.0
-MAX_PROBLEM_CHARS: Final = 300
 
 operations = Operations("tools", right=ADMIN)
 
@@ -134,9 +132,7 @@ class SearchProviders:
             target = SearchTarget(provider=choice.provider, url=choice.url, key=key)
             return SearchProviderTest(problem=None, results=await self._results(target, caller))
         except (TimeoutError, BanksmanError, SearchFailed, *RequestErrors) as error:
-            hidden = Redaction(() if key is None else (key,))
-            problem = hidden.of(redacted(str(error)))[:MAX_PROBLEM_CHARS] or "no response in time"
-            return SearchProviderTest(problem=problem, results=0)
+            return SearchProviderTest(problem=problem_of(error, key), results=0)
 
     async def _store(
         self, tenant: str, policy: ApprovalPolicy, choice: SearchChoice | None
@@ -168,12 +164,8 @@ class SearchProviders:
             allowed=lambda address: is_operator or is_public(address),
         )
         async with asyncio.timeout(TEST_S), sent as response:
-            body = bytearray()
-            async for piece in response.aiter_stream():
-                body += piece
-                if len(body) > MAX_RESPONSE_BYTES:
-                    break
-        return len(list(results_in(target.provider, response.status, bytes(body))))
+            body = await body_of(response, MAX_RESPONSE_BYTES)
+        return len(list(results_in(target.provider, response.status, body)))
 
 
 def _secret_of(body: SearchProviderBody, stored: SearchChoice | None) -> str | None:
