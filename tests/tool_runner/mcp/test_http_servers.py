@@ -122,6 +122,19 @@ class Remote:
         raise AssertionError
 
 
+def configured(app: Any) -> uvicorn.Config:
+    """Return the settings of a server on a free port."""
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+
+
 @asynccontextmanager
 async def remote() -> AsyncGenerator[Remote]:
     state = Remote()
@@ -132,16 +145,7 @@ async def remote() -> AsyncGenerator[Remote]:
     server = Server("remote", on_list_tools=list_tools, on_call_tool=state.call)
     manager = StreamableHTTPSessionManager(server)
     state.sessions = manager._server_instances
-    config = uvicorn.Config(
-        manager.handle_request,
-        interface="asgi3",
-        host="127.0.0.1",
-        port=0,
-        log_config=None,
-        lifespan="off",
-        timeout_graceful_shutdown=1,
-    )
-    async with manager.run(), listening(config) as port:
+    async with manager.run(), listening(configured(manager.handle_request)) as port:
         state.url = f"http://127.0.0.1:{port}/mcp"
         yield state
 
@@ -339,16 +343,7 @@ async def with_events() -> AsyncGenerator[Remote]:
             case _:
                 await Response(status_code=405)(scope, receive, send)
 
-    config = uvicorn.Config(
-        app,
-        interface="asgi3",
-        host="127.0.0.1",
-        port=0,
-        log_config=None,
-        lifespan="off",
-        timeout_graceful_shutdown=1,
-    )
-    async with listening(config) as port:
+    async with listening(configured(app)) as port:
         state.url = f"http://127.0.0.1:{port}/mcp"
         yield state
 

@@ -114,9 +114,15 @@ def _chatgpt_pieces(message: _Message, assets: Assets) -> Iterator[Piece]:
             thoughts = (f"{one.get('summary') or ''}\n{one.get('content') or ''}" for one in content.thoughts)
             yield Piece("thinking", "\n\n".join(thoughts).strip())
             return
-        case "text" | "multimodal_text" | "code" | "execution_output" | "system_error" | "tether_quote":
-            pass
-        case "tether_browsing_display":
+        case (
+            "text"
+            | "multimodal_text"
+            | "code"
+            | "execution_output"
+            | "system_error"
+            | "tether_quote"
+            | "tether_browsing_display"
+        ):
             pass
         case other:
             yield Piece("other", other)
@@ -385,12 +391,11 @@ class _Run:
         return piece.kind == "image" and len(piece.text) <= MAX_IMAGE_CHARS
 
     def _leave_out(self, pieces: tuple[Piece, ...], *, images: bool = True) -> None:
-        names = (
-            one.text if one.kind == "other" else "image" for one in pieces if one.kind in ("other", "image")
-        )
-        kept = sum(images and self._is_image(one) for one in pieces)
-        self._left_out.update(name[:100] for name in names)
-        self._left_out["image"] -= kept
+        for one in pieces:
+            if one.kind == "other":
+                self._left_out[one.text[:100]] += 1
+            elif one.kind == "image" and not (images and self._is_image(one)):
+                self._left_out["image"] += 1
 
     def _reply(self, pieces: list[Piece]) -> None:
         self._leave_out(tuple(pieces), images=False)

@@ -149,7 +149,7 @@ export function blocksOf(text, maths = null) {
 /**
  * Split a text that grows, for example while a model writes it, and read only its last block again.
  *
- * @returns {typeof blocksOf} for the text so far; after a text that does not continue the last one it starts anew
+ * @returns {typeof blocksOf} takes the text so far; a text that does not continue the previous one is read as a whole
  */
 export function growingBlocks() {
   let read = '';

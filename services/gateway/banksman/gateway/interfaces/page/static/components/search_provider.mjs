@@ -85,19 +85,35 @@ function Choice({ stored, onChanged }) {
     }
     ${
       provider &&
-      html`<label class="form-field"
-        ><span>${t('servers.key')}</span
-        ><input
-          type="password"
-          autocomplete="off"
-          minlength="8"
-          required=${provider !== 'searxng' && !isKept}
-          placeholder=${isKept ? t('servers.keptKey') : ''}
-          value=${key}
-          onInput=${typed(setKey)}
-      /></label>`
+      html`<${KeyField}
+        value=${key}
+        onChange=${setKey}
+        required=${provider !== 'searxng' && !isKept}
+        kept=${isKept}
+      />`
     }
     ${state.error && html`<p class="form-error" role="alert">${state.error}</p>`}
     ${(provider || stored.provider) && html`<button class="button" disabled=${state.busy}>${t(provider ? 'servers.save' : 'servers.remove')}</button>`}
   </form>`;
+}
+
+/**
+ * A field for the key of a provider, which is never shown again.
+ *
+ * @param {{value: string, onChange: (key: string) => void, required: boolean, kept: boolean, children?: unknown}}
+ *   properties `kept` if a key is stored, which an empty field keeps
+ */
+export function KeyField({ value, onChange, required, kept, children }) {
+  return html`<label class="form-field"
+    ><span>${t('servers.key')}</span
+    ><input
+      type="password"
+      autocomplete="off"
+      minlength="8"
+      required=${required}
+      placeholder=${kept ? t('servers.keptKey') : ''}
+      value=${value}
+      onInput=${(/** @type {any} */ event) => onChange(event.target.value.trim())}
+    />${children}</label
+  >`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { ModelButton } from '../components/models.mjs';
 import { Records } from '../components/operator/records.mjs';
-import { SearchProvider } from '../components/search_provider.mjs';
+import { KeyField, SearchProvider } from '../components/search_provider.mjs';
 import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
@@ -142,18 +142,9 @@ function ServerForm({ server, onClose }) {
       }
       ${
         !known?.keyless &&
-        html`<label class="form-field"
-          ><span>${t('servers.key')}</span
-          ><input
-            type="password"
-            autocomplete="off"
-            minlength="8"
-            required=${Boolean(known)}
-            placeholder=${server.has_key ? t('servers.keptKey') : ''}
-            value=${key}
-            onInput=${(event) => setKey(event.target.value.trim())}
-          /><small class="muted">${t('servers.keyText')}</small></label
-        >`
+        html`<${KeyField} value=${key} onChange=${setKey} required=${Boolean(known)} kept=${server.has_key}>
+          <small class="muted">${t('servers.keyText')}</small>
+        <//>`
       }
       ${state.error && html`<p class="form-error" role="alert">${state.error}</p>`}
       <div class="dialog-actions">
