@@ -89,6 +89,8 @@ async def test_a_late_client_gets_the_text_again_in_bounded_messages_and_order(
             await deltas.write("reasoning", "think ")
             await deltas.write("message", long)
             await deltas.end(is_final=True)
+            # The server has passed on the text before the client subscribes.
+            await sender.ready()
             await bus.subscribe(subjects.delta(tenant, conversation), received)
             await bus.ready()
             await bus.publish(subjects.delta_wanted(tenant, conversation), b"")

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.e2e.tasks.people import GERMAN, PHONE, PHONE_DARK, WIDE, WIDE_DARK, Look, Office, ask, ended, seen
 from tests.e2e.test_navigation import rows_in_view
 from tests.support.scripted_models import ScriptedReply
 
 pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
+
+
+async def open_palette(page: Page) -> None:
+    """Open it and wait for its field: its program is loaded at its first use."""
+    await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("dialog").get_by_role("combobox")).to_be_focused()
 
 
 @seen(GERMAN)
@@ -31,7 +37,7 @@ async def test_conversations_are_labelled_and_listed_by_label(office: Office, lo
         await expect(page.locator(".conversation")).to_have_count(1)
         await page.reload()
         await expect(page.locator(".conversation", has_text="Südkran")).to_be_visible()
-        await page.keyboard.press("Control+k")
+        await open_palette(page)
         await page.keyboard.type("Etikett: Last")
         await expect(page.get_by_role("option", name="Etikett: Last")).to_be_visible()
         await page.keyboard.press("Enter")
@@ -49,7 +55,7 @@ async def test_a_search_lands_at_the_hit(office: Office, look: Look) -> None:
             await ask(page, "Next?")
             await ended(page, count=count)
         await page.goto(f"{office.system.url}/#/approvals")
-        await page.keyboard.press("Control+k")
+        await open_palette(page)
         await page.keyboard.type("quay number 1 is")
         await page.get_by_role("option").filter(has_text="quay number 1 is").click()
         hit = page.locator(".turn.assistant").filter(has_text="quay number 1 is")
@@ -84,8 +90,7 @@ async def test_everything_is_done_from_the_palette(office: Office, look: Look) -
     async with office.at(conversation, look) as page:
 
         async def command(text: str) -> None:
-            await page.keyboard.press("Control+k")
-            await expect(page.get_by_role("combobox", name="Search and commands")).to_be_focused()
+            await open_palette(page)
             await page.keyboard.type(text)
             found = page.get_by_role("dialog").get_by_role("option")
             await expect(found.first).to_contain_text(text.split(":")[0])

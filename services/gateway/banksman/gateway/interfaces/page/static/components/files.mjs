@@ -1,6 +1,6 @@
 /** The workspace of the open conversation: its files, what changed in them, the commands that ran, and those that still run. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
 import { saveBlob } from './tools.mjs';
@@ -21,7 +21,7 @@ export function FilePanel() {
   const [opened, setOpened] = useState(/** @type {string | null} */ (null));
   const panel = useRef(/** @type {HTMLElement | null} */ (null));
   const files = useFiles(id);
-  useEffect(() => panel.current.focus(), []);
+  useLayoutEffect(() => panel.current.focus(), []);
   const close = () => (store.panel.value = null);
   const drop = (event) => {
     event.preventDefault();

@@ -1,6 +1,6 @@
 /** The navigation: views, the conversations in groups, and the account. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { isBusy, pendingApprovals } from '../events.mjs';
 import { VIEWS, addressOf, tabsOf } from '../router.mjs';
@@ -270,7 +270,7 @@ function RenameDialog({ id, title, onClose }) {
   const store = useStore();
   const [value, setValue] = useState(title);
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useEffect(() => input.current.select(), []);
+  useLayoutEffect(() => input.current.select(), []);
   const submit = (event) => {
     event.preventDefault();
     if (value.trim() && value.trim() !== title) store.rename(id, value.trim());

@@ -225,7 +225,7 @@ export function useElapsed(from, running) {
 }
 
 /**
- * A component whose module is loaded when it is first shown.
+ * A component whose module is loaded when it is first shown. If it is in memory, it is drawn before the next key press.
  *
  * @param {() => Promise<object>} load imports the module
  * @param {string} name the export that is the component
@@ -235,7 +235,7 @@ export function lazy(load, name, Placeholder = () => null) {
   let Loaded = null;
   return function Lazy(properties) {
     const [, setReady] = useState(Loaded !== null);
-    useEffect(() => {
+    useLayoutEffect(() => {
       // The module may have arrived between the drawing of the placeholder and this effect.
       if (Loaded) return void setReady(true);
       let current = true;

@@ -1,6 +1,6 @@
 /** One call of an approval request: its effect, its exact arguments, and the fields to edit them. */
 
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 
 import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
@@ -51,7 +51,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
 function Editor({ id, edit, onEdit }) {
   const root = useRef(/** @type {HTMLElement | null} */ (null));
   const { draft } = edit;
-  useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
+  useLayoutEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
   const asJson = () =>
     onEdit({
       json: JSON.stringify(

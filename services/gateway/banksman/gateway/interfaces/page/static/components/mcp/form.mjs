@@ -1,6 +1,6 @@
 /** Add a server or change one: at an address, or a program in the sandbox, with the secrets that it needs. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { bodyOf, controlOf, draftOf, placeStays, valueStays } from '../../mcp_servers.mjs';
 import { addressOf } from '../../router.mjs';
@@ -159,7 +159,7 @@ const problemId = (/** @type {string} */ control) => `mcp-problem-${control}`;
 function Field({ of: control, label, hint, error, input }) {
   const ref = useRef(/** @type {HTMLInputElement | null} */ (null));
   const wrong = error?.control === control;
-  useEffect(() => void (wrong && ref.current?.focus()), [wrong]);
+  useLayoutEffect(() => void (wrong && ref.current?.focus()), [wrong]);
   const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
   return html`<div class="form-field">
     <label class="form-field"

@@ -1,6 +1,6 @@
 /** One step with its exact request and result. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
 import { explain, t } from '../../strings.mjs';
@@ -22,7 +22,7 @@ export function StepDetail({ runId, stepId, version }) {
     );
     return () => (current = false);
   }, [runId, stepId, version]);
-  useEffect(() => void (read && heading.current?.focus()), [read === null]);
+  useLayoutEffect(() => void (read && heading.current?.focus()), [read === null]);
   const close = () => (location.hash = addressOf('runs', runId));
   return html`<section
     class="step-detail"
