@@ -141,7 +141,9 @@ class Gemini(StandIn):
 
     async def stream(self, body: Json, turn: Turn) -> AsyncIterator[bytes]:
         counts = self._usage(body, turn)
-        thoughts = ((body.get("generationConfig") or {}).get("thinkingConfig") or {}).get("includeThoughts")
+        thinking = (body.get("generationConfig") or {}).get("thinkingConfig") or {}
+        # JSON of protocol buffers accepts both spellings, and the SDK sends the second.
+        thoughts = thinking.get("includeThoughts") or thinking.get("include_thoughts")
         parts: list[Json] = []
         if thoughts:
             parts += [{"text": piece, "thought": True} for piece in pieces(turn.reasoning)]

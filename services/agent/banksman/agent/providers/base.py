@@ -177,7 +177,10 @@ _OPTION_WORDS = {
 """The words by which refusals of vendors name an option, by the option."""
 _IMAGES, _SUMMARIES = "images", "summaries"
 """What models refuse beside options: images, and summaries of their reasoning."""
-_OF_SUMMARIES = re.compile(r"reasoning.{0,20}(summary|summaries)", re.IGNORECASE)
+_OF_SUMMARIES = re.compile(
+    r"reasoning.{0,20}(summary|summaries)|include_?thoughts|thinking is not (enabled|supported)",
+    re.IGNORECASE,
+)
 MAX_REMEMBERED_MODELS = 1_000
 """Maximum number of models whose refused options are remembered: tenants choose the names."""
 

@@ -80,7 +80,7 @@ class LibraryApi:
                 AsyncExitStack() as owned,
                 asyncio.timeout(silence_s) as silence,
                 self._model(request.model, owned).request_stream(
-                    _messages(request, profile), _settings(request.options), parameters
+                    _messages(request, profile), _settings(request.options, profile), parameters
                 ) as stream,
             ):
                 async for event in stream:
@@ -249,7 +249,7 @@ class _Body:
             yield piece
 
 
-def _settings(options: ModelOptions) -> ModelSettings:
+def _settings(options: ModelOptions, profile: Profile) -> ModelSettings:
     # Marks for the cache of vendors that want them, as Bedrock does.
     settings = ModelSettings(cache=True)
     if options.max_tokens is not None:
@@ -260,6 +260,8 @@ def _settings(options: ModelOptions) -> ModelSettings:
         settings["parallel_tool_calls"] = options.parallel_tool_calls
     if options.reasoning_effort is not None:
         settings["thinking"] = False if options.reasoning_effort == "none" else options.reasoning_effort
+    elif profile.reasoning_summary:
+        settings["thinking"] = True  # As much as the model does by itself, and written into the reply.
     return settings
 
 

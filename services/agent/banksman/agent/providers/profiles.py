@@ -94,8 +94,8 @@ class Profile(BaseModel):
     encrypted_reasoning: bool = True
     """Whether a request to the Responses API may ask for encrypted reasoning."""
     reasoning_summary: bool = False
-    """Whether a request to the Responses API asks for summaries of the reasoning, which people read. A model
-    that refuses them is asked without."""
+    """Whether a request to the Responses API or Gemini's own API asks for summaries of the reasoning, which
+    people read. A model that refuses them is asked without."""
     facts: FactSource = "none"
     """Where the server states the context size of a model and whether it sees images."""
     images: Images = "any"
