@@ -183,7 +183,7 @@ function newRun(/** @type {Conversation} */ { cancelledEarly }, /** @type {strin
 }
 
 function runOf(/** @type {Conversation} */ conversation, /** @type {string | null} */ runId) {
-  return conversation.runs.find((run) => run.id === runId) ?? null;
+  return conversation.runs.findLast((run) => run.id === runId) ?? null;
 }
 
 function findApproval(/** @type {Conversation} */ conversation, /** @type {string} */ approvalId) {
@@ -195,7 +195,7 @@ function findApproval(/** @type {Conversation} */ conversation, /** @type {strin
 /** @param {Conversation} conversation @param {string | null} runId @param {(run: Run) => Run} change */
 function withRun(conversation, runId, change) {
   if (!runId) return conversation;
-  const at = conversation.runs.findIndex((run) => run.id === runId);
+  const at = conversation.runs.findLastIndex((run) => run.id === runId);
   const before = at < 0 ? newRun(conversation, runId) : conversation.runs[at];
   const after = change(before);
   if (after === before && at >= 0) return conversation;
@@ -213,9 +213,10 @@ function withRun(conversation, runId, change) {
  */
 function inLogOrder(conversation, runId) {
   if (!runId) return conversation;
-  const run = runOf(conversation, runId) ?? newRun(conversation, runId);
-  if (run.logged) return conversation;
-  const others = conversation.runs.filter((other) => other.id !== runId);
+  const known = runOf(conversation, runId);
+  if (known?.logged) return conversation;
+  const run = known ?? newRun(conversation, runId);
+  const others = known ? conversation.runs.filter((other) => other !== known) : conversation.runs;
   const at = others.findLastIndex((other) => other.logged) + 1;
   return { ...conversation, runs: others.toSpliced(at, 0, { ...run, logged: true }) };
 }

@@ -2,120 +2,23 @@
 
 import DOMPurify from 'dompurify';
 
-const ALLOWED_TAGS = [
-  'a',
-  'abbr',
-  'b',
-  'blockquote',
-  'br',
-  'code',
-  'dd',
-  'del',
-  'details',
-  'div',
-  'dl',
-  'dt',
-  'em',
-  'h1',
-  'h2',
-  'h3',
-  'h4',
-  'h5',
-  'h6',
-  'hr',
-  'i',
-  'input',
-  'ins',
-  'kbd',
-  'li',
-  'mark',
-  'ol',
-  'p',
-  'pre',
-  'q',
-  's',
-  'samp',
-  'small',
-  'span',
-  'strong',
-  'sub',
-  'summary',
-  'sup',
-  'table',
-  'tbody',
-  'td',
-  'tfoot',
-  'th',
-  'thead',
-  'tr',
-  'u',
-  'ul',
-  'var',
-];
-const MATHS_TAGS = [
-  'math',
-  'menclose',
-  'mfrac',
-  'mi',
-  'mmultiscripts',
-  'mn',
-  'mo',
-  'mover',
-  'mpadded',
-  'mphantom',
-  'mroot',
-  'mrow',
-  'ms',
-  'mspace',
-  'msqrt',
-  'mstyle',
-  'msub',
-  'msubsup',
-  'msup',
-  'mtable',
-  'mtd',
-  'mtext',
-  'mtr',
-  'munder',
-  'munderover',
-  'semantics',
-];
-const MATHS_ATTR = [
-  'accent',
-  'accentunder',
-  'columnalign',
-  'columnspacing',
-  'display',
-  'displaystyle',
-  'fence',
-  'linethickness',
-  'lspace',
-  'mathvariant',
-  'maxsize',
-  'minsize',
-  'movablelimits',
-  'rowspacing',
-  'rspace',
-  'scriptlevel',
-  'separator',
-  'stretchy',
-  'symmetric',
-  'width',
-];
-const ALLOWED_ATTR = [
-  'align',
-  'checked',
-  'class',
-  'colspan',
-  'disabled',
-  'href',
-  'open',
-  'rowspan',
-  'start',
-  'tabindex',
-  'title',
-  'type',
-];
+const words = (text) => text.trim().split(/\s+/);
+
+const ALLOWED_TAGS = words(`
+  a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i input ins kbd li mark ol
+  p pre q s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var
+`);
+const MATHS_TAGS = words(`
+  math menclose mfrac mi mmultiscripts mn mo mover mpadded mphantom mroot mrow ms mspace msqrt mstyle msub
+  msubsup msup mtable mtd mtext mtr munder munderover semantics
+`);
+const MATHS_ATTR = words(`
+  accent accentunder columnalign columnspacing display displaystyle fence linethickness lspace mathvariant
+  maxsize minsize movablelimits rowspacing rspace scriptlevel separator stretchy symmetric width
+`);
+const ALLOWED_ATTR = words(`
+  align checked class colspan disabled href open rowspan start tabindex title type
+`);
 const ALLOWED_LINKS = /^(?:https?|mailto):/i;
 const OWN_CLASSES =
   /^(hljs[\w-]*|table|number|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
@@ -139,12 +42,12 @@ function safeLink(node) {
   node.setAttribute('rel', 'noopener noreferrer nofollow');
 }
 
+DOMPurify.setConfig({
+  ALLOWED_TAGS: [...ALLOWED_TAGS, ...MATHS_TAGS],
+  ALLOWED_ATTR: [...ALLOWED_ATTR, ...MATHS_ATTR],
+  ALLOW_DATA_ATTR: false,
+  RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
+});
+
 /** @param {string} html @returns {string | TrustedHTML} */
-export function sanitise(html) {
-  return DOMPurify.sanitize(html, {
-    ALLOWED_TAGS: [...ALLOWED_TAGS, ...MATHS_TAGS],
-    ALLOWED_ATTR: [...ALLOWED_ATTR, ...MATHS_ATTR],
-    ALLOW_DATA_ATTR: false,
-    RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
-  });
-}
+export const sanitise = (html) => DOMPurify.sanitize(html);

@@ -205,8 +205,10 @@ function useCardInView(id) {
   return inView;
 }
 
+/** Measuring makes the browser lay out the whole page at each key, so the browser's own means is used where it exists. */
 function useGrow(area, text) {
   useLayoutEffect(() => {
+    if (CSS.supports('field-sizing', 'content')) return;
     area.current.style.height = 'auto';
     area.current.style.height = `${area.current.scrollHeight}px`;
   }, [text]);

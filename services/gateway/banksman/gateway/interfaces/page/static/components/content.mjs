@@ -14,6 +14,8 @@ import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
+/** How many blocks of a text make a part of it. */
+const PART = 16;
 /** How long a code block in a list has to stay as it is before it is coloured. */
 const SETTLED_MS = 200;
 /** How much longer than a text took to be drawn the page waits before it draws more of it. */
@@ -25,8 +27,18 @@ export const Markdown = memo(function Markdown({ text, streaming = false }) {
   const [growing] = useState(growingBlocks);
   const maths = mathsFor(shown);
   const blocks = useMemo(() => (streaming ? growing : blocksOf)(shown, maths), [shown, maths, streaming]);
+  const parts = Array.from({ length: Math.ceil(blocks.length / PART) }, (_, at) =>
+    blocks.slice(at * PART, (at + 1) * PART),
+  );
   return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
-    ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
+    ${parts.map((part, at) => html`<${Part} key=${at} ...${part} />`)}
+  </div>`;
+});
+
+/** Some blocks of a text, its properties by number. Only a part that changes is compared, and only one in view is laid out. */
+const Part = memo(function Part({ children, ...blocks }) {
+  return html`<div class="part">
+    ${Object.values(blocks).map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
 
@@ -57,6 +69,29 @@ const Block = memo(function Block({ kind, html: markup, language, source, closed
 });
 
 const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
+const MAX_IMAGES = 20;
+/** @type {Map<string, Promise<string | null>>} the addresses of the images read last */
+const images = new Map();
+
+/** Read an image of a workspace once, however often a conversation shows it; null for one that is too large. */
+function imageAt(api, id, path, version) {
+  const key = `${version} ${id} ${path}`;
+  if (images.has(key)) return images.get(key);
+  const reading = api
+    .file(id, path)
+    .then((blob) => (blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob)));
+  images.set(key, reading);
+  reading.catch(() => images.delete(key));
+  const [oldest] = images.size > MAX_IMAGES ? images : [];
+  if (oldest) drop(...oldest);
+  return reading;
+}
+
+/** An image that is shown remains: its address is needed only to read it. */
+function drop(key, reading) {
+  images.delete(key);
+  reading.then((url) => url && URL.revokeObjectURL(url)).catch(() => {});
+}
 
 /** An image of the workspace or a data URL. The browser sends no other requests for a message. */
 export const MessageImage = memo(function MessageImage({ address, text }) {
@@ -68,19 +103,11 @@ export const MessageImage = memo(function MessageImage({ address, text }) {
   useEffect(() => {
     if (isImageData(address)) return undefined;
     let current = true;
-    let url = null;
-    store.api.file(id, imagePath(address)).then(
-      (blob) => {
-        if (!current) return;
-        url = blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob);
-        setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) });
-      },
+    imageAt(store.api, id, name, version).then(
+      (url) => current && setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) }),
       (error) => current && setShown({ problem: t('content.imageFailed', { name, reason: explain(error) }) }),
     );
-    return () => {
-      current = false;
-      if (url) URL.revokeObjectURL(url);
-    };
+    return () => (current = false);
   }, [address, id, version]);
   if (shown?.problem) return html`<p class="notice info" role="note">${shown.problem}</p>`;
   return html`<figure class="message-image">
@@ -93,6 +120,7 @@ const Prose = memo(function Prose({ markup }) {
   const clean = useMemo(() => sanitise(markup), [markup]);
   const box = useRef(null);
   useEffect(() => {
+    if (!markup.includes('<pre')) return undefined;
     const timer = setTimeout(
       () => box.current?.querySelectorAll('pre > code[class]').forEach(colour),
       SETTLED_MS,

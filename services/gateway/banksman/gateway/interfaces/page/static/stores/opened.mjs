@@ -45,6 +45,7 @@ const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnim
  * @typedef {object} View
  * @property {import('@preact/signals').Signal} state the folded state of the conversation
  * @property {object[]} frames received, and not yet folded
+ * @property {boolean} replaying whether stored events are arriving
  * @property {boolean} scheduled whether the frames are about to be folded
  * @property {import('../client/following.mjs').Follower | null} follower receives the frames; ended after a failure
  */
@@ -90,7 +91,8 @@ export class OpenConversations {
       this.#views.set(id, view);
       return view.state;
     }
-    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, follower: null };
+    const state = signal(emptyConversation(id));
+    view = { state, frames: [], replaying: false, scheduled: false, follower: null };
     this.#views.set(id, view);
     this.#count.value += 1;
     this.#read(id, view);
@@ -202,7 +204,10 @@ export class OpenConversations {
 
   #buffer(/** @type {string} */ id, /** @type {View} */ view, /** @type {EventFrame} */ frame) {
     view.frames.push(frame);
-    if (view.scheduled) return;
+    if (frame.type === 'subscribed') view.replaying = true;
+    if (frame.type === 'replay.done') view.replaying = false;
+    // A replay is shown as a whole, because the newest messages are at its end.
+    if (view.scheduled || view.replaying) return;
     view.scheduled = true;
     soon(() => batch(() => this.#flush(id, view)));
   }
