@@ -28,7 +28,7 @@ done
 # peer of the benchmarks also has its own environment, because it must not share Banksman's packages.
 # So do servers of the Model Context Protocol that tests run, which need other versions of its SDK.
 servers=tests/tool_runner/mcp/programs
-for own in tests/gateway/http/openapi-client requirements/bench $servers/python $servers/sqlite; do
+for own in tests/gateway/http/openapi-client requirements/bench requirements/workspace $servers/python $servers/sqlite; do
     .venv/bin/uv pip compile "$own.in" --output-file "$own.txt" --universal --python-version 3.11 \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-config --quiet "$@"
 done

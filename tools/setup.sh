@@ -34,6 +34,7 @@ missing_packages() {
     command -v git >/dev/null || echo git
     command -v curl >/dev/null || echo curl
     command -v sqlite3 >/dev/null || echo sqlite3
+    [ -x /usr/bin/pytest ] || echo python3-pytest
     has_library libhighwayhash.so.0 || echo libhighwayhash0
     has_compose || compose_package
     if [ "$(id -u)" = 0 ]; then missing_for_privileged_tests; fi

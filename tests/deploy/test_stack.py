@@ -2,12 +2,18 @@
 
 import json
 import subprocess
+from base64 import b64encode
+from shlex import quote
 from urllib.request import urlopen
 
 from tests.deploy.stack import Stack
 from tests.support.client import Client
+from tests.support.everyday_commands import COMMANDS, COMPLAINTS
 
 from .conftest import WAIT_TIMEOUT_S, bash_in
+
+EVERYDAY_TIMEOUT_S = 240.0
+"""Some 30 commands one after the other, on a busy machine."""
 
 
 def test_page_is_served_on_the_published_port(stack: Stack) -> None:
@@ -28,6 +34,32 @@ async def test_approved_run_writes_and_reads_files_in_the_runners_container(stac
     assert written["status"] == "completed"
     assert shown["stdout"].split() == ["/workspace", "1000", "signal", "sandbox"]
     assert "signal" in read["content"]
+
+
+async def test_everyday_commands_work_in_the_runners_image(stack: Stack) -> None:
+    """Each in a directory of its own; what fails or complains is printed with its output."""
+    complaint = quote("|".join(COMPLAINTS))
+    script = "\n".join(
+        f"mkdir ~/{number}; (cd ~/{number}; set -e\n{command}\n) >~/out 2>&1 "
+        f"&& ! grep -qE {complaint} ~/out && echo works || tail -n 99 <<< {quote(name)} - ~/out"
+        for number, (name, command) in enumerate(COMMANDS.items())
+    )
+    encoded = b64encode(script.encode()).decode()
+    async with Client.connected(stack.url, timeout_s=EVERYDAY_TIMEOUT_S) as client:
+        done = await bash_in(client, await client.create(), f"base64 -d <<< {encoded} | bash")
+
+    assert done["stdout"].splitlines() == ["works"] * len(COMMANDS)
+
+
+async def test_every_tenant_is_offered_the_weather_tool(stack: Stack) -> None:
+    """R59, R60, R61."""
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
+        run = await client.run(await client.create(), "what is the weather in Paris")
+        (call,) = run["tool_calls"]
+
+    assert call["tool"] == "get_current_weather"
+    assert (call["result"]["location"], call["result"]["condition"]) == ("Paris", "Sunny")
+    assert 65 <= call["result"]["temperature"] <= 75
 
 
 def test_every_container_runs_with_the_restrictions_of_the_compose_file(stack: Stack) -> None:

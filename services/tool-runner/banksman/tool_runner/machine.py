@@ -19,7 +19,7 @@ from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
 from banksman.tool_runner.workspaces.workspace import default_root
 
 USUAL_PROGRAMS = (
-    *("git", "make", "python3", "pip3", "node", "npm", "perl", "gcc"),
+    *("git", "make", "python3", "pip3", "pytest", "node", "npm", "perl", "gcc"),
     *("sqlite3", "curl", "jq", "patch", "ssh-keygen", "tar", "unzip"),
 )
 """Programs that commands of models often run."""
