@@ -41,6 +41,7 @@ OTHER_NAMES = {
     "/context/mcp-servers/{server_id}": "/context/mcp-servers",
     "/context/mcp-servers/{server_id}/look": '/look"',
     "/context/mcp-servers/{server_id}/approve": '/approve"',
+    "/context/mcp-servers/{server_id}/prompt": '/prompt"',
     "/context/mcp-servers/{server_id}/sign-in": '/sign-in"',
     "/context/mcp-servers/{server_id}/sign-in/finish": '/sign-in/finish"',
     "workspace.restored": "WorkspaceRestored(",

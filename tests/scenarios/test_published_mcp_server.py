@@ -86,6 +86,33 @@ async def test_a_call_of_a_published_server_is_approved_and_its_result_reaches_t
     assert (call["result"]["result"], outcome["content"]) == ("Echo: hello", "done")
 
 
+async def test_a_user_lists_the_prompts_of_a_server_and_gets_the_text_of_one(
+    http: httpx.AsyncClient, everything: str
+) -> None:
+    """An assistant without the server has none of its prompts; faults of a request name their field."""
+    async with offered(http, everything) as server:
+        listed = (await http.get("/context/mcp-prompts")).json()["items"]
+        without = await created(http, tools={"enabled": True, "mcp_servers": []})
+        none = (await http.get("/context/mcp-prompts", params={"assistant_id": without})).json()["items"]
+        [prompt] = [one for one in listed if (one["server"], one["name"]) == (server, "args-prompt")]
+
+        async def get(**body: Any) -> httpx.Response:
+            return await http.post(f"{SERVERS}/{server}/prompt", json=body)
+
+        got = await get(name="args-prompt", arguments={"city": "Oslo"})
+        missing = await get(name="args-prompt")
+        unknown = await get(name="args-prompt", arguments={"city": "Oslo", "town": "x"})
+        other = await get(name="nothing")
+        refused = await get(name="resource-prompt", arguments={"resourceType": "x", "resourceId": "1"})
+
+    assert ([one["name"] for one in prompt["arguments"]], none) == (["city", "state"], [])
+    assert "weather in Oslo" in got.json()["text"]
+    fields = [(one.status_code, one.json()["error"]["field"]) for one in (missing, unknown)]
+    assert fields == [(400, "arguments.city"), (400, "arguments.town")]
+    assert other.status_code == 404
+    assert (refused.status_code, "Invalid resourceType" in refused.text) == (409, True)
+
+
 @asynccontextmanager
 async def waiting(
     client: Client, http: httpx.AsyncClient, play: Play, everything: str

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from banksman.contracts.approvals import InputResolved
 from banksman.contracts.mcp import (
+    MAX_PROMPT_ARGUMENTS,
     AccessToken,
     Authorization,
     DiscoverSignIn,
@@ -18,6 +19,7 @@ from banksman.contracts.mcp import (
     McpTransport,
     RefusedTool,
     RequestToken,
+    ServedPrompt,
     ServedTool,
 )
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
@@ -309,12 +311,25 @@ ProcessRequest = ProcessList | ProcessRead | ProcessStop
 
 
 class FindMcpTools(PlacedRequest):
-    """Lists the tools of an MCP server; a `stdio` server runs in the workspace."""
+    """Lists the tools and prompts of an MCP server; a `stdio` server runs in the workspace."""
 
     op: Literal["mcp.find"] = "mcp.find"
     transport: McpTransport = Field(repr=False)
     hidden: Hidden = ()
 
+
+class GetMcpPrompt(PlacedRequest):
+    """Gets the text of a prompt of an MCP server; a `stdio` server runs in the workspace."""
+
+    op: Literal["mcp.prompt"] = "mcp.prompt"
+    transport: McpTransport = Field(repr=False)
+    hidden: Hidden = ()
+    name: str = Field(max_length=256)
+    arguments: dict[str, str] = Field(default_factory=dict, max_length=MAX_PROMPT_ARGUMENTS)
+
+
+McpRequest = FindMcpTools | GetMcpPrompt | DiscoverSignIn | RequestToken
+"""The requests for which a runner connects to an MCP server or to its authorization server."""
 
 FileRequest = Annotated[
     FileList
@@ -325,9 +340,7 @@ FileRequest = Annotated[
     | ProcessRequest
     | UploadEnd
     | WorkspaceForget
-    | FindMcpTools
-    | DiscoverSignIn
-    | RequestToken,
+    | McpRequest,
     Field(discriminator="op"),
 ]
 
@@ -390,10 +403,14 @@ class FileReply(Stored):
     """The reply to `ProcessRead`."""
     tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The reply to `FindMcpTools`."""
+    prompts: tuple[ServedPrompt, ...] = Field(default=(), exclude_if=lambda prompts: not prompts)
+    """The prompts in the reply to `FindMcpTools`."""
+    prompt: str | None = Field(default=None, exclude_if=lambda prompt: prompt is None)
+    """The text in the reply to `GetMcpPrompt`."""
     refused_tools: tuple[RefusedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """Tools of the server that cannot be called, such as one without a name."""
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
-    """Whether the server of `FindMcpTools` responded with 401."""
+    """Whether the server of `FindMcpTools` or `GetMcpPrompt` responded with 401."""
     authorization: Authorization | None = Field(default=None, exclude_if=lambda found: found is None)
     """The reply to `DiscoverSignIn`."""
     token: AccessToken | None = Field(default=None, exclude_if=lambda token: token is None)

@@ -144,6 +144,8 @@ SEPARATOR: Final = "__"
 """Separates the server from the tool in the names that models use: `github__create_issue`."""
 MAX_TOOLS: Final = 100
 """Maximum number of tools of one server; further tools are not listed."""
+MAX_PROMPT_ARGUMENTS: Final = 20
+"""Maximum number of arguments of a prompt; a prompt with more is not listed."""
 
 McpServerId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 """A lower-case letter, then up to 23 letters, digits or `-`; no underscore, which begins the separator."""
@@ -238,6 +240,24 @@ class ServedTool(Stored):
     """SHA-256 of the fields above, which detects a change."""
 
 
+class PromptArgument(Stored):
+    """An argument of a prompt."""
+
+    name: str = Field(max_length=100)
+    description: str = Field(default="", max_length=500)
+    required: bool = False
+
+
+class ServedPrompt(Stored):
+    """A prompt with the server's description, for users; models do not see it."""
+
+    name: str = Field(max_length=256)
+    """The name that the server itself uses for the prompt."""
+    title: str = Field(default="", max_length=200)
+    description: str = Field(default="", max_length=500)
+    arguments: tuple[PromptArgument, ...] = Field(default=(), max_length=MAX_PROMPT_ARGUMENTS)
+
+
 McpProblem = Literal["server", "secret", "sign_in", "unavailable"]
 """
 server       the tools of the server could not be listed
@@ -265,6 +285,8 @@ class McpServer(Stored):
     """Tools that were new or changed at the last check, and wait for an administrator."""
     replaced: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The approved versions of tools that the server changed, for an administrator to compare."""
+    prompts: tuple[ServedPrompt, ...] = Field(default=(), exclude_if=lambda prompts: not prompts)
+    """The prompts at the last check."""
     found_at: Timestamp | None = None
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
     """Why the last listing of its tools or the last sign-in failed."""

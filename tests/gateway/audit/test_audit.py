@@ -49,6 +49,7 @@ CHANGES_NOTHING = {
     "POST /context/assistants/preview",
     "POST /context/webhooks/{webhook_id}/test",
     "POST /context/mcp-servers/{server_id}/look",
+    "POST /context/mcp-servers/{server_id}/prompt",
     "POST /context/model-servers/{name}/test",
     "POST /context/search-provider/test",
     # The return from the sign-in is recorded instead.

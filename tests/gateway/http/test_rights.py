@@ -131,6 +131,8 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "PUT /context/mcp-servers/{server_id}": ADMIN,
     "DELETE /context/mcp-servers/{server_id}": ADMIN,
     "POST /context/mcp-servers/{server_id}/look": ADMIN,
+    "GET /context/mcp-prompts": READ,
+    "POST /context/mcp-servers/{server_id}/prompt": CHAT,
     "POST /context/mcp-servers/{server_id}/approve": ADMIN,
     "POST /context/mcp-servers/{server_id}/sign-in": ADMIN,
     "POST /context/mcp-servers/{server_id}/sign-in/finish": ADMIN,
@@ -309,6 +311,7 @@ DEVICE = {"endpoint": "https://push.example/phone", "keys": Browser().keys}
 SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
 
 BODIES: dict[str, object] = {
+    "POST /context/mcp-servers/{server_id}/prompt": {"name": "summary"},
     "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
     "POST /context/mcp-servers/{server_id}/sign-in/finish": {"url": "http://127.0.0.1/?state=s"},
     "PUT /context/schedules/{schedule_id}": SCHEDULE,

@@ -29,8 +29,9 @@ from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.execution import Admission, CallExecutor, CallWorker
 from banksman.tool_runner.identity import RunnerIdentity
 from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
+from banksman.tool_runner.mcp.finder import McpFinder
 from banksman.tool_runner.mcp.open_sessions import OpenSessions
-from banksman.tool_runner.mcp.servers import McpClient, McpFinder
+from banksman.tool_runner.mcp.servers import McpClient
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.processes.requests import ProcessRequests
 from banksman.tool_runner.repositories import Repositories

@@ -23,7 +23,6 @@ from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts import calls, subjects
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
@@ -283,7 +282,7 @@ class Placements(Scoped):
         """Send a request to a runner; raise `Unavailable` if it ends or does not reply in time."""
         subject = subjects.files(placed_at.runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
-        finds = isinstance(request, calls.FindMcpTools | DiscoverSignIn | RequestToken)
+        finds = isinstance(request, calls.McpRequest)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         ended = asyncio.get_running_loop().create_future()
         self._waiting[ended] = placed_at

@@ -73,6 +73,8 @@ class McpServerDescription(Stored):
     """The approved tools."""
     changes: tuple[McpToolChange, ...]
     """New and changed tools, which are not offered before they are approved."""
+    prompts: tuple[mcp.ServedPrompt, ...] = ()
+    """The prompts that users are offered."""
     changes_digest: str | None
     """Digest with which `approve` approves exactly these changes; null if there are none."""
     found_at: Timestamp | None

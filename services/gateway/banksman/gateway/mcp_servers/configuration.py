@@ -127,13 +127,13 @@ def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransp
         raise Conflict(f"{found}: read it again")
     transport = _with_kept(given, server.transport, asked.transport)
     same = place_of(server.transport) == place_of(transport)
-    approved = {"tools": server.tools, "replaced": server.replaced} if same else {"tools": (), "replaced": ()}
+    listed = {} if same else {"tools": (), "replaced": (), "prompts": ()}
     # A token is for one address: another server must never receive it.
     access = {} if same else {"signed_in": None, "pending": None}
     return server.model_copy(
         update={
             **asked.treatment,
-            **approved,
+            **listed,
             **access,
             "changes": (),
             "transport": transport,

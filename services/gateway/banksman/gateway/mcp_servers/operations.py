@@ -23,6 +23,7 @@ from banksman.gateway.mcp_servers.bodies import (
     described,
 )
 from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
+from banksman.gateway.mcp_servers.prompts import operations as prompt_operations
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.mcp_servers.sign_ins import (
     CALLBACK,
@@ -272,4 +273,4 @@ async def build(base: Foundation) -> None:
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 
-FEATURE = Feature(operations, build)
+FEATURE = Feature((*operations, *prompt_operations), build)

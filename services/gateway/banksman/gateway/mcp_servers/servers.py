@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -21,8 +22,8 @@ from banksman.bus.names import MCP
 from banksman.bus.secrets import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import mcp, subjects
-from banksman.contracts.calls import FileReply, FindMcpTools
-from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
+from banksman.contracts.calls import FileReply, FindMcpTools, GetMcpPrompt, McpRequest
+from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.mcp_servers.configuration import (
     McpServerChange,
@@ -41,6 +42,8 @@ MAX_SERVERS = 20
 MAX_PROBLEM_CHARS = 1_000
 OFFER_TIMEOUT_S = 30.0
 """Seconds within which an agent checks the schemas of all tools of a server."""
+
+_WORKS: Final = {"needs_sign_in": False, "problem": None, "problem_code": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class ConfiguredServers:
         """List the tools of a server, and withdraw those that it has changed or removed."""
         entry = await self.entry(tenant, server_id)
         try:
-            reply = await self._found(tenant, entry)
+            reply = await self._at_server(tenant, entry, FindMcpTools)
         except SecretUnusable as error:
             return LookedAt(await self.failed(tenant, server_id, "secret", str(error)))
         except AccessMissing as error:
@@ -130,9 +133,7 @@ class ConfiguredServers:
             before = {tool.name: tool for tool in (*server.replaced, *server.tools)}
             replaced = tuple(before[tool.name] for tool in others if tool.name in before)
             seen = {"tools": same, "changes": others, "replaced": replaced, "found_at": now}
-            return server.model_copy(
-                update={**seen, "needs_sign_in": False, "problem": None, "problem_code": None}
-            )
+            return server.model_copy(update={**_WORKS, **seen, "prompts": reply.prompts})
 
         server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=(*reply.refused_tools, *await self._offer(tenant, server)))
@@ -165,18 +166,35 @@ class ConfiguredServers:
         await self._offer(caller.tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
-    async def _found(self, tenant: str, entry: Entry[mcp.McpServer]) -> FileReply:
+    async def prompt(self, tenant: str, server_id: str, name: str, arguments: dict[str, str]) -> str:
+        """Return the text of a listed prompt; raise `Conflict` with the reason why there is none."""
+        entry = await self.entry(tenant, server_id)
+        listed = next((one for one in entry.value.prompts if one.name == name), None)
+        if listed is None:
+            raise NotFound("prompt", name)
+        _check_arguments(listed, arguments)
+        try:
+            reply = await self._at_server(
+                tenant, entry, partial(GetMcpPrompt, name=name, arguments=arguments)
+            )
+        except (SecretUnusable, AccessMissing) as error:
+            raise Conflict(str(error)) from error
+        if reply.prompt is None:
+            raise Conflict(reply.error or "the server returned no text")
+        return reply.prompt
+
+    async def _at_server(
+        self, tenant: str, entry: Entry[mcp.McpServer], request: Callable[..., FindMcpTools | GetMcpPrompt]
+    ) -> FileReply:
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
         allowed = Entry(entry.key, server, entry.revision)
         request_token = partial(self.ask_runner, tenant)
         transport = await self.access.authorized(tenant, allowed, resolved.transport, request_token)
-        return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
+        return await self.ask_runner(tenant, request(transport=transport, hidden=resolved.hidden))
 
-    async def ask_runner(
-        self, tenant: str, request: FindMcpTools | mcp.DiscoverSignIn | mcp.RequestToken
-    ) -> FileReply:
+    async def ask_runner(self, tenant: str, request: McpRequest) -> FileReply:
         """Send a request to a runner, in an empty workspace that is removed afterwards."""
         workspace = new_id("mcp-")
         try:
@@ -212,3 +230,13 @@ class ConfiguredServers:
             return mcp.OfferedTools.model_validate_json(reply).refused
         except ValidationError as error:
             raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error
+
+
+def _check_arguments(prompt: mcp.ServedPrompt, arguments: dict[str, str]) -> None:
+    known = {argument.name for argument in prompt.arguments}
+    for name in arguments:
+        if name not in known:
+            raise BadInput(f"arguments.{name}", None, f"one of {sorted(known)}")
+    for argument in prompt.arguments:
+        if argument.required and not arguments.get(argument.name):
+            raise BadInput(f"arguments.{argument.name}", None, "a value")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio.abc
 import mcp_types as types
@@ -29,6 +29,22 @@ _LISTED: Final[dict[str, tuple[str, TypeAdapter[Any]]]] = {
     "prompts/list": ("prompts", TypeAdapter[Any](types.Prompt)),
 }
 _MAX_VALUE_CHARS: Final = 80
+MAX_PAGES: Final = 20
+"""Maximum pages of a list."""
+Page = TypeVar("Page", bound=types.PaginatedResult)
+
+
+async def pages(request: Callable[..., Awaitable[Page]]) -> AsyncGenerator[Page]:
+    """Yield the pages of a list, each once; raises the errors of `request`."""
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(MAX_PAGES):
+        page = await request(params=types.PaginatedRequestParams(cursor=cursor))
+        yield page
+        cursor = page.next_cursor
+        if not cursor or cursor in seen:
+            return
+        seen.add(cursor)
 
 
 def messages_of(line: bytes) -> Iterator[JSONRPCMessage]:

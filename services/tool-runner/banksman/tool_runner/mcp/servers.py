@@ -7,16 +7,15 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from banksman.contracts import mcp
-from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.calls import GetMcpPrompt
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.egress.client import Egress, rules_of
@@ -42,8 +41,7 @@ from banksman.tool_runner.tools.toolbox import (
     watching_growth,
     within_quota,
 )
-from banksman.tool_runner.workspaces.registry import CallTurns
-from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
@@ -51,9 +49,10 @@ if TYPE_CHECKING:
     from banksman.tool_runner.mcp.session import ServedTools, Session, Streams
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LIST_S = 25.0
-"""Seconds to list the tools of a server; the gateway's request times out after 30 seconds."""
+"""The default of `read_s`; the gateway's request times out after 30 seconds."""
 UNAUTHORIZED = (
     "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
 )
@@ -69,7 +68,7 @@ class Denied(Exception):
 
 
 class ListingFailed(Exception):
-    """The tools of a server cannot be listed; the text is for an administrator."""
+    """The tools of a server cannot be listed, or a prompt cannot be read; the text is for users."""
 
     def __init__(self, text: str, *, needs_sign_in: bool = False) -> None:
         self.needs_sign_in = needs_sign_in
@@ -106,6 +105,8 @@ class McpClient:
     egress: Egress
     limits: RunnerLimits
     sessions: OpenSessions
+    read_s: float = LIST_S
+    """Seconds to list the tools of a server or to get a prompt."""
     held: HeldCalls[_Call] = field(default_factory=HeldCalls[_Call])
 
     async def call(self, target: mcp.McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
@@ -173,19 +174,45 @@ class McpClient:
         self, transport: mcp.McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
     ) -> ServedTools:
         """Return the tools of a server. No error contains a secret of its transport or a text in `hidden`."""
-        state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
-        run = ToolRun(workspace, LIST_S, Stop())
-        try:
-            await import_sdk()
+
+        async def listed(opened: Session, secrets: Redaction) -> ServedTools:
             from banksman.tool_runner.mcp.session import served_tools
 
+            return await served_tools(opened, secrets)
+
+        return await self._once(transport, workspace, hidden, listed, "list its tools")
+
+    async def prompt(self, request: GetMcpPrompt, workspace: Workspace) -> str:
+        """Return the text of a prompt; errors are those of `list_tools`."""
+
+        async def got(opened: Session, secrets: Redaction) -> str:
+            from banksman.tool_runner.mcp.prompts import prompt_messages, prompt_text
+
+            contents = await prompt_messages(opened.client, request.name, request.arguments)
+            return await asyncio.to_thread(prompt_text, contents, secrets)
+
+        return await self._once(request.transport, workspace, request.hidden, got, "return the prompt")
+
+    async def _once(
+        self,
+        transport: mcp.McpTransport,
+        workspace: Workspace,
+        hidden: tuple[str, ...],
+        use: Callable[[Session, Redaction], Awaitable[T]],
+        what: str,
+    ) -> T:
+        """Return what `use` reads in a session of its own; raise `ListingFailed` with the reason."""
+        state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
+        run = ToolRun(workspace, self.read_s, Stop())
+        try:
+            await import_sdk()
             async with (
-                asyncio.timeout(LIST_S),
+                asyncio.timeout(self.read_s),
                 self._connected(transport, run, secrets, state) as opened,
             ):
-                return await served_tools(opened, secrets)
+                return await use(opened, secrets)
         except TimeoutError as error:
-            raise ListingFailed(f"the server did not list its tools within {LIST_S:g} s") from error
+            raise ListingFailed(f"the server did not {what} within {self.read_s:g} s") from error
         except Exception as error:
             text = await asyncio.to_thread(_shown, secrets, state, first_error(error))
             raise ListingFailed(text, needs_sign_in=state.needs_sign_in) from error
@@ -417,36 +444,3 @@ def _imported() -> None:
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     from banksman.tool_runner.mcp import transports as transports
-
-
-@dataclass(frozen=True, slots=True)
-class McpFinder:
-    """Lists the tools of servers and prepares sign-ins.
-
-    Listing takes the turn of a command, because a server may be a program that runs in the workspace.
-    """
-
-    servers: McpClient
-    workspaces: WorkspaceStore
-    turns: CallTurns
-
-    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
-        async with self.turns.turn(BASH.name, tenant, conversation_id):
-            workspace = self.workspaces.get(tenant, conversation_id)
-            try:
-                found = await self.servers.list_tools(request.transport, workspace, request.hidden)
-                return FileReply(tools=found.usable, refused_tools=found.refused)
-            except ListingFailed as error:
-                return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
-
-    async def sign_in(self, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
-        await import_sdk()
-        from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
-
-        authorizations = Authorizations(self.servers.egress)
-        try:
-            if isinstance(request, mcp.DiscoverSignIn):
-                return FileReply(authorization=await authorizations.discover(request))
-            return FileReply(token=await authorizations.token(request))
-        except SignInFailed as error:
-            return FileReply(error=str(error), refused=isinstance(error, GrantRefused))

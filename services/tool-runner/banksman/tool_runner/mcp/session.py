@@ -19,14 +19,15 @@ from mcp.shared.message import SessionMessage
 from pydantic import FileUrl, JsonValue, TypeAdapter, ValidationError
 
 from banksman.contracts.ids import digest
-from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedTool, StdioServer
+from banksman.contracts.mcp import MAX_TOOLS, McpTransport, RefusedTool, ServedPrompt, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.added_tools import added_tools, call_added, may_add_tools
 from banksman.tool_runner.mcp.connection import ConnectionState, ServerFailed
 from banksman.tool_runner.mcp.contents import ResultContents
 from banksman.tool_runner.mcp.held_calls import MAX_QUESTIONS
-from banksman.tool_runner.mcp.messages import ReadableResults
+from banksman.tool_runner.mcp.messages import ReadableResults, pages
+from banksman.tool_runner.mcp.prompts import served_prompts
 from banksman.tool_runner.mcp.questions import answered
 from banksman.tool_runner.sandbox.base import WORKSPACE
 from banksman.tool_runner.tools.toolbox import ToolOutcome, continuation, store_output
@@ -36,8 +37,6 @@ Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
 
-MAX_PAGES: Final = 20
-"""Maximum pages of a list of tools."""
 MAX_LISTED_BYTES: Final = 96 * 1024
 """Maximum bytes of the descriptions and schemas of all tools of a server."""
 MAX_REFUSED: Final = 20
@@ -56,6 +55,7 @@ class ServedTools:
     usable: tuple[ServedTool, ...]
     refused: tuple[RefusedTool, ...]
     """Tools that cannot be called; at most `MAX_REFUSED`."""
+    prompts: tuple[ServedPrompt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ async def _workspace_root(context: object) -> types.ListRootsResult:
 
 
 async def served_tools(session: Session, secrets: Redaction) -> ServedTools:
-    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more."""
+    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`, and its prompts."""
     found: dict[str, ServedTool] = {}
     refused = session.results.unusable
     size = 0
@@ -115,7 +115,8 @@ async def served_tools(session: Session, secrets: Redaction) -> ServedTools:
             refused[tool.name] = f"at most {MAX_TOOLS} tools and {MAX_LISTED_BYTES} bytes are listed"
             break
         found[tool.name] = one
-    return ServedTools(tuple(found.values()), tuple(_refused(refused, secrets)))
+    prompts = await served_prompts(session.client, secrets)
+    return ServedTools(tuple(found.values()), tuple(_refused(refused, secrets)), prompts)
 
 
 def _refused(reasons: dict[str, str], secrets: Redaction) -> Iterator[RefusedTool]:
@@ -173,23 +174,14 @@ async def _listed(session: Session) -> AsyncGenerator[types.Tool]:
 
 
 async def _own_tools(client: ClientSession) -> AsyncGenerator[types.Tool]:
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(MAX_PAGES):
-        try:
-            params = types.PaginatedRequestParams(cursor=cursor)
-            page: types.ListToolsResult = await client.list_tools(params=params)
-        except (MCPError, ValidationError) as error:
-            lacks = isinstance(error, MCPError) and error.error.code == types.METHOD_NOT_FOUND
-            if lacks and may_add_tools(client):
-                return
+    try:
+        async for page in pages(client.list_tools):
+            for tool in page.tools:
+                yield tool
+    except (MCPError, ValidationError) as error:
+        lacks = isinstance(error, MCPError) and error.error.code == types.METHOD_NOT_FOUND
+        if not (lacks and may_add_tools(client)):
             raise ServerFailed(f"the server does not list its tools: {_shown(error)}") from error
-        for tool in page.tools:
-            yield tool
-        cursor = page.next_cursor
-        if not cursor or cursor in seen:
-            return
-        seen.add(cursor)
 
 
 def _served(tool: types.Tool, secrets: Redaction) -> ServedTool | None:

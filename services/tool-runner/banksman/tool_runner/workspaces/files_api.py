@@ -23,6 +23,7 @@ from banksman.contracts.calls import (
     FileRequest,
     FileWrite,
     FindMcpTools,
+    GetMcpPrompt,
     ProcessRequest,
     UploadEnd,
     WorkspaceDiff,
@@ -43,7 +44,7 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete | UploadEnd
-WorkspaceRequest = _OneFile | FileDiff | FindMcpTools | ProcessRequest
+WorkspaceRequest = _OneFile | FileDiff | FindMcpTools | GetMcpPrompt | ProcessRequest
 ABANDONED_S = 180.0
 """Seconds after its last slice at which an upload is removed. A gateway ends one whose client has gone."""
 MAX_UPLOADS = 64
@@ -52,7 +53,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class HandlesMcpRequests(Protocol):
-    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+    async def read(
+        self, tenant: str, conversation_id: str, request: FindMcpTools | GetMcpPrompt
+    ) -> FileReply:
         """Reply to a request whose workspace is prepared."""
         ...
 
@@ -126,8 +129,8 @@ class FilesApi:
         entry = self.registry.enter(tenant, conversation_id)
         try:
             await self.registry.prepare(entry, place, changes=changes, has_turn=False)
-            if isinstance(request, FindMcpTools):
-                return await self._mcp_handler().list_tools(tenant, conversation_id, request)
+            if isinstance(request, FindMcpTools | GetMcpPrompt):
+                return await self._mcp_handler().read(tenant, conversation_id, request)
             if isinstance(request, FileDiff):
                 workspace = self.workspaces.get(tenant, conversation_id)
                 return FileReply(diff=await self.diffs.diff(workspace, request))

@@ -22,7 +22,8 @@ export function wantedAt(text, caret) {
 /**
  * The matching options; options that begin with the query come first.
  *
- * @param {{name: string, text: string}[]} options
+ * @template {{name: string, text: string}} T
+ * @param {T[]} options
  * @param {string} query
  */
 export function fitting(options, query) {

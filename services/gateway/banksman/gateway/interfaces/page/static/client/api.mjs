@@ -358,6 +358,16 @@ export class Api {
     return this.#json('schedule.run', { schedule_id: id });
   }
 
+  /** The prompts of the MCP servers that an assistant uses. @param {string} assistant */
+  mcpPrompts(assistant) {
+    return this.#items('mcp.prompts', { assistant_id: assistant });
+  }
+
+  /** The text of a prompt. @param {string} server @param {string} name @param {Json} values */
+  mcpPrompt(server, name, values) {
+    return this.#json('mcp.prompt', { server_id: server }, { name, arguments: values });
+  }
+
   /** The servers of the Model Context Protocol; needs the right `admin`, as do the methods below. */
   mcpServers() {
     return this.#items('mcp.list');

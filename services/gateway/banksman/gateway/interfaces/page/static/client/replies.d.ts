@@ -116,11 +116,15 @@ export type ListedSchedule = { id: string; title: string; start: ScheduledPrompt
   };
 export type ListedTenant = { tenant: string; as_of: string | null; windows: Array<UsageWindow>; stored_bytes:
   number; keys: number; limits: Record<string, number>; runs: TenantRuns; };
+export type McpPrompt = { name: string; title: string; description: string; arguments: Array<PromptArgument>;
+  server: string; };
+export type McpPromptText = { text: string; };
 export type McpServerDescription = { id: string; transport: TransportDescription; description: string;
   trusted: boolean; timeout_s: number; revision: number; tools: Array<McpToolDescription>; changes:
-  Array<McpToolChange>; changes_digest: string | null; found_at: string | null; created_at: string;
-  created_by: string; problem: string | null; problem_code: "server" | "secret" | "sign_in" | "unavailable" |
-  null; refused: Array<RefusedTool>; needs_sign_in: boolean; signed_in: McpSignedIn | null; };
+  Array<McpToolChange>; prompts: Array<ServedPrompt>; changes_digest: string | null; found_at: string | null;
+  created_at: string; created_by: string; problem: string | null; problem_code: "server" | "secret" |
+  "sign_in" | "unavailable" | null; refused: Array<RefusedTool>; needs_sign_in: boolean; signed_in:
+  McpSignedIn | null; };
 export type McpSignInStarted = { url: string; };
 export type McpSignedIn = { user: string; at: string; expires_at: string | null; };
 export type McpToolChange = { name: string; tool: string; description: string; input_schema: Record<string,
@@ -167,6 +171,7 @@ export type ProcessOutput = { process: ProcessInfo; output: string; start: numbe
 export type ProcessState = { service: string; host: string; pid: number; version: string; started_at: string;
   ready: boolean; problems: Record<string, string>; warnings: Record<string, string>; used: number; places:
   number | null; reported_at: string; responds: boolean; };
+export type PromptArgument = { name: string; description: string; required: boolean; };
 export type PromptPreview = { content: string; tools: Array<string>; dropped_tools: Array<string>;
   estimated_tokens: number; };
 export type PromptStep = { type: "prompt"; name: string; prompt: string; system_prompt: string | null; tools:
@@ -224,6 +229,8 @@ export type SearchProviderView = { provider: "searxng" | "brave" | "tavily" | nu
   source: "settings" | "tenant"; setting: string | null; has_key: boolean; };
 export type SecretDescription = { name: string; created_at: string; created_by: string; updated_at: string;
   updated_by: string; servers: Array<string> | null; };
+export type ServedPrompt = { name: string; title: string; description: string; arguments:
+  Array<PromptArgument>; };
 export type Services = { processes: Array<ProcessState>; nats: NatsState; };
 export type ShownDeadLetter = { id: number; subject: string; stream: string; reason: string; ts: string;
   can_replay: boolean; headers: Record<string, string>; payload: string; payload_bytes: number; };
@@ -316,6 +323,8 @@ export type Replies = {
   "mcp.finish": McpServerDescription;
   "mcp.list": Listing<McpServerDescription>;
   "mcp.look": McpServerDescription;
+  "mcp.prompt": McpPromptText;
+  "mcp.prompts": Listing<McpPrompt>;
   "mcp.read": McpServerDescription;
   "mcp.sign_in": McpSignInStarted;
   "mcp.update": McpServerDescription;

@@ -66,6 +66,8 @@ export const ROUTES = Object.freeze({
   "mcp.finish": ["POST", "/context/mcp-servers/{server_id}/sign-in/finish"],
   "mcp.list": ["GET", "/context/mcp-servers"],
   "mcp.look": ["POST", "/context/mcp-servers/{server_id}/look"],
+  "mcp.prompt": ["POST", "/context/mcp-servers/{server_id}/prompt"],
+  "mcp.prompts": ["GET", "/context/mcp-prompts"],
   "mcp.read": ["GET", "/context/mcp-servers/{server_id}"],
   "mcp.serve": ["POST", "/mcp"],
   "mcp.sign_in": ["POST", "/context/mcp-servers/{server_id}/sign-in"],

@@ -9,6 +9,9 @@ import { Icon, html, useStore } from './ui.mjs';
 
 const NOTHING = { kind: null, query: '', from: 0 };
 
+/** @typedef {Item<'mcp.prompts'>} Prompt */
+/** @typedef {{name: string, text: string, prompt?: Prompt}} Option */
+
 /**
  * @param {object} properties
  * @param {string} properties.text
@@ -16,15 +19,17 @@ const NOTHING = { kind: null, query: '', from: 0 };
  * @param {{current: HTMLTextAreaElement}} properties.area
  * @param {{current: ((event: KeyboardEvent) => boolean) | null}} properties.keys gets the handler of keys while options are shown
  * @param {(text: string, caret: number) => void} properties.onChosen
+ * @param {(prompt: Prompt) => void} properties.onPrompt
  * @param {() => void} properties.onClose
  */
-export function Completion({ text, caret, area, keys, onChosen, onClose }) {
+export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClose }) {
   const wanted = useMemo(() => wantedAt(text, caret), [text, caret]) ?? NOTHING;
   const options = useOptions(wanted.kind);
   const [at, setAt] = useState(0);
   const found = useMemo(() => fitting(options, wanted.query), [options, wanted.query]);
   useEffect(() => setAt(0), [wanted.query]);
-  const choose = (/** @type {{name: string}} */ option) => {
+  const choose = (/** @type {Option} */ option) => {
+    if (option.prompt) return onPrompt(option.prompt);
     const { value, selectionStart } = area.current;
     const next = completed(value, selectionStart, wanted, option.name);
     onChosen(next.text, next.caret);
@@ -49,31 +54,36 @@ export function Completion({ text, caret, area, keys, onChosen, onClose }) {
     ${found.map(
       (option, index) =>
         html`<li
-          key=${option.name}
+          key=${`${option.prompt?.server ?? ''} ${option.name}`}
           role="option"
           aria-selected=${index === at}
           onPointerDown=${(event) => (event.preventDefault(), choose(option))}
         >
-          <${Icon} name=${wanted.kind === 'workflow' ? 'workflow' : 'file'} size=${15} /><strong
-            >${option.name}</strong
-          ><span>${option.text}</span>
+          <${Icon}
+            name=${option.prompt ? 'message' : wanted.kind === 'workflow' ? 'workflow' : 'file'}
+            size=${15}
+          /><strong>${option.name}</strong><span>${option.text}</span>
         </li>`,
     )}
   </ul>`;
 }
 
-/** The workflows with their parameters, or the files of the open conversation. @param {string | null} kind */
+/** The workflows with their parameters and the prompts of servers, or the files of the open conversation. @param {string | null} kind */
 function useOptions(kind) {
   const store = useStore();
-  const [options, setOptions] = useState(/** @type {{name: string, text: string}[]} */ ([]));
+  const [options, setOptions] = useState(/** @type {Option[]} */ ([]));
   const id = store.currentId.value;
   useEffect(() => {
     let shown = true;
-    const read = kind === 'workflow' ? workflows(store) : kind && id ? files(store, id) : Promise.resolve([]);
-    read.then(
-      (found) => shown && setOptions(found),
-      () => {},
-    );
+    setOptions([]);
+    const sources =
+      kind === 'workflow' ? [workflows(store), prompts(store)] : kind && id ? [files(store, id)] : [];
+    for (const source of sources) {
+      source.then(
+        (found) => shown && setOptions((before) => [...before, ...found]),
+        () => {},
+      );
+    }
     return () => (shown = false);
   }, [kind, id]);
   return options;
@@ -89,6 +99,17 @@ async function workflows(/** @type {Store} */ store) {
         .filter(Boolean)
         .join(' · '),
     }));
+}
+
+async function prompts(/** @type {Store} */ store) {
+  const { currentId, list, outbox } = store;
+  const assistant = currentId.value ? list.find(currentId.value)?.assistant : outbox.assistant.value;
+  const items = await store.api.mcpPrompts(assistant ?? 'default');
+  return items.map((prompt) => ({
+    name: prompt.name,
+    text: [prompt.server, prompt.title || prompt.description].filter(Boolean).join(' · '),
+    prompt,
+  }));
 }
 
 async function files(/** @type {Store} */ store, /** @type {string} */ id) {

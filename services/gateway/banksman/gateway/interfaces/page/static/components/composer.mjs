@@ -8,6 +8,7 @@ import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs'
 import { Icon, IconButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
+const PromptDialog = lazy(() => import('./prompt.mjs'), 'PromptDialog');
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
@@ -27,6 +28,7 @@ export function Composer() {
   const dropping = useDroppedFiles(add);
   const keys = useRef(/** @type {HTMLElement | null} */ (null));
   const [closedAt, setClosedAt] = useState(/** @type {number | null} */ (null));
+  const [prompt, setPrompt] = useState(/** @type {Item<'mcp.prompts'> | null} */ (null));
   const caret = area.current?.selectionStart ?? text.length;
   const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
   const conversation = store.opened.current.value;
@@ -54,6 +56,11 @@ export function Composer() {
     // The caret is set after the new text is drawn.
     queueMicrotask(() => queueMicrotask(() => area.current.setSelectionRange(caret, caret)));
   };
+  const insert = (/** @type {string} */ found) => {
+    setPrompt(null);
+    complete(found, found.length);
+    area.current.focus();
+  };
   const onPaste = (event) => {
     const pasted = [...event.clipboardData.files];
     if (!pasted.length) return;
@@ -63,61 +70,66 @@ export function Composer() {
   const placeholder = dropping ? t('attach.drop') : open ? placeholderFor(mode) : t('composer.placeholder');
   useGrow(area, text || placeholder);
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
-    <${ApprovalHint} conversation=${conversation} />
-    <${ContinuingHint} />
-    <${AssistantHint} />
-    <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
-      <${AttachedFiles}
-        files=${files}
-        onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))}
-      />
-      ${completing && html`<${Completion} text=${text} caret=${caret} area=${area} keys=${keys} onChosen=${complete} onClose=${() => setClosedAt(text)} />`}
-      <textarea
-        id="composer"
-        ref=${area}
-        rows="1"
-        dir="auto"
-        placeholder=${placeholder}
-        aria-label=${t('composer.label')}
-        value=${text}
-        onInput=${(event) => (store.outbox.draft.value = event.target.value)}
-        onKeyDown=${onKeyDown}
-        onPaste=${onPaste}
-      />
-      <div class="composer-row">
-        <${AttachButton} onFiles=${add} />
-        <button type="button" class="toggle to-workflows" onClick=${() => (store.workflowsOpen.value = true)}>
-          <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
-        </button>
-        <${ModelButton}
-          value=${store.outbox.model.value}
-          onChange=${(model) => (store.outbox.model.value = model)}
+      <${ApprovalHint} conversation=${conversation} />
+      <${ContinuingHint} />
+      <${AssistantHint} />
+      <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
+        <${AttachedFiles}
+          files=${files}
+          onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))}
         />
-        ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
-        <span class="composer-hint" aria-hidden="true"
-          >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
-        >
-        ${
-          open && !text.trim() && !files.length
-            ? html`<${IconButton}
-                name="stop"
-                label=${t('composer.stop')}
-                class="icon-button send"
-                disabled=${open.cancelling}
-                onClick=${() => store.cancel(open.id)}
-              />`
-            : html`<button
-                class="icon-button send"
-                aria-label=${t('composer.send')}
-                title=${t('composer.send')}
-                disabled=${!text.trim() && !files.length}
-              >
-                <${Icon} name="send" size=${18} />
-              </button>`
-        }
+        ${completing && html`<${Completion} text=${text} caret=${caret} area=${area} keys=${keys} onChosen=${complete} onPrompt=${setPrompt} onClose=${() => setClosedAt(text)} />`}
+        <textarea
+          id="composer"
+          ref=${area}
+          rows="1"
+          dir="auto"
+          placeholder=${placeholder}
+          aria-label=${t('composer.label')}
+          value=${text}
+          onInput=${(event) => (store.outbox.draft.value = event.target.value)}
+          onKeyDown=${onKeyDown}
+          onPaste=${onPaste}
+        />
+        <div class="composer-row">
+          <${AttachButton} onFiles=${add} />
+          <button
+            type="button"
+            class="toggle to-workflows"
+            onClick=${() => (store.workflowsOpen.value = true)}
+          >
+            <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
+          </button>
+          <${ModelButton}
+            value=${store.outbox.model.value}
+            onChange=${(model) => (store.outbox.model.value = model)}
+          />
+          ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
+          <span class="composer-hint" aria-hidden="true"
+            >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
+          >
+          ${
+            open && !text.trim() && !files.length
+              ? html`<${IconButton}
+                  name="stop"
+                  label=${t('composer.stop')}
+                  class="icon-button send"
+                  disabled=${open.cancelling}
+                  onClick=${() => store.cancel(open.id)}
+                />`
+              : html`<button
+                  class="icon-button send"
+                  aria-label=${t('composer.send')}
+                  title=${t('composer.send')}
+                  disabled=${!text.trim() && !files.length}
+                >
+                  <${Icon} name="send" size=${18} />
+                </button>`
+          }
+        </div>
       </div>
-    </div>
-  </form>`;
+    </form>
+    ${prompt && html`<${PromptDialog} prompt=${prompt} onInsert=${insert} onClose=${() => setPrompt(null)} />`}`;
 }
 
 function placeholderFor(mode) {

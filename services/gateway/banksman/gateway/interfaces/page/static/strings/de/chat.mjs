@@ -1,8 +1,11 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/chat.mjs").default>} */
 export default {
   // The list of conversations
-  'completion.workflow': 'Workflows',
+  'completion.workflow': 'Workflows und Prompts',
   'completion.file': 'Dateien des Arbeitsbereichs',
+  'prompt.server':
+    'Ein Prompt des Servers {server}. Sein Text kommt in das Nachrichtenfeld und wird noch nicht gesendet.',
+  'prompt.insert': 'Text einfügen',
 
   // The start of a conversation
   'welcome.title': 'Was soll der Agent tun?',

@@ -1,7 +1,10 @@
 export default {
   // The list of conversations
-  'completion.workflow': 'Workflows',
+  'completion.workflow': 'Workflows and prompts',
   'completion.file': 'Files of the workspace',
+  'prompt.server':
+    'A prompt of the server {server}. Its text goes into the message box, and is not sent yet.',
+  'prompt.insert': 'Insert the text',
 
   // The start of a conversation
   'welcome.title': 'What should the agent do?',
