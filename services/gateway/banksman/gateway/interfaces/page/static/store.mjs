@@ -3,7 +3,7 @@
 import { batch, signal } from '@preact/signals';
 
 import { stored } from './attachments.mjs';
-import { Connection, RequestError, newId } from './client/connection.mjs';
+import { Connection, newId } from './client/connection.mjs';
 import { Subscriptions, conversationOf } from './client/following.mjs';
 import { emptyConversation, openRun } from './events.mjs';
 import { VIEWS, addressOf, routeOf } from './router.mjs';
@@ -186,7 +186,7 @@ export class Store {
 
   /** Pin, archive or label a conversation. @param {{pinned?: boolean, archived?: boolean, labels?: string[]}} marks @param {string} id */
   async mark(id, marks) {
-    await this.#attempt(async () => {
+    await this.attempt(async () => {
       await this.api.markConversation(id, marks);
       await this.list.read();
     });
@@ -194,7 +194,7 @@ export class Store {
 
   /** Start a run that compacts a conversation, and show the conversation with its result. @param {string} id */
   async compact(id) {
-    await this.#attempt(async () => {
+    await this.attempt(async () => {
       await this.api.compactConversation(id);
       this.open(id);
     });
@@ -202,7 +202,7 @@ export class Store {
 
   /** Import a file of conversations; show the only one, or the list of all. @param {File} file */
   async importFile(file) {
-    try {
+    await this.attempt(async () => {
       const { imported } = await import('./importing.mjs');
       const items = await imported(this.api, file);
       const [{ conversation_id: id, left_out: leftOut }] = items;
@@ -210,20 +210,18 @@ export class Store {
       if (items.length > 1 || !id || Object.keys(leftOut).length) this.imported.value = items;
       else this.toast(t('import.done'), 'info');
       this.list.refresh();
-    } catch (error) {
-      this.toast(explain(error));
-    }
+    });
   }
 
   async rename(/** @type {string} */ id, /** @type {string} */ title) {
-    await this.#attempt(async () => {
+    await this.attempt(async () => {
       await this.api.renameConversation(id, title);
       this.#renamed(id, title);
     });
   }
 
   async remove(/** @type {string} */ id) {
-    await this.#attempt(async () => {
+    await this.attempt(async () => {
       await this.api.deleteConversation(id);
       this.#removed(id);
     });
@@ -232,7 +230,7 @@ export class Store {
   // ---- runs
 
   async cancel(/** @type {string} */ runId) {
-    await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
+    await this.attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
   }
 
   /**
@@ -299,11 +297,11 @@ export class Store {
     this.toasts.value = this.toasts.value.filter((toast) => toast.key !== key);
   }
 
-  async #attempt(/** @type {() => Promise<unknown>} */ action) {
+  /** Do something, and show why it failed. @param {() => unknown} action */
+  async attempt(action) {
     try {
       await action();
     } catch (error) {
-      if (!(error instanceof RequestError) && error.name !== 'ApiError') throw error;
       this.toast(explain(error));
     }
   }

@@ -1,10 +1,11 @@
 /** The workspace of the open conversation: its files, what changed in them, the commands that ran, and those that still run. */
 
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
+import { FormError, useAction, useRead } from './requests.mjs';
 import { saveBlob } from './tools.mjs';
-import { IconButton, html, lazy, useStore } from './ui.mjs';
+import { IconButton, Loading, html, lazy, useStore } from './ui.mjs';
 import { OpenedFile } from './workspace/opened.mjs';
 import { FileTree } from './workspace/tree.mjs';
 
@@ -52,7 +53,7 @@ export function FilePanel() {
         ${TABS.map((name) => html`<button key=${name} type="button" aria-pressed=${tab === name} onClick=${() => setTab(name)}>${t(`files.tab.${name}`)}</button>`)}
       </div>`
     }
-    ${files.error && html`<p class="form-error" role="alert">${files.error}</p>`}
+    <${FormError} error=${files.error} />
     ${opened && html`<${OpenedFile} id=${id} file=${opened} />`}
     ${!opened && tab === 'files' && html`<${FileList} files=${files} onOpen=${setOpened} />`}
     ${!opened && tab === 'changes' && html`<${Changes} id=${id} />`}
@@ -86,7 +87,7 @@ function FileList(/** @type {{files: File[], onOpen: () => void}} */ { files, on
     { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
     { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
   ];
-  if (!items) return error ? null : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  if (!items) return error ? null : html`<${Loading} />`;
   if (!items.length) return html`<p class="empty">${t('files.empty')}</p>`;
   return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
@@ -94,34 +95,17 @@ function FileList(/** @type {{files: File[], onOpen: () => void}} */ { files, on
 /** The files of a workspace with their actions. The list is read again after changes. @param {string} id */
 function useFiles(id) {
   const store = useStore();
-  const [items, setItems] = useState(/** @type {Item<'file.list'>[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const [busy, setBusy] = useState(false);
-  const version = store.filesVersion.value;
-  const read = () =>
-    store.api.files(id).then(
-      (page) => (setItems(page.items), setError(null)),
-      (failure) => setError(explain(failure)),
-    );
-  useEffect(() => void read(), [version]);
-  const attempt = async (action) => {
-    try {
-      await action();
-    } catch (failure) {
-      store.toast(explain(failure));
-    }
+  const { value: page, error, read } = useRead(() => store.api.files(id), [store.filesVersion.value]);
+  const { busy, run } = useAction();
+  const uploadAll = async (/** @type {Iterable<File>} */ files) => {
+    for (const file of files) await store.api.upload(id, file.name, file);
   };
-  const upload = async (files) => {
-    setBusy(true);
-    await attempt(async () => {
-      for (const file of files) await store.api.upload(id, file.name, file);
-    });
-    setBusy(false);
-    await read();
-  };
-  const remove = (path) => attempt(() => store.api.deleteFile(id, path)).then(read);
-  const download = (path) =>
-    attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1)));
-  const downloadAll = () => attempt(async () => saveBlob(await store.api.archive(id), `${id}.zip`));
-  return { items, error, busy, read, upload, remove, download, downloadAll };
+  const upload = (/** @type {Iterable<File>} */ files) =>
+    run(() => store.attempt(() => uploadAll(files))).then(read);
+  const remove = (/** @type {string} */ path) =>
+    store.attempt(() => store.api.deleteFile(id, path)).then(read);
+  const download = (/** @type {string} */ path) =>
+    store.attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1) ?? path));
+  const downloadAll = () => store.attempt(async () => saveBlob(await store.api.archive(id), `${id}.zip`));
+  return { items: page?.items ?? null, error, busy, read, upload, remove, download, downloadAll };
 }

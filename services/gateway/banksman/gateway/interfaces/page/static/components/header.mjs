@@ -55,11 +55,7 @@ export function Header() {
           />`
       }
     </div>
-    <${ConversationDialog}
-      dialog=${dialog}
-      item=${{ ...listed, conversation_id: conversation?.id, title }}
-      onClose=${() => setDialog(null)}
-    />
+    ${dialog && html`<${ConversationDialog} dialog=${dialog} item=${{ ...listed, conversation_id: conversation?.id, title }} onClose=${() => setDialog(null)} />`}
   </header>`;
 }
 

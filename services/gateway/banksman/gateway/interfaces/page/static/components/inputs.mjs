@@ -1,8 +1,7 @@
 /** Requests of workflows and servers of tools for a value of a user, or for yes or no with one click. */
 
-import { useState } from 'preact/hooks';
-
-import { explain, known, t } from '../strings.mjs';
+import { known, t } from '../strings.mjs';
+import { FormError, useAction } from './requests.mjs';
 import { Exact, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
 import { SchemaForm } from './workflows.mjs';
@@ -18,7 +17,7 @@ export function InputCard(/** @type {{request: Wanted}} */ { request }) {
       <p><${Exact} text=${message} /></p>
       <${Submitted} schema=${schema} resolved=${resolved} />
     </section>`;
-  const submit = (value) => store.replyToInput(request.id, { value });
+  const submit = (/** @type {unknown} */ value) => store.replyToInput(request.id, { value });
   return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
     <h2><${Exact} text=${message} /></h2>
     ${server && html`<p class="muted">${t('input.server', { server })}</p>`}
@@ -29,10 +28,11 @@ export function InputCard(/** @type {{request: Wanted}} */ { request }) {
 
 /** @param {{onDecline: () => Promise<unknown>}} properties */
 function Decline({ onDecline }) {
-  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
-  const decline = () => onDecline().catch((error) => setFailure(explain(error)));
-  return html`${failure && html`<p class="form-error" role="alert">${failure}</p>`}
-    <button type="button" class="button" onClick=${decline}>${t('input.decline')}</button>`;
+  const { busy, error, run } = useAction();
+  return html`<${FormError} error=${error} />
+    <button type="button" class="button" disabled=${busy} onClick=${() => run(onDecline)}>
+      ${t('input.decline')}
+    </button>`;
 }
 
 /** @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties */
@@ -47,7 +47,7 @@ function Form({ schema, onSubmit }) {
   return html`<${SchemaForm}
     schema=${wrapped}
     submitLabel=${t('input.submit')}
-    onSubmit=${({ value }) => onSubmit(value)}
+    onSubmit=${(/** @type {{value: unknown}} */ { value }) => onSubmit(value)}
   />`;
 }
 
@@ -57,25 +57,15 @@ function Form({ schema, onSubmit }) {
  * @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties
  */
 function Choice({ schema, onSubmit }) {
-  const [sending, setSending] = useState(false);
-  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
+  const { busy, error, run } = useAction();
   const approval = schema['x-hint'] === APPROVAL;
-  const choose = async (value) => {
-    setSending(true);
-    setFailure(null);
-    try {
-      await onSubmit(value);
-    } catch (error) {
-      setFailure(explain(error));
-      setSending(false);
-    }
-  };
-  return html`${failure && html`<p class="form-error" role="alert">${failure}</p>`}
+  const choose = (/** @type {boolean} */ value) => run(() => onSubmit(value));
+  return html`<${FormError} error=${error} />
     <div class="button-row">
-      <button type="button" class="button primary" disabled=${sending} onClick=${() => choose(true)}>
+      <button type="button" class="button primary" disabled=${busy} onClick=${() => choose(true)}>
         ${t(approval ? 'approval.approve' : 'input.yes')}
       </button>
-      <button type="button" class="button" disabled=${sending} onClick=${() => choose(false)}>
+      <button type="button" class="button" disabled=${busy} onClick=${() => choose(false)}>
         ${t(approval ? 'approval.reject' : 'input.no')}
       </button>
     </div>`;

@@ -1,21 +1,18 @@
 /** The login form of a gateway that requires a token. The token is stored in this browser until the user signs out. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
+import { FormError, useRead } from './requests.mjs';
 import { Mark, html, useStore } from './ui.mjs';
 
 export function Login() {
   const store = useStore();
   const [token, setToken] = useState('');
-  const [provider, setProvider] = useState(/** @type {Replies['sign_in.read'] | null} */ (null));
-  const [failure, setFailure] = useState(store.signInError);
+  const { value: provider, error } = useRead(() => store.api.provider());
   // An account has a JSON Web Token, which always expires.
   const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
   const { optional } = store.connection.value;
-  useEffect(() => {
-    store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
-  }, []);
   const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (token.trim()) store.login(token.trim());
@@ -29,8 +26,8 @@ export function Login() {
       <${Mark} size=${48} />
       <h1>Banksman</h1>
       <p>${t('login.intro')}</p>
-      ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
-      ${refused && html`<p class="form-error" role="alert">${refused}</p>`}
+      <${FormError} error=${error ?? store.signInError} />
+      <${FormError} error=${refused} />
       ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
       <label for="token">${t('login.token')}</label>
       <input

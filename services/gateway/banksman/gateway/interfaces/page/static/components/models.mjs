@@ -2,18 +2,19 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain, formatNumber, t } from '../strings.mjs';
+import { formatNumber, t } from '../strings.mjs';
+import { Reading, useRead } from './requests.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 
 /**
  * A button with the name of the chosen model, which opens the list.
  *
- * @param {{value: string | null, onChange: (model: string | null) => void, label?: string}} properties `null` is the
+ * @param {{value: string | null, onChange: (model: string | null) => void, label?: string, optional?: boolean} & Json} properties `null` is the
  *   model of the assistant
  */
 export function ModelButton({ value, onChange, label = t('models.choose'), optional = true, ...rest }) {
   const [open, setOpen] = useState(false);
-  const choose = (model) => {
+  const choose = (/** @type {string | null} */ model) => {
     setOpen(false);
     onChange(model);
   };
@@ -33,17 +34,14 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
     ${open && html`<${ModelDialog} value=${value} optional=${optional} onChoose=${choose} onClose=${() => setOpen(false)} />`}`;
 }
 
-/** @param {{value: unknown, optional: boolean, onChoose: (name: string) => void, onClose: () => void}} properties */
+/** @param {{value: string | null, optional: boolean, onChoose: (name: string | null) => void, onClose: () => void}} properties */
 function ModelDialog({ value, optional, onChoose, onClose }) {
   const store = useStore();
-  const [models, setModels] = useState(/** @type {ModelView[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const read = useRead(() => store.api.models());
+  const models = read.value;
   const [query, setQuery] = useState('');
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useEffect(() => {
-    field.current.focus();
-    store.api.models().then(setModels, (failure) => setError(explain(failure)));
-  }, []);
+  useEffect(() => field.current?.focus(), []);
   const wanted = query.trim().toLowerCase();
   const shown = (models ?? []).filter((model) => model.id.toLowerCase().includes(wanted));
   const typed =
@@ -60,8 +58,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
         value=${query}
         onInput=${(event) => setQuery(event.target.value)}
       />
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      ${!models && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+      <${Reading} of=${read} />
       <ul>
         ${
           optional &&
@@ -87,7 +84,7 @@ function ModelDialog({ value, optional, onChoose, onClose }) {
   <//>`;
 }
 
-/** @param {{model: string | null, chosen: boolean, onChoose: (name: string) => void}} properties */
+/** @param {{model: ModelView, chosen: boolean, onChoose: (name: string) => void}} properties */
 function ModelRow({ model, chosen, onChoose }) {
   const { input_usd: input, output_usd: output, context_tokens: context } = model;
   const price =
@@ -103,4 +100,4 @@ function ModelRow({ model, chosen, onChoose }) {
   </button>`;
 }
 
-const dollars = (/** @type {unknown} */ value) => `$${formatNumber(value)}`;
+const dollars = (/** @type {number} */ value) => `$${formatNumber(value)}`;

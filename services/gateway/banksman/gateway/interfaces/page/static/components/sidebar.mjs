@@ -1,13 +1,16 @@
 /** The navigation: views, the conversations in groups, and the account. */
 
-import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { isBusy, pendingApprovals } from '../events.mjs';
 import { VIEWS, addressOf, tabsOf } from '../router.mjs';
-import { explain, locale, parts, t } from '../strings.mjs';
+import { locale, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { saveBlob } from './tools.mjs';
-import { COMMAND, Dialog, Icon, IconButton, Mark, Menu, copyText, html, useStore } from './ui.mjs';
+import { COMMAND, Icon, IconButton, Mark, Menu, copyText, html, lazy, useStore } from './ui.mjs';
+
+/** The dialog that an item of the menu of a conversation opens. */
+export const ConversationDialog = lazy(() => import('./conversation_dialogs.mjs'), 'ConversationDialog');
 
 const DAY_MS = 86_400_000;
 
@@ -201,7 +204,7 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
       ${state && html`<span class=${`dot ${state}`} role="img" aria-label=${t(`sidebar.${state}`)} title=${t(`sidebar.${state}`)} />`}
     </a>
     <${Menu} label=${t('sidebar.actions', { title })} items=${menuOf(store, item, setDialog)} />
-    <${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />
+    ${dialog && html`<${ConversationDialog} dialog=${dialog} item=${item} onClose=${() => setDialog(null)} />`}
   </li>`;
 }
 
@@ -219,97 +222,6 @@ function stateOf(store, item) {
   }
   if (item.status === 'awaiting_approval' || item.status === 'awaiting_input') return 'waiting';
   return ['running', 'queued', 'cancelling'].includes(item.status) ? 'working' : null;
-}
-
-/** The dialog that an item of the menu of a conversation opens; null without one. @param {{dialog: string | null, item: any, onClose: () => void}} properties */
-export function ConversationDialog({ dialog, item, onClose }) {
-  const { conversation_id: id, title = '', labels = [] } = item;
-  switch (dialog) {
-    case 'rename':
-      return html`<${RenameDialog} id=${id} title=${title} onClose=${onClose} />`;
-    case 'labels':
-      return html`<${LabelDialog} id=${id} labels=${labels} onClose=${onClose} />`;
-    case 'delete':
-      return html`<${DeleteDialog} id=${id} title=${title || t('conversation.this')} onClose=${onClose} />`;
-    default:
-      return null;
-  }
-}
-
-/** @param {{id: string, labels: string[], onClose: () => void}} properties */
-function LabelDialog({ id, labels, onClose }) {
-  const store = useStore();
-  const [value, setValue] = useState(labels.join(', '));
-  const submit = (/** @type {Event} */ event) => {
-    event.preventDefault();
-    const names = value.split(',').map((name) => name.trim());
-    store.mark(id, { labels: [...new Set(names.filter(Boolean))] });
-    onClose();
-  };
-  return html`<${Dialog} title=${t('conversation.labels')} onClose=${onClose}>
-    <form class="dialog-body" onSubmit=${submit}>
-      <label class="form-field"
-        ><span>${t('conversation.labelsText')}</span
-        ><input
-          maxlength="400"
-          value=${value}
-          onInput=${(/** @type {any} */ event) => setValue(event.target.value)}
-        />
-        ${store.list.labels.value.length > 0 && html`<small class="muted">${t('conversation.labelsKnown', { labels: store.list.labels.value.join(', ') })}</small>`}
-      </label>
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary">${t('settings.save')}</button>
-      </div>
-    </form>
-  <//>`;
-}
-
-/** @param {{id: string, title: string, onClose: () => void}} properties */
-function RenameDialog({ id, title, onClose }) {
-  const store = useStore();
-  const [value, setValue] = useState(title);
-  const input = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useLayoutEffect(() => input.current.select(), []);
-  const submit = (event) => {
-    event.preventDefault();
-    if (value.trim() && value.trim() !== title) store.rename(id, value.trim());
-    onClose();
-  };
-  return html`<${Dialog} title=${t('conversation.renameTitle')} onClose=${onClose}>
-    <form class="dialog-body" onSubmit=${submit}>
-      <label class="form-field"
-        ><span>${t('conversation.title')}</span
-        ><input
-          ref=${input}
-          maxlength="200"
-          value=${value}
-          onInput=${(event) => setValue(event.target.value)}
-      /></label>
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary" disabled=${!value.trim()}>${t('conversation.rename')}</button>
-      </div>
-    </form>
-  <//>`;
-}
-
-/** @param {{id: string, title: string, onClose: () => void}} properties */
-function DeleteDialog({ id, title, onClose }) {
-  const store = useStore();
-  const confirm = () => {
-    store.remove(id);
-    onClose();
-  };
-  return html`<${Dialog} title=${t('conversation.deleteTitle')} onClose=${onClose}>
-    <div class="dialog-body">
-      <p>${parts('conversation.deleteQuestion', { title: html`<strong>${title}</strong>` })}</p>
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button type="button" class="button danger" onClick=${confirm}>${t('conversation.delete')}</button>
-      </div>
-    </div>
-  <//>`;
 }
 
 function Account() {
@@ -387,12 +299,10 @@ async function copyLink(store, id) {
   store.toast(t('conversation.linkCopied'), 'info');
 }
 
-async function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {string} */ form) {
-  try {
+function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {string} */ form) {
+  return store.attempt(async () => {
     const { exported } = await import('../exporting.mjs');
     const { blob, name } = await exported(store.api, id, form);
     saveBlob(blob, name);
-  } catch (error) {
-    store.toast(explain(error));
-  }
+  });
 }

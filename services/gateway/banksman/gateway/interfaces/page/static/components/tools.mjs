@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 
-import { explain, known, t } from '../strings.mjs';
+import { known, t } from '../strings.mjs';
 import { coloured, lastState } from '../terminal.mjs';
 import { cutLines, formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
@@ -125,13 +125,8 @@ ${coloured(cutLines(text)).map((piece) => html`<span class=${piece.style}><${Exa
 
 function WholeOutput(/** @type {{runId: string, callId: string}} */ { runId, callId }) {
   const store = useStore();
-  const download = async () => {
-    try {
-      saveBlob(await store.api.output(runId, callId), `${callId}.txt`);
-    } catch (error) {
-      store.toast(explain(error));
-    }
-  };
+  const download = () =>
+    store.attempt(async () => saveBlob(await store.api.output(runId, callId), `${callId}.txt`));
   return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 

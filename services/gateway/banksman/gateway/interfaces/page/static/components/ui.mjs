@@ -56,6 +56,17 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
+export function Loading() {
+  return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+}
+
+/** The button of a view that adds something. @param {{label: string, onClick: () => void}} properties */
+export function AddButton({ label, onClick }) {
+  return html`<button type="button" class="button primary" onClick=${onClick}>
+    <${Icon} name="plus" size=${16} />${label}
+  </button>`;
+}
+
 export function CopyButton(/** @type {{text: string, label?: string}} */ { text, label = t('app.copy') }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {

@@ -6,7 +6,7 @@ import { VIEWS, addressOf, tabsOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { ConnectionBanner } from './notices.mjs';
 import { openSidebar } from './sidebar.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { IconButton, Loading, html, useStore } from './ui.mjs';
 
 const loaded = new Map();
 
@@ -38,7 +38,7 @@ export function LazyView({ name, path }) {
               ${t('app.tryAgain')}
             </button>
           </p>`
-        : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`
+        : html`<${Loading} />`
     }
   <//>`;
 }

@@ -1,36 +1,35 @@
 /** Workflows: choose one by category, fill in its form, follow its run. */
 
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 
 import { fieldsOf, initialValues, readForm } from '../forms.mjs';
 import { withoutPattern } from '../pattern_words.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
 import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
 import { categoryIcon } from './icons.mjs';
+import { FormError, Reading, useAction, useRead } from './requests.mjs';
 import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
+
+/** @typedef {{name?: string, parameters?: Json, problems?: Replies['workflow.parse']['problems'], number: number}} Filled */
 
 const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 
 export function WorkflowDialog() {
   const store = useStore();
-  const [categories, setCategories] = useState(/** @type {Item<'workflow.categories'>[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
   const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(/** @type {Workflow | null} */ (null));
-  const [filled, setFilled] = useState({ ...store.workflowsOpen.value, number: 0 });
+  const [filled, setFilled] = useState(
+    /** @type {Filled} */ ({ ...(store.workflowsOpen.value || {}), number: 0 }),
+  );
   const close = () => (store.workflowsOpen.value = false);
-  useEffect(() => {
-    categoriesOf(store.api).then(
-      (items) => {
-        setCategories(items);
-        setChosen(
-          items.flatMap((category) => category.workflows).find((one) => one.name === filled.name) ?? null,
-        );
-      },
-      (failure) => setError(explain(failure)),
-    );
-  }, []);
+  const read = useRead(async () => {
+    const items = await categoriesOf(store.api);
+    const workflows = items.flatMap((category) => category.workflows);
+    setChosen(workflows.find((one) => one.name === filled.name) ?? null);
+    return items;
+  });
+  const categories = read.value;
   const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
   const fill = async () => {
     const { workflow, parameters, problems } = await store.api.parseWorkflow(query);
@@ -49,8 +48,7 @@ export function WorkflowDialog() {
             onInput=${(event) => setQuery(event.target.value)}
           />
         </div>
-        ${error && html`<p class="form-error" role="alert">${error}</p>`}
-        ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+        <${Reading} of=${read} />
         ${categories && !found.length && html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`}
         ${found.map(
           (category) =>
@@ -97,25 +95,14 @@ export function WorkflowDialog() {
 /**
  * A button that lets a model choose the workflow and fill in its form from the words of the search.
  *
- * @param {{onFill: (parsed: Replies['workflow.parse']) => void}} properties
+ * @param {{onFill: () => Promise<void>}} properties
  */
 function FromWords({ onFill }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const fill = async () => {
-    setBusy(true);
-    setError(null);
-    try {
-      await onFill();
-    } catch (failure) {
-      setError(explain(failure));
-    }
-    setBusy(false);
-  };
-  return html`<button type="button" class="button small" disabled=${busy} onClick=${fill}>
+  const { busy, error, run } = useAction();
+  return html`<button type="button" class="button small" disabled=${busy} onClick=${() => run(onFill)}>
       ${busy ? t('app.loading') : t('workflow.fromWords')}
     </button>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}`;
+    <${FormError} error=${error} />`;
 }
 
 function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @type {?string} */ query) {
@@ -130,7 +117,7 @@ function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @
 }
 
 /**
- * @param {{workflow: Workflow, filled: {name?: string, parameters?: Json, problems?: Replies['workflow.parse']['problems'], number: number}, onBack: () => void, onStarted: (ack: Json) => void}} properties
+ * @param {{workflow: Workflow, filled: Partial<Filled>, onBack: () => void, onStarted: () => void}} properties
  */
 function WorkflowForm({ workflow, filled, onBack, onStarted }) {
   const store = useStore();
@@ -177,35 +164,27 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
   const prefix = useMemo(() => `form-${(forms += 1)}`, []);
   const [raw, setRaw] = useState(() => initialValues(fields));
   const [errors, setErrors] = useState({});
-  const [failure, setFailure] = useState(/** @type {string | null} */ (null));
-  const [sending, setSending] = useState(false);
+  const { busy, error, run } = useAction();
   const change = (name, value) => {
     const next = { ...raw, [name]: value };
     setRaw(next);
     if (errors[name]) setErrors({ ...errors, [name]: readForm(fields, next).errors[name] });
   };
-  const submit = async (event) => {
+  const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     const form = event.currentTarget;
     const read = readForm(fields, raw);
     setErrors(read.errors);
     const [first] = fields.filter((field) => read.errors[field.name]);
     if (first) return form.querySelector(`[name="${CSS.escape(first.name)}"]`)?.focus();
-    setSending(true);
-    setFailure(null);
-    try {
-      await onSubmit(read.value);
-    } catch (error) {
-      setFailure(withoutPattern(explain(error)));
-      setSending(false);
-    }
+    return run(() => onSubmit(read.value));
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
     ${fields.map((field) => html`<${Field} key=${field.name} id=${`${prefix}-${field.name}`} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
     ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
-    ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
+    <${FormError} error=${error && withoutPattern(error)} />
     <div class="dialog-actions">
-      <button class="button primary" disabled=${sending}>${sending ? t('form.sending') : submitLabel}</button>
+      <button class="button primary" disabled=${busy}>${busy ? t('form.sending') : submitLabel}</button>
     </div>
   </form>`;
 }

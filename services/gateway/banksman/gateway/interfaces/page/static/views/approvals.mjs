@@ -1,7 +1,8 @@
 /** The inbox: all open approval requests of the tenant, or the request that a link names. */
 
 import { ApprovalList } from '../components/inbox.mjs';
-import { Icon, html, useStore } from '../components/ui.mjs';
+import { FormError } from '../components/requests.mjs';
+import { Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
@@ -20,8 +21,8 @@ function OneRequest({ id, link }) {
     title=${t('inbox.title')}
     actions=${html`<a class="toggle" href=${addressOf('approvals')}><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a>`}
   >
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    <${FormError} error=${error} />
+    ${loading && html`<${Loading} />`}
     ${!loading && !request && html`<p class="empty">${t('inbox.closed')}</p>`}
     ${request && html`<${ApprovalList} requests=${[request]} />`}
   <//>`;
@@ -34,8 +35,8 @@ function AllRequests() {
   const waiting = inbox.waiting.value;
   const aside = items.filter((item) => !item.forYou);
   return html`<${Frame} title=${t('inbox.title')} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    <${FormError} error=${error} />
+    ${loading && html`<${Loading} />`}
     ${!loading && !waiting.length && html`<p class="empty">${t('inbox.empty')}</p>`}
     ${
       waiting.length > 0 &&

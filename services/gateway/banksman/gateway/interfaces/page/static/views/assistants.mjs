@@ -1,13 +1,14 @@
 /** The assistants of the tenant: model, prompt, tools, rules and limits of their runs. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { AssistantEditor } from '../components/assistants/editor.mjs';
 import { Revisions } from '../components/assistants/revisions.mjs';
+import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 
 const NEW = 'new';
 /** What the gateway completes. */
@@ -31,18 +32,15 @@ export default function AssistantsView({ path: [id] }) {
 
 function AssistantList() {
   const store = useStore();
-  const [items, setItems] = useState(/** @type {Assistant[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  useEffect(() => void store.api.assistants().then(setItems, (failure) => setError(explain(failure))), []);
+  const read = useRead(() => store.api.assistants());
   const actions = html`<a class="button" href=${addressOf('assistants', NEW)}
     ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
   >`;
   return html`<${Frame} title=${t('assistant.list')} actions=${actions}>
     <p class="muted">${t('assistant.intro')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    <${Reading} of=${read} />
     <ul class="assistants">
-      ${items?.map(
+      ${read.value?.map(
         (item) =>
           html`<li key=${item.id}>
             <a href=${addressOf('assistants', item.id)}>
@@ -62,19 +60,22 @@ function AssistantList() {
 
 function OneAssistant(/** @type {{id: string}} */ { id }) {
   const store = useStore();
-  const [stored, setStored] = useState(/** @type {Assistant | null} */ (id === NEW ? EMPTY : null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const isNew = id === NEW;
+  const {
+    value: stored,
+    error,
+    read,
+    show,
+  } = useRead(!isNew && (() => store.api.assistant(id)), [id], isNew ? EMPTY : null);
   const [history, setHistory] = useState(false);
-  const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));
-  useEffect(() => void (id !== NEW && read()), [id]);
-  return html`<${Frame} title=${stored?.name || t(id === NEW ? 'assistant.new' : 'assistant.title')}>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${stored && html`<${AssistantEditor} key=${stored.revision ?? NEW} stored=${stored} onStored=${setStored} onReload=${read} />`}
+  return html`<${Frame} title=${stored?.name || t(isNew ? 'assistant.new' : 'assistant.title')}>
+    <${FormError} error=${error} />
+    ${stored && html`<${AssistantEditor} key=${stored.revision ?? NEW} stored=${stored} onStored=${show} onReload=${read} />`}
     ${
       stored?.id &&
       html`<details class="revisions" onToggle=${(event) => setHistory(event.currentTarget.open)}>
         <summary>${t('revision.title')}</summary>
-        ${history && html`<${Revisions} id=${stored.id} current=${stored.revision} onRestored=${setStored} />`}
+        ${history && html`<${Revisions} id=${stored.id} current=${stored.revision} onRestored=${show} />`}
       </details>`
     }
   <//>`;

@@ -3,14 +3,17 @@
 import { useState } from 'preact/hooks';
 
 import { usePages } from '../components/operator/pages.mjs';
-import { Records } from '../components/operator/records.mjs';
+import { Choice, TextField } from '../components/fields.mjs';
+import { PagedRecords } from '../components/operator/records.mjs';
 import { saveBlob } from '../components/tools.mjs';
-import { Exact, Icon, html, useStore } from '../components/ui.mjs';
+import { Exact, Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
-import { explain, known, t } from '../strings.mjs';
+import { known, t } from '../strings.mjs';
 import { formatMoment } from '../text.mjs';
 
-const KINDS = [
+/** @typedef {Item<'audit.list'>} Entry */
+
+const KINDS = /** @type {const} */ ([
   'key',
   'user',
   'policy',
@@ -25,22 +28,23 @@ const KINDS = [
   'run',
   'dead_letter',
   'tenant',
-];
+]);
 
 export default function AuditView() {
   const store = useStore();
   const [wanted, setWanted] = useState({ action: '', actor: '', tenant: '' });
-  const { items, next, error, readMore } = usePages((after) => store.api.audit(wanted, after), {
-    of: wanted,
-  });
-  const change = (name) => (event) => setWanted({ ...wanted, [name]: event.target.value.trim() });
+  const pages = usePages(
+    (/** @type {number | null} */ after) => store.api.audit(wanted, after ?? undefined),
+    {
+      of: wanted,
+    },
+  );
+  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {string} */ value) =>
+    setWanted({ ...wanted, [name]: value.trim() });
   const operates = store.welcome.value?.rights?.includes('operator');
-  const save = (format) => () =>
-    store.api.auditExport(wanted, format).then(
-      (blob) => saveBlob(blob, `audit.${format}`),
-      (failure) => store.toast(explain(failure)),
-    );
-  const actions = ['csv', 'jsonl'].map(
+  const save = (/** @type {'csv' | 'jsonl'} */ format) => () =>
+    store.attempt(async () => saveBlob(await store.api.auditExport(wanted, format), `audit.${format}`));
+  const actions = /** @type {const} */ (['csv', 'jsonl']).map(
     (format) =>
       html`<button
         type="button"
@@ -54,28 +58,29 @@ export default function AuditView() {
   return html`<${Frame} title=${t('audit.title')} actions=${actions}>
     <p class="muted">${t('audit.intro')}</p>
     <div class="trail-filter">
-      <label class="form-field"
-        ><span>${t('audit.kind')}</span>
-        <select value=${wanted.action} onChange=${change('action')}>
-          <option value="">${t('audit.everything')}</option>
-          ${KINDS.map((kind) => html`<option value=${kind}>${t(`audit.kind.${kind}`)}</option>`)}
-        </select>
-      </label>
-      <label class="form-field"
-        ><span>${t('audit.actor')}</span
-        ><input maxlength="200" value=${wanted.actor} onChange=${change('actor')}
-      /></label>
-      ${operates && html`<label class="form-field"><span>${t('audit.tenant')}</span><input maxlength="64" value=${wanted.tenant} placeholder=${t('audit.ownTenant')} onChange=${change('tenant')} /></label>`}
+      <${Choice}
+        label=${t('audit.kind')}
+        value=${wanted.action}
+        onChange=${change('action')}
+        options=${[['', t('audit.everything')], ...KINDS.map((kind) => [kind, t(`audit.kind.${kind}`)])]}
+      />
+      <${TextField}
+        label=${t('audit.actor')}
+        value=${wanted.actor}
+        onChange=${change('actor')}
+        late
+        maxlength="200"
+      />
+      ${operates && html`<${TextField} label=${t('audit.tenant')} value=${wanted.tenant} onChange=${change('tenant')} late maxlength="64" placeholder=${t('audit.ownTenant')} />`}
     </div>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${items && html`<${Entries} items=${items} tenants=${Boolean(wanted.tenant)} />`}
-    ${next !== null && html`<button type="button" class="button" onClick=${readMore}>${t('audit.earlier')}</button>`}
+    ${!pages.items && !pages.error && html`<${Loading} />`}
+    <${Entries} pages=${pages} tenants=${Boolean(wanted.tenant)} />
   <//>`;
 }
 
-function Entries(/** @type {{items: ApprovalItem[], tenants: boolean}} */ { items, tenants }) {
-  const rows = items.map((entry) => [
+/** @param {{pages: import('../components/operator/pages.mjs').Pages<Entry>, tenants: boolean}} properties */
+function Entries({ pages, tenants }) {
+  const row = (/** @type {Entry} */ entry) => [
     html`<time datetime=${entry.ts}
       >${new Date(entry.ts).toLocaleString(document.documentElement.lang || undefined)}</time
     >`,
@@ -84,18 +89,13 @@ function Entries(/** @type {{items: ApprovalItem[], tenants: boolean}} */ { item
       >${entry.actor_tenant && html` <span class="muted">${entry.actor_tenant}</span>`}`,
     known(`audit.action.${entry.action.replace('.', '_')}`, entry.action),
     html`<${Subject} entry=${entry} />`,
-  ]);
-  const columns = [
-    t('audit.when'),
-    ...(tenants ? [t('audit.tenant')] : []),
-    t('audit.actor'),
-    t('audit.what'),
-    t('audit.target'),
   ];
-  return html`<${Records}
+  return html`<${PagedRecords}
+    pages=${pages}
     title=${t('audit.entries')}
-    columns=${columns}
-    rows=${rows}
+    columns=${['audit.when', ...(tenants ? ['audit.tenant'] : []), 'audit.actor', 'audit.what', 'audit.target']}
+    row=${row}
+    more=${t('audit.earlier')}
     empty=${t('audit.none')}
   />`;
 }
@@ -114,8 +114,9 @@ function Subject({ entry }) {
 }
 
 function shown(/** @type {string} */ name, /** @type {unknown} */ value) {
-  if (name === 'rights') return value.map((right) => known(`right.${right}`, right)).join(', ');
-  if (name === 'expires_at') return formatMoment(value);
+  if (name === 'rights' && Array.isArray(value))
+    return value.map((right) => known(`right.${right}`, right)).join(', ');
+  if (name === 'expires_at') return formatMoment(String(value));
   if (typeof value === 'boolean') return t(value ? 'app.yes' : 'app.no');
   return Array.isArray(value) ? value.join(', ') : String(value);
 }

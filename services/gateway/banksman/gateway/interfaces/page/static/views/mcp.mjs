@@ -1,14 +1,15 @@
 /** MCP servers: their state, tools and sign-ins. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { NewServer } from '../components/mcp/form.mjs';
 import { OneServer } from '../components/mcp/server.mjs';
 import { State, placeOf } from '../components/mcp/state.mjs';
-import { Exact, Icon, html, useStore } from '../components/ui.mjs';
+import { Reading, useRead } from '../components/requests.mjs';
+import { AddButton, Exact, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 
 /** @param {{path: string[]}} properties empty for the list, or the id of a server; then `ended` after a sign-in that expired */
 export default function McpView({ path: [id, note] }) {
@@ -17,20 +18,15 @@ export default function McpView({ path: [id, note] }) {
 
 function ServerList() {
   const store = useStore();
-  const [servers, setServers] = useState(/** @type {McpServer[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const read = useRead(() => store.api.mcpServers());
   const [adding, setAdding] = useState(false);
-  useEffect(() => void store.api.mcpServers().then(setServers, (failure) => setError(explain(failure))), []);
-  const actions = html`<button type="button" class="button primary" onClick=${() => setAdding(true)}>
-    <${Icon} name="plus" size=${16} />${t('mcp.add')}
-  </button>`;
+  const actions = html`<${AddButton} label=${t('mcp.add')} onClick=${() => setAdding(true)} />`;
   return html`<${Frame} title=${t('mcp.title')} actions=${actions}>
     <p class="muted">${t('mcp.intro')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!servers && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${servers?.length === 0 && html`<p class="empty">${t('mcp.none')}</p>`}
+    <${Reading} of=${read} />
+    ${read.value?.length === 0 && html`<p class="empty">${t('mcp.none')}</p>`}
     <ul class="assistants">
-      ${servers?.map(
+      ${read.value?.map(
         (server) =>
           html`<li key=${server.id}>
             <a href=${addressOf('mcp', server.id)}

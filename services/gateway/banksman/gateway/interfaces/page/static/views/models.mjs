@@ -1,15 +1,18 @@
 /** Models: the servers that runs use with their keys, and the model of new conversations. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
+import { Choice, FormDialog, TextField } from '../components/fields.mjs';
 import { ModelButton } from '../components/models.mjs';
 import { Records } from '../components/operator/records.mjs';
+import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { KeyField, SearchProvider } from '../components/search_provider.mjs';
-import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
+import { AddButton, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
-import { explain, parts, t } from '../strings.mjs';
+import { parts, t } from '../strings.mjs';
 
-/** Vendors by the name of their server. `address` is missing where the gateway knows it. */
+/** Vendors by the name of their server. `address` is missing where the gateway knows it. @typedef {{title: string, address?: string, scheme?: string, keyless?: boolean}} Vendor */
+/** @type {Record<string, Vendor>} */
 const VENDORS = {
   openai: { title: 'OpenAI' },
   anthropic: { title: 'Anthropic' },
@@ -21,29 +24,24 @@ const VENDORS = {
   openrouter: { title: 'OpenRouter', address: 'openrouter.ai/api/v1' },
   ollama: { title: 'Ollama', address: '127.0.0.1:11434/v1', scheme: 'http', keyless: true },
 };
-/** @param {{scheme?: string, address: string}} options */
+/** @param {Vendor} vendor */
 const urlOf = ({ scheme = 'https', address }) => address && `${scheme}://${address}`;
-const APIS = ['chat', 'responses', 'anthropic'];
+const APIS = /** @type {const} */ (['chat', 'responses', 'anthropic']);
+/** @type {Key[]} */
+const COLUMNS = ['servers.name', 'servers.address', 'servers.key', 'servers.models', 'servers.actions'];
 
 export default function ModelsView() {
   const store = useStore();
-  const [servers, setServers] = useState(/** @type {ModelServer[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const [edited, setEdited] = useState(/** @type {ModelServer | null} */ (null));
-  const fail = (failure) => setError(explain(failure));
-  const read = () => store.api.modelServers().then((items) => (setServers(items), setError(null)), fail);
-  useEffect(() => void read(), []);
-  const actions = html`<button type="button" class="button primary" onClick=${() => setEdited({})}>
-    <${Icon} name="plus" size=${16} />${t('servers.add')}
-  </button>`;
+  const servers = useRead(() => store.api.modelServers());
+  const [edited, setEdited] = useState(/** @type {Partial<ModelServer> | null} */ (null));
+  const actions = html`<${AddButton} label=${t('servers.add')} onClick=${() => setEdited({})} />`;
   return html`<${Frame} title=${t('servers.title')} actions=${actions}>
     <p class="muted">${t('servers.intro')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!servers && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${servers && html`<${Servers} servers=${servers} onEdit=${setEdited} onChanged=${read} onError=${fail} />`}
-    <${DefaultModel} key=${servers?.length} />
+    <${Reading} of=${servers} />
+    ${servers.value && html`<${Servers} servers=${servers.value} onEdit=${setEdited} onChanged=${servers.read} onError=${servers.fail} />`}
+    <${DefaultModel} key=${servers.value?.length} />
     <${SearchProvider} />
-    ${edited && html`<${ServerForm} server=${edited} onClose=${() => (setEdited(null), read())} />`}
+    ${edited && html`<${ServerForm} server=${edited} onClose=${() => (setEdited(null), servers.read())} />`}
   <//>`;
 }
 
@@ -52,8 +50,8 @@ export default function ModelsView() {
  */
 function Servers({ servers, onEdit, onChanged, onError }) {
   const store = useStore();
-  const remove = (name) => store.api.deleteModelServer(name).then(onChanged, onError);
-  const test = (name) =>
+  const remove = (/** @type {string} */ name) => store.api.deleteModelServer(name).then(onChanged, onError);
+  const test = (/** @type {string} */ name) =>
     store.api.testModelServer(name).then((result) => {
       if (result.problem) store.toast(result.problem);
       else store.toast(t('servers.works', { name, count: result.models.length }), 'info');
@@ -71,10 +69,9 @@ function Servers({ servers, onEdit, onChanged, onError }) {
         <button type="button" class="link" onClick=${() => onEdit(one)}>${t('servers.change')}</button>
         <button type="button" class="link" onClick=${() => remove(one.name)}>${t('servers.remove')}</button>`,
   ]);
-  const columns = ['name', 'address', 'key', 'models', 'actions'].map((name) => t(`servers.${name}`));
   return html`<${Records}
     title=${t('servers.list')}
-    columns=${columns}
+    columns=${COLUMNS}
     rows=${rows}
     keys=${servers.map((one) => one.name)}
     empty=${t('servers.none')}
@@ -84,106 +81,90 @@ function Servers({ servers, onEdit, onChanged, onError }) {
 /**
  * Set a server and test its key at once. A stored key is never shown; an empty field keeps it.
  *
- * @param {{server: McpServer, onClose: () => void}} properties
+ * @param {{server: Partial<ModelServer>, onClose: () => void}} properties
  */
 function ServerForm({ server, onClose }) {
   const store = useStore();
   const isNew = !server.name;
   const [vendor, setVendor] = useState(isNew ? 'openai' : '');
-  const [own, setOwn] = useState({ name: server.name, base_url: server.base_url, api: server.api ?? 'chat' });
+  const [own, setOwn] = useState({
+    name: server.name ?? '',
+    base_url: server.base_url ?? '',
+    api: server.api ?? 'chat',
+  });
   const [key, setKey] = useState('');
-  const [state, setState] = useState({});
   const known = VENDORS[vendor];
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const { name, ...given } = known ? { name: vendor, base_url: urlOf(known) } : own;
-    setState({ busy: true });
-    try {
-      await store.api.setModelServer(name, { ...given, ...(key ? { api_key: key } : {}) });
-      const { problem, models } = await store.api.testModelServer(name);
-      if (problem) return setState({ error: t('servers.storedButFails', { problem }) });
-      store.toast(t('servers.works', { name, count: models.length }), 'info');
-      return onClose();
-    } catch (failure) {
-      return setState({ error: explain(failure) });
-    }
+    await store.api.setModelServer(name, { ...given, ...(key ? { api_key: key } : {}) });
+    const { problem, models } = await store.api.testModelServer(name);
+    if (problem) throw new Error(t('servers.storedButFails', { problem }));
+    store.toast(t('servers.works', { name, count: models.length }), 'info');
+    onClose();
   };
-  const field = (name, properties) =>
-    html`<label class="form-field"
-      ><span>${t(`servers.${name === 'base_url' ? 'address' : name}`)}</span
-      ><input
-        required
-        value=${own[name] ?? ''}
-        onInput=${(event) => setOwn({ ...own, [name]: event.target.value.trim() })}
-        ...${properties}
-    /></label>`;
-  return html`<${Dialog} title=${t(isNew ? 'servers.add' : 'servers.changeTitle')} onClose=${onClose}>
-    <form class="dialog-body" onSubmit=${submit}>
-      ${
-        isNew &&
-        html`<label class="form-field"
-          ><span>${t('servers.vendor')}</span>
-          <select value=${vendor} onChange=${(event) => setVendor(event.target.value)}>
-            ${Object.entries(VENDORS).map(([name, one]) => html`<option value=${name}>${one.title}</option>`)}
-            <option value="">${t('servers.other')}</option>
-          </select>
-        </label>`
-      }
-      ${
-        !known &&
-        html`${isNew && field('name', { pattern: '[a-z][a-z0-9_\\-]{0,31}', title: t('servers.nameHint') })}
-          ${field('base_url', { type: 'url', placeholder: 'https://…/v1' })}
-          <label class="form-field"
-            ><span>${t('servers.api')}</span>
-            <select value=${own.api} onChange=${(event) => setOwn({ ...own, api: event.target.value })}>
-              ${APIS.map((api) => html`<option value=${api}>${t(`servers.api.${api}`)}</option>`)}
-            </select>
-          </label>`
-      }
-      ${
-        !known?.keyless &&
-        html`<${KeyField} value=${key} onChange=${setKey} required=${Boolean(known)} kept=${server.has_key}>
-          <small class="muted">${t('servers.keyText')}</small>
-        <//>`
-      }
-      ${state.error && html`<p class="form-error" role="alert">${state.error}</p>`}
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary" disabled=${state.busy}>${t('servers.save')}</button>
-      </div>
-    </form>
+  const set = (/** @type {keyof typeof own} */ name) => (/** @type {string} */ value) =>
+    setOwn({ ...own, [name]: value.trim() });
+  const vendors = Object.entries(VENDORS).map(([name, one]) => [name, one.title]);
+  return html`<${FormDialog}
+    title=${t(isNew ? 'servers.add' : 'servers.changeTitle')}
+    label=${t('servers.save')}
+    onSubmit=${submit}
+    onClose=${onClose}
+  >
+    ${isNew && html`<${Choice} label=${t('servers.vendor')} value=${vendor} onChange=${setVendor} options=${[...vendors, ['', t('servers.other')]]} />`}
+    ${
+      !known &&
+      html`${isNew && html`<${TextField} label=${t('servers.name')} value=${own.name} onChange=${set('name')} required pattern="[a-z][a-z0-9_\\-]{0,31}" title=${t('servers.nameHint')} />`}
+        <${TextField}
+          label=${t('servers.address')}
+          value=${own.base_url}
+          onChange=${set('base_url')}
+          required
+          type="url"
+          placeholder=${'https://…/v1'}
+        />
+        <${Choice}
+          label=${t('servers.api')}
+          value=${own.api}
+          onChange=${set('api')}
+          options=${APIS.map((api) => [api, t(`servers.api.${api}`)])}
+        />`
+    }
+    ${
+      !known?.keyless &&
+      html`<${KeyField} value=${key} onChange=${setKey} required=${Boolean(known)} kept=${server.has_key}>
+        <small class="muted">${t('servers.keyText')}</small>
+      <//>`
+    }
   <//>`;
 }
 
 /** The model of the assistant `default` and what stands in for it while its server is unavailable. */
 function DefaultModel() {
   const store = useStore();
-  const [assistant, setAssistant] = useState(/** @type {Assistant | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const fail = (failure) => setError(explain(failure));
-  useEffect(() => void store.api.assistant('default').then(setAssistant, fail), []);
-  const change = (changes) =>
+  const { value: assistant, error, show, fail } = useRead(() => store.api.assistant('default'));
+  const change = (/** @type {Partial<Assistant>} */ changes) =>
     store.api
       .replaceAssistant('default', { ...assistant, ...changes })
-      .then((stored) => (setAssistant(stored), store.toast(t('servers.saved'), 'info')), fail);
+      .then((stored) => (show(stored), store.toast(t('servers.saved'), 'info')), fail);
   const [fallback = null] = assistant?.fallback_models ?? [];
   return html`<section class="assistant-part" aria-label=${t('servers.defaults')}>
     <h2>${t('servers.defaults')}</h2>
     <p class="muted">${t('servers.defaultsText')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${
       assistant &&
       html`<p>
         <${ModelButton}
           value=${assistant.model}
           label=${t('servers.default')}
-          onChange=${(model) => change({ model })}
+          onChange=${(/** @type {string | null} */ model) => change({ model })}
         />
         <span class="muted">${t('servers.thenFallback')}</span>
         <${ModelButton}
           value=${fallback}
           label=${t('servers.fallback')}
-          onChange=${(model) => change({ fallback_models: model ? [model] : [] })}
+          onChange=${(/** @type {string | null} */ model) => change({ fallback_models: model ? [model] : [] })}
         />
       </p>`
     }

@@ -3,7 +3,7 @@
 import { pathOf } from '../branches.mjs';
 import { Between, Run } from '../components/timeline.mjs';
 import { Frame } from '../components/view.mjs';
-import { html, useStore } from '../components/ui.mjs';
+import { Loading, html, useStore } from '../components/ui.mjs';
 import { t } from '../strings.mjs';
 
 /** @param {{path: string[]}} properties the id of the conversation */
@@ -16,7 +16,7 @@ export default function ReadView({ path: [id] }) {
   const actions = html`<a class="toggle" href=${`#/c/${id}`}>${t('read.open')}</a>`;
   return html`<${Frame} title=${conversation.title || t('read.title')} actions=${actions}>
     ${conversation.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
-    ${!conversation.replayed && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!conversation.replayed && html`<${Loading} />`}
     <fieldset class="read-only log" disabled>
       <${Between} conversation=${conversation} after=${null} />
       ${path.map(({ run }, at) => html`<${Run} key=${run.id} run=${run} details=${false} isLast=${at === path.length - 1} /><${Between} key=${`after ${run.id}`} conversation=${conversation} after=${run.id} />`)}

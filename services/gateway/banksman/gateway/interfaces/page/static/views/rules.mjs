@@ -1,15 +1,16 @@
 /** Rules: which calls of all assistants wait for approval, and the decisions that are remembered. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { Policy } from '../components/assistants/policy.mjs';
 import { coverageWords } from '../components/approval/scope.mjs';
 import { Registries } from '../components/assistants/registries.mjs';
 import { Terms } from '../components/assistants/terms.mjs';
-import { Exact, Icon, html, useStore } from '../components/ui.mjs';
+import { FormError, useRead } from '../components/requests.mjs';
+import { Exact, Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
-import { explain, parts, t } from '../strings.mjs';
+import { parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 
 export default function RulesView() {
@@ -24,39 +25,46 @@ export default function RulesView() {
 /** The rules of the tenant, which administrators change. */
 function TenantPolicy() {
   const store = useStore();
-  const [stored, setStored] = useState(/** @type {Policy | null} */ (null));
-  const [draft, setDraft] = useState(/** @type {Policy | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const show = (policy) => (setStored(policy), setDraft(policy), setError(null));
-  const read = () => store.api.policy().then(show, setError);
-  useEffect(() => void read(), []);
+  const { value: stored, error, read, show, fail } = useRead(() => store.api.policy());
+  const [changes, setChanges] = useState(/** @type {Partial<Policy>} */ ({}));
+  const draft = stored && { ...stored, ...changes };
+  const change = (/** @type {Partial<Policy>} */ fields) => setChanges({ ...changes, ...fields });
   const mayChange = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
-  const save = (event) => {
+  const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
+    if (!draft) return;
     const { rules, approvals, registries, revision } = draft;
-    store.api
-      .replacePolicy({ rules, approvals, registries, revision })
-      .then((policy) => (show(policy), store.toast(t('rules.saved'), 'info')), setError);
+    store.api.replacePolicy({ rules, approvals, registries, revision }).then((policy) => {
+      show(policy);
+      setChanges({});
+      store.toast(t('rules.saved'), 'info');
+    }, fail);
   };
+  const reload = () => (setChanges({}), read());
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
   return html`<form class="assistant" aria-label=${t('rules.all')} onSubmit=${save}>
-    ${!draft && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!draft && !error && html`<${Loading} />`}
     ${
       draft &&
       html`<fieldset class="plain" disabled=${!mayChange}>
         <${Policy}
           title=${t('rules.all')}
           rules=${draft.rules}
-          onChange=${(rules) => setDraft({ ...draft, rules })}
+          onChange=${(/** @type {Policy['rules']} */ rules) => change({ rules })}
         />
-        <${Terms} terms=${draft.approvals} onChange=${(approvals) => setDraft({ ...draft, approvals })} />
+        <${Terms}
+          terms=${draft.approvals}
+          onChange=${(/** @type {Policy['approvals']} */ approvals) => change({ approvals })}
+        />
         <${Registries}
           registries=${draft.registries}
-          onChange=${(registries) => setDraft({ ...draft, registries })}
+          onChange=${(/** @type {Policy['registries']} */ registries) => change({ registries })}
         />
       </fieldset>`
     }
-    ${error && html`<p class="form-error" role="alert">${explain(error)} <button type="button" class="link" onClick=${read}>${t('assistant.reload')}</button></p>`}
+    <${FormError} error=${error}>
+      <button type="button" class="link" onClick=${reload}>${t('assistant.reload')}</button>
+    <//>
     ${draft && !mayChange && html`<p class="muted">${t('rules.readOnly')}</p>`}
     ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t('assistant.save')}</button></div>`}
   </form>`;
@@ -64,9 +72,8 @@ function TenantPolicy() {
 
 function AssistantRules() {
   const store = useStore();
-  const [assistants, setAssistants] = useState(/** @type {Assistant[]} */ ([]));
-  useEffect(() => void store.api.assistants().then(setAssistants, () => {}), []);
-  const ruled = assistants.filter((one) => one.approval_policy?.length || one.approvals);
+  const { value: assistants } = useRead(() => store.api.assistants());
+  const ruled = (assistants ?? []).filter((one) => one.approval_policy?.length || one.approvals);
   if (!ruled.length) return null;
   return html`<section class="assistant-part">
     <h2>${t('rules.assistants')}</h2>
@@ -88,20 +95,13 @@ function AssistantRules() {
 
 function Remembered() {
   const store = useStore();
-  const [items, setItems] = useState(/** @type {Item<'remembered.list'>[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const read = () =>
-    store.api.remembered().then(
-      (found) => (setItems(found), setError(null)),
-      (failure) => setError(explain(failure)),
-    );
-  useEffect(() => void read(), []);
-  const withdraw = (one) =>
-    store.api.withdrawRemembered(one.approval_id).then(read, (failure) => setError(explain(failure)));
+  const { value: items, error, read, fail } = useRead(() => store.api.remembered());
+  const withdraw = (/** @type {Item<'remembered.list'>} */ one) =>
+    store.api.withdrawRemembered(one.approval_id).then(read, fail);
   return html`<section class="assistant-part" aria-label=${t('rules.remembered')}>
     <h2>${t('rules.remembered')}</h2>
     <p class="muted">${t('rules.rememberedText')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${items?.length === 0 && html`<p class="muted">${t('rules.noneRemembered')}</p>`}
     <ul class="assistants">
       ${items?.map((one) => html`<${RememberedItem} key=${one.approval_id} one=${one} onWithdraw=${() => withdraw(one)} />`)}
@@ -109,7 +109,7 @@ function Remembered() {
   </section>`;
 }
 
-/** @param {{one: string, onWithdraw: (one: Item<'remembered.list'>) => void}} properties */
+/** @param {{one: Item<'remembered.list'>, onWithdraw: () => void}} properties */
 function RememberedItem({ one, onWithdraw }) {
   const title = one.title || t('conversation.untitled');
   const about = {
@@ -142,4 +142,4 @@ function RememberedItem({ one, onWithdraw }) {
 }
 
 /** The most important argument of a call. @param {Json} given */
-const textOf = (given) => given.command ?? given.path ?? given.url ?? JSON.stringify(given);
+const textOf = (given) => String(given.command ?? given.path ?? given.url ?? JSON.stringify(given));

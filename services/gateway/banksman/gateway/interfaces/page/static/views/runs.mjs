@@ -1,6 +1,6 @@
 /** One run: its steps with their exact requests and results, its time and its cost. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { conversationOf } from '../client/following.mjs';
 import { Comparison } from '../components/runs/comparison.mjs';
@@ -8,14 +8,15 @@ import { RunAgain } from '../components/runs/again.mjs';
 import { StepDetail } from '../components/runs/detail.mjs';
 import { StepList } from '../components/runs/steps.mjs';
 import { Summary } from '../components/runs/summary.mjs';
+import { FormError, useRead } from '../components/requests.mjs';
 import { Frame } from '../components/view.mjs';
-import { Icon, html, useStore } from '../components/ui.mjs';
+import { Icon, Loading, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 
 const COMPARE = 'with';
-const isOpen = (/** @type {Run} */ run) => run && !run.finished_at;
+const isOpen = (/** @type {StoredRun | null} */ run) => run !== null && !run.finished_at;
 
 /** @param {{path: string[]}} properties `{run}`, `{run}/{step}` or `{run}/with/{other run}` */
 export default function RunView({ path }) {
@@ -25,7 +26,9 @@ export default function RunView({ path }) {
   return html`<${OneRun} key=${id} id=${id} stepId=${compared ? null : second} other=${compared} />`;
 }
 
-function OneRun(/** @type {{id: string, stepId: string, other: string}} */ { id, stepId, other }) {
+function OneRun(
+  /** @type {{id: string, stepId: string | null, other: string | null}} */ { id, stepId, other },
+) {
   const { run, steps, error } = useRun(id);
   const [again, setAgain] = useState(false);
   const conversationId = conversationOf(id);
@@ -34,9 +37,8 @@ function OneRun(/** @type {{id: string, stepId: string, other: string}} */ { id,
     >
     ${run && steps.length > 0 && html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}><${Icon} name="refresh" size=${16} /><span>${t('run.again')}</span></button>`}`;
   return html`<${Frame} title=${t('run.title')} actions=${actions}>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!run && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${run && html`<${Siblings} run=${run} other=${other} />`}
+    <${FormError} error=${error} />
+    ${!run && !error && html`<${Loading} />`} ${run && html`<${Siblings} run=${run} other=${other} />`}
     ${run && other && html`<${Compared} run=${run} steps=${steps} other=${other} />`}
     ${run && !other && html`<${Summary} run=${run} steps=${steps} />`}
     ${
@@ -58,39 +60,30 @@ function OneRun(/** @type {{id: string, stepId: string, other: string}} */ { id,
  */
 function useRun(id) {
   const store = useStore();
-  const [read, setRead] = useState({ run: null, steps: [], error: null });
-  const open = isOpen(read.run);
+  const [open, setOpen] = useState(false);
   // Only an open run is followed, because an ended run does not change.
   const events = open ? store.opened.follow(conversationOf(id)).value.lastSeq : null;
-  useEffect(() => {
-    let current = true;
-    Promise.all([store.api.run(id), store.api.steps(id)]).then(
-      ([run, steps]) => current && setRead({ run, steps, error: null }),
-      (failure) => current && setRead((last) => ({ ...last, error: explain(failure) })),
-    );
-    return () => (current = false);
-  }, [id, events]);
-  return read;
+  const read = () => Promise.all([store.api.run(id), store.api.steps(id)]);
+  const { value, error } = useRead(read, [id, events]);
+  const [run = null, steps = []] = value ?? [];
+  if (open !== isOpen(run)) setOpen(!open);
+  return { run, steps, error };
 }
 
-function Compared(/** @type {{run: Run, steps: Step[], other: string}} */ { run, steps, other }) {
+function Compared(/** @type {{run: StoredRun, steps: Step[], other: string}} */ { run, steps, other }) {
   const second = useRun(other);
-  if (second.error) return html`<p class="form-error" role="alert">${second.error}</p>`;
-  if (!second.run) return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  if (second.error) return html`<${FormError} error=${second.error} />`;
+  if (!second.run) return html`<${Loading} />`;
   return html`<${Comparison} first=${{ run, steps }} second=${second} />`;
 }
 
-/** The other runs of the conversation, one of which can be compared. @param {{run: Run, other: string}} properties */
+/** The other runs of the conversation, one of which can be compared. @param {{run: StoredRun, other: string | null}} properties */
 function Siblings({ run, other }) {
   const store = useStore();
-  const [runs, setRuns] = useState(/** @type {StoredRun[]} */ ([]));
-  useEffect(
-    () => void store.api.runs(run.conversation_id).then(setRuns, () => {}),
-    [run.conversation_id, other],
-  );
-  const others = runs.filter((one) => one.run_id !== run.run_id);
+  const { value: runs } = useRead(() => store.api.runs(run.conversation_id), [run.conversation_id, other]);
+  const others = (runs ?? []).filter((one) => one.run_id !== run.run_id);
   if (!others.length) return null;
-  const choose = (event) => {
+  const choose = (/** @type {PageEvent} */ event) => {
     const chosen = event.target.value;
     location.hash = chosen ? addressOf('runs', run.run_id, COMPARE, chosen) : addressOf('runs', run.run_id);
   };

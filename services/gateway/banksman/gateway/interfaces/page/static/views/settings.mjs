@@ -2,10 +2,12 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { Check, Choice, TextField } from '../components/fields.mjs';
 import { KeyboardMap } from '../components/keyboard_map.mjs';
+import { FormError, useRead } from '../components/requests.mjs';
 import { html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
-import { LANGUAGES, explain, locale, t } from '../strings.mjs';
+import { LANGUAGES, locale, t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
 import { THEMES, setTheme, theme } from '../theme.mjs';
 
@@ -14,30 +16,26 @@ export default function SettingsView() {
   const { inbox, preferences } = store;
   return html`<${Frame} title=${t('settings.title')}>
     <section class="settings">
-      <label class="form-field">
-        <span>${t('settings.theme')}</span>
-        <select value=${theme.value} onChange=${(event) => setTheme(event.target.value, preferences)}>
-          ${THEMES.map((name) => html`<option value=${name}>${t(`settings.theme.${name}`)}</option>`)}
-        </select>
-      </label>
-      <label class="form-field">
-        <span>${t('settings.language')}</span>
-        <select value=${locale()} onChange=${(event) => store.setLanguage(event.target.value)}>
-          ${Object.entries(LANGUAGES).map(([tag, name]) => html`<option value=${tag} lang=${tag}>${name}</option>`)}
-        </select>
-      </label>
+      <${Choice}
+        label=${t('settings.theme')}
+        value=${theme.value}
+        onChange=${(/** @type {string} */ name) => setTheme(name, preferences)}
+        options=${THEMES.map((name) => [name, t(`settings.theme.${name}`)])}
+      />
+      <${Choice}
+        label=${t('settings.language')}
+        value=${locale()}
+        onChange=${(/** @type {string} */ tag) => store.setLanguage(tag)}
+        options=${Object.entries(LANGUAGES).map(([tag, name]) => [tag, name, { lang: tag }])}
+      />
       ${
         'Notification' in globalThis &&
-        html`<div class="form-field check">
-          <label
-            ><input
-              type="checkbox"
-              checked=${inbox.notifies.value}
-              onChange=${(event) => inbox.setNotifies(event.target.checked)}
-            />${t('settings.notify')}</label
-          >
-          ${inbox.notifies.value && inbox.pushes.value !== null && html`<small class="muted">${t(inbox.pushes.value ? 'settings.notify.always' : 'settings.notify.open')}</small>`}
-        </div>`
+        html`<${Check}
+          label=${t('settings.notify')}
+          value=${inbox.notifies.value}
+          onChange=${(/** @type {boolean} */ on) => inbox.setNotifies(on)}
+          >${inbox.notifies.value && inbox.pushes.value !== null && html`<small class="muted">${t(inbox.pushes.value ? 'settings.notify.always' : 'settings.notify.open')}</small>`}<//
+        >`
       }
     </section>
     <${Instructions} />
@@ -52,12 +50,10 @@ export default function SettingsView() {
 /** What the user wants of every reply. */
 function Instructions() {
   const store = useStore();
-  const [stored, setStored] = useState('');
+  const { value, error, show, fail } = useRead(() => store.api.instructions());
+  const stored = value?.text ?? '';
   const [text, setText] = useState('');
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const show = ({ text: read = '' }) => (setStored(read), setText(read), setError(null));
-  const fail = (/** @type {Failure} */ failure) => setError(explain(failure));
-  useEffect(() => void store.api.instructions().then(show, fail), []);
+  useEffect(() => setText(stored), [stored]);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     store.api
@@ -65,12 +61,16 @@ function Instructions() {
       .then((read) => (show(read), store.toast(t('settings.instructionsSaved'), 'info')), fail);
   };
   return html`<form class="settings" onSubmit=${save}>
-    <label class="form-field">
-      <span>${t('settings.instructions')}</span>
-      <textarea rows="4" maxlength="4000" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <${TextField}
+      label=${t('settings.instructions')}
+      value=${text}
+      onChange=${setText}
+      rows="4"
+      maxlength="4000"
+    >
       <small class="muted">${t('settings.instructionsText')}</small>
-    </label>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <//>
+    <${FormError} error=${error} />
     <button class="button" disabled=${text === stored}>${t('settings.save')}</button>
   </form>`;
 }
@@ -78,14 +78,9 @@ function Instructions() {
 /** What the runs of the tenant have cost this month. */
 function Month() {
   const store = useStore();
-  const [month, setMonth] = useState(/** @type {Replies['usage']['windows'][number] | null} */ (null));
-  useEffect(() => {
-    // Without the report the page shows no cost.
-    store.api.usage().then(
-      (report) => setMonth(report.windows?.find((one) => one.window === 'month') ?? null),
-      () => {},
-    );
-  }, []);
+  // Without the report the page shows no cost.
+  const { value: report } = useRead(() => store.api.usage());
+  const month = report?.windows?.find((one) => one.window === 'month');
   return (
     month &&
     html`<section class="settings">

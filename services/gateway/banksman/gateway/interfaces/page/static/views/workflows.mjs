@@ -1,13 +1,14 @@
 /** The workflows by category, and the builder of those without code. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useMemo } from 'preact/hooks';
 
 import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
 import { categoryIcon } from '../components/icons.mjs';
+import { FormError, Reading, useRead } from '../components/requests.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
-import { explain, t } from '../strings.mjs';
+import { t } from '../strings.mjs';
 import { draftOf } from '../workflow_draft.mjs';
 import { categoriesOf } from '../workflow_words.mjs';
 
@@ -21,33 +22,26 @@ export default function WorkflowsView({ path: [name] }) {
 
 function WorkflowList() {
   const store = useStore();
-  const [categories, setCategories] = useState(/** @type {Item<'workflow.categories'>[] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  useEffect(
-    () => void categoriesOf(store.api).then(setCategories, (failure) => setError(explain(failure))),
-    [],
-  );
+  const read = useRead(() => categoriesOf(store.api));
+  const categories = read.value?.filter((one) => one.workflows.length);
   const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}
     ><${Icon} name="plus" size=${16} />${t('builder.new')}</a
   >`;
   return html`<${Frame} title=${t('workflow.title')} actions=${actions}>
     <p class="muted">${t('builder.intro')}</p>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${categories?.every((one) => !one.workflows.length) && html`<p class="empty">${t('workflow.none')}</p>`}
-    ${categories
-      ?.filter((one) => one.workflows.length)
-      .map(
-        (category) =>
-          html`<section key=${category.name}>
-            <h2 class="category">
-              <${Icon} name=${categoryIcon(category)} />${category.title || category.name}
-            </h2>
-            <ul class="assistants">
-              ${category.workflows.map((workflow) => html`<${Entry} key=${workflow.name} workflow=${workflow} />`)}
-            </ul>
-          </section>`,
-      )}
+    <${Reading} of=${read} />
+    ${categories?.length === 0 && html`<p class="empty">${t('workflow.none')}</p>`}
+    ${categories?.map(
+      (category) =>
+        html`<section key=${category.name}>
+          <h2 class="category">
+            <${Icon} name=${categoryIcon(category)} />${category.title || category.name}
+          </h2>
+          <ul class="assistants">
+            ${category.workflows.map((workflow) => html`<${Entry} key=${workflow.name} workflow=${workflow} />`)}
+          </ul>
+        </section>`,
+    )}
   <//>`;
 }
 
@@ -70,17 +64,12 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
 
 function OneWorkflow(/** @type {{name: string}} */ { name }) {
   const store = useStore();
-  const [draft, setDraft] = useState(/** @type {WorkflowDraft | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const show = (/** @type {Workflow} */ definition) => setDraft(draftOf(definition));
-  useEffect(
-    () => void (name !== NEW && store.api.workflow(name).then(show, (failure) => setError(explain(failure)))),
-    [name],
-  );
+  const { value, error, show } = useRead(name !== NEW && (() => store.api.workflow(name)), [name]);
+  const draft = useMemo(() => value && draftOf(value), [value]);
   const stored = (/** @type {Workflow} */ definition) =>
     name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);
   return html`<${Frame} title=${draft?.title || draft?.name || t('builder.new')}>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${(draft || name === NEW) && html`<${WorkflowBuilder} key=${draft?.revision ?? NEW} stored=${draft} onStored=${stored} />`}
   <//>`;
 }

@@ -3,8 +3,10 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
-import { explain, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { ModelButton } from '../models.mjs';
+import { TextField } from '../fields.mjs';
+import { FormError, useAction } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 import { Changes } from './changes.mjs';
 import { AssistantFiles } from './files.mjs';
@@ -14,6 +16,7 @@ import { Terms } from './terms.mjs';
 import { ToolChoice } from './tools.mjs';
 
 /** Limits of a run: the field and the step of its number input. An empty limit does not apply. */
+/** @type {{name: keyof Assistant['limits'], min: number, step: number | 'any', required?: boolean}[]} */
 const LIMITS = [
   { name: 'run_timeout_s', min: 1, step: 1, required: true },
   { name: 'calls_per_reply', min: 1, step: 1, required: true },
@@ -22,27 +25,20 @@ const LIMITS = [
   { name: 'max_cost_usd', min: 0.0001, step: 'any' },
 ];
 
-/**
- * The body of the request: the fields that a user sets, and the revision to replace.
- *
- * @param {{id: string} & Record<string, unknown>} options
- */
+/** The body of the request: the fields that a user sets, and the revision to replace. @param {Assistant} assistant */
 const bodyOf = ({ id, ...draft }) => draft;
 
-/** @param {{stored: Assistant | null, onStored: (assistant: Assistant) => void, onReload: () => void}} properties */
+/** @param {{stored: Assistant, onStored: (assistant: Assistant) => void, onReload: () => void}} properties */
 export function AssistantEditor({ stored, onStored, onReload }) {
   const store = useStore();
   const [draft, setDraft] = useState(stored);
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const [busy, setBusy] = useState(false);
-  const change = (fields) => setDraft((last) => ({ ...last, ...fields }));
+  const { busy, error, failure, run } = useAction();
+  const change = (/** @type {Partial<Assistant>} */ fields) => setDraft((last) => ({ ...last, ...fields }));
   const changed = JSON.stringify(draft) !== JSON.stringify(stored);
   useWarning(changed);
-  const save = async (event) => {
+  const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
+    return run(async () => {
       const { revision, ...fresh } = bodyOf(draft);
       const saved = stored.id
         ? await store.api.replaceAssistant(stored.id, { ...fresh, revision })
@@ -50,16 +46,15 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       store.toast(t('assistant.saved'), 'info');
       if (stored.id) onStored(saved);
       else location.hash = addressOf('assistants', saved.id);
-    } catch (failure) {
-      setError(failure);
-    }
-    setBusy(false);
+    });
   };
   return html`<form class="assistant" onSubmit=${save}>
-    <label class="form-field"
-      ><span>${t('assistant.name')}</span
-      ><input maxlength="200" value=${draft.name} onInput=${(event) => change({ name: event.target.value })}
-    /></label>
+    <${TextField}
+      label=${t('assistant.name')}
+      value=${draft.name}
+      onChange=${(/** @type {string} */ name) => change({ name })}
+      maxlength="200"
+    />
     <div class="form-field">
       <span>${t('run.model')}</span
       ><${ModelButton}
@@ -81,7 +76,9 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     />
     <${AssistantFiles} files=${draft.files} onChange=${(files) => change({ files })} />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
-    ${error && html`<p class="form-error" role="alert">${explain(error)} ${error.code === 'conflict' && html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`}</p>`}
+    <${FormError} error=${error}>
+      ${failure?.code === 'conflict' && html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`}
+    <//>
     <div class="assistant-actions">
       <button class="button primary" disabled=${busy || !changed}>${t('assistant.save')}</button>
       ${stored.revision && html`<span class="muted">${t('assistant.revision', { revision: stored.revision })}</span>`}
@@ -93,47 +90,46 @@ export function AssistantEditor({ stored, onStored, onReload }) {
 function useWarning(changed) {
   useEffect(() => {
     if (!changed) return undefined;
-    const warn = (event) => event.preventDefault();
+    const warn = (/** @type {Event} */ event) => event.preventDefault();
     addEventListener('beforeunload', warn);
     return () => removeEventListener('beforeunload', warn);
   }, [changed]);
 }
 
-function Prompt(/** @type {{draft: Assistant, change: (change: object) => void}} */ { draft, change }) {
+function Prompt(
+  /** @type {{draft: Assistant, change: (fields: Partial<Assistant>) => void}} */ { draft, change },
+) {
   return html`<div class="assistant-prompt">
-    <label class="form-field"
-      ><span>${t('assistant.prompt')}</span>
-      <textarea
-        rows="10"
-        value=${draft.system_prompt ?? ''}
-        disabled=${Boolean(draft.system_prompt_id)}
-        onInput=${(event) => change({ system_prompt: event.target.value || null })}
-      />
-    </label>
+    <${TextField}
+      label=${t('assistant.prompt')}
+      value=${draft.system_prompt ?? ''}
+      onChange=${(/** @type {string} */ text) => change({ system_prompt: text || null })}
+      rows="10"
+      disabled=${Boolean(draft.system_prompt_id)}
+    />
     ${draft.system_prompt_id && html`<p class="muted">${t('assistant.storedPrompt', { id: draft.system_prompt_id })} <button type="button" class="link" onClick=${() => change({ system_prompt_id: null })}>${t('assistant.ownPrompt')}</button></p>`}
     <${PromptPreview} draft=${bodyOf(draft)} />
   </div>`;
 }
 
-/** @param {{limits: Assistant['limits'], onChange: () => void}} properties */
+/** @param {{limits: Assistant['limits'], onChange: (limits: Partial<Assistant['limits']>) => void}} properties */
 function LimitFields({ limits, onChange }) {
   return html`<fieldset class="assistant-part">
     <legend>${t('assistant.limits')}</legend>
     <div class="limit-fields">
       ${LIMITS.map(
         ({ name, min, step, required }) =>
-          html`<label key=${name} class="form-field"
-            ><span>${t(`assistant.limit.${name}`)}</span>
-            <input
-              type="number"
-              min=${min}
-              step=${step}
-              required=${required && name in limits}
-              placeholder=${required ? undefined : t('assistant.noLimit')}
-              value=${limits[name] ?? ''}
-              onInput=${(event) => onChange({ [name]: event.target.value === '' ? null : Number(event.target.value) })}
-            />
-          </label>`,
+          html`<${TextField}
+            key=${name}
+            label=${t(`assistant.limit.${name}`)}
+            value=${limits[name] ?? ''}
+            onChange=${(/** @type {string} */ limit) => onChange({ [name]: limit === '' ? null : Number(limit) })}
+            type="number"
+            min=${min}
+            step=${step}
+            required=${required && name in limits}
+            placeholder=${required ? undefined : t('assistant.noLimit')}
+          />`,
       )}
     </div>
   </fieldset>`;

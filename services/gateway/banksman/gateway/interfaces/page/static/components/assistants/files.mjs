@@ -4,6 +4,7 @@ import { useRef, useState } from 'preact/hooks';
 
 import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../assistant_files.mjs';
 import { parts, t } from '../../strings.mjs';
+import { FormError } from '../requests.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
 /** @param {{files: AssistantFile[], onChange: (files: AssistantFile[]) => void}} properties */
@@ -36,7 +37,7 @@ export function AssistantFiles({ files, onChange }) {
           </li>`,
       )}
     </ul>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     <div class="button-row">
       <${Picker} label=${t('assistant.addFile')} onPicked=${add} />
       <${Picker} label=${t('assistant.addSkill')} onPicked=${addSkill} folder />

@@ -2,7 +2,8 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
-import { explain, formatNumber, t } from '../../strings.mjs';
+import { formatNumber, t } from '../../strings.mjs';
+import { FormError, useRead } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 
 const DELAY_MS = 400;
@@ -11,32 +12,12 @@ const DELAY_MS = 400;
 export function PromptPreview({ draft }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
-  const [shown, setShown] = useState(
-    /** @type {{preview: Replies['assistant.preview'] | null, error: string | null}} */ ({
-      preview: null,
-      error: null,
-    }),
-  );
   const { revision, ...body } = draft;
-  const key = JSON.stringify([body.system_prompt, body.system_prompt_id, body.tools]);
-  useEffect(() => {
-    if (!open) return undefined;
-    let current = true;
-    const timer = setTimeout(() => {
-      store.api.previewAssistant(body).then(
-        (preview) => current && setShown({ preview, error: null }),
-        (failure) => current && setShown((last) => ({ ...last, error: explain(failure) })),
-      );
-    }, DELAY_MS);
-    return () => {
-      current = false;
-      clearTimeout(timer);
-    };
-  }, [open, key]);
-  const { preview, error } = shown;
+  const key = useLater(JSON.stringify([open, body.system_prompt, body.system_prompt_id, body.tools]));
+  const { value: preview, error } = useRead(open && (() => store.api.previewAssistant(body)), [key]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary><span>${t('assistant.preview')}</span></summary>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${
       preview &&
       html`<p class="muted">
@@ -46,4 +27,14 @@ export function PromptPreview({ draft }) {
         <div class="step-pre"><pre tabindex="0">${preview.content}</pre></div>`
     }
   </details>`;
+}
+
+/** A value that is passed on once it has not changed for a while. @param {string} value */
+function useLater(value) {
+  const [later, setLater] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setLater(value), DELAY_MS);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return later;
 }

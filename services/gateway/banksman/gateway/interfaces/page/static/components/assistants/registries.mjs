@@ -1,8 +1,8 @@
 /** The registries of packages that commands of the tenant may install from. */
 
-import { useEffect, useState } from 'preact/hooks';
-
 import { t } from '../../strings.mjs';
+import { namesIn } from '../fields.mjs';
+import { useRead } from '../requests.mjs';
 import { IconButton, html, useStore } from '../ui.mjs';
 
 /** @typedef {{kind: 'npm' | 'pypi', url: string, hosts?: string[], assistants?: string[] | null}} Registry */
@@ -10,24 +10,11 @@ import { IconButton, html, useStore } from '../ui.mjs';
 /** @type {Registry['kind'][]} */
 const KINDS = ['pypi', 'npm'];
 
-const listed = (/** @type {string} */ text) =>
-  text
-    .split(',')
-    .map((one) => one.trim())
-    .filter(Boolean);
-
 /** @param {{registries?: Registry[], onChange: (registries: Registry[]) => void}} properties */
 export function Registries({ registries = [], onChange }) {
   const store = useStore();
-  const [permitted, setPermitted] = useState(/** @type {string[] | null} */ (null));
-  useEffect(
-    () =>
-      void store.api.workspaceOptions().then(
-        (options) => setPermitted(options.registries),
-        () => {},
-      ),
-    [],
-  );
+  const { value: options } = useRead(() => store.api.workspaceOptions());
+  const permitted = options?.registries;
   const replace = (/** @type {number} */ at, /** @type {Partial<Registry>} */ fields) =>
     onChange(registries.map((one, other) => (other === at ? { ...one, ...fields } : one)));
   return html`<fieldset class="assistant-part">
@@ -79,13 +66,13 @@ function Row({ one, onChange, onRemove }) {
       aria-label=${t('registries.hosts')}
       placeholder=${t('registries.hosts')}
       value=${(one.hosts ?? []).join(', ')}
-      onChange=${(/** @type {Event} */ event) => onChange({ hosts: listed(valueOf(event)) })}
+      onChange=${(/** @type {Event} */ event) => onChange({ hosts: namesIn(valueOf(event)) })}
     />
     <input
       aria-label=${t('registries.assistants')}
       placeholder=${t('registries.everyAssistant')}
       value=${(one.assistants ?? []).join(', ')}
-      onChange=${(/** @type {Event} */ event) => onChange({ assistants: listed(valueOf(event)).length ? listed(valueOf(event)) : null })}
+      onChange=${(/** @type {Event} */ event) => onChange({ assistants: valueOf(event) ? namesIn(valueOf(event)) : null })}
     />
     <${IconButton} name="trash" label=${t('registries.remove')} onClick=${onRemove} />
   </li>`;

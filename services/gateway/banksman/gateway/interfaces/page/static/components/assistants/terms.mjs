@@ -1,6 +1,7 @@
 /** The terms of approval: whether one or two users decide, and to whom open requests are escalated. */
 
 import { t } from '../../strings.mjs';
+import { Check, TextField, namesIn } from '../fields.mjs';
 import { html } from '../ui.mjs';
 
 const MINUTE_S = 60;
@@ -19,53 +20,36 @@ export function Terms({ terms, onChange }) {
   };
   return html`<fieldset class="assistant-part">
     <legend>${t('terms.title')}</legend>
-    <div class="form-field check">
-      <label
-        ><input
-          type="checkbox"
-          checked=${given.approvers === 2}
-          onChange=${(event) => onChange({ ...given, approvers: event.target.checked ? 2 : 1 })}
-        />${t('terms.two')}</label
-      >
-    </div>
-    <label class="form-field"
-      ><span>${t('terms.after')}</span>
-      <input
-        type="number"
-        min="1"
-        max="43200"
-        step="1"
-        placeholder=${t('terms.never')}
-        value=${escalation.after_s ? escalation.after_s / MINUTE_S : ''}
-        onInput=${(event) => escalate({ after_s: Number(event.target.value) * MINUTE_S || null })}
-      />
-    </label>
-    <div class="form-field check">
-      <label
-        ><input
-          type="checkbox"
-          checked=${escalation.when_set_aside}
-          onChange=${(event) => escalate({ when_set_aside: event.target.checked })}
-        />${t('terms.aside')}</label
-      >
-    </div>
+    <${Check}
+      label=${t('terms.two')}
+      value=${given.approvers === 2}
+      onChange=${(/** @type {boolean} */ two) => onChange({ ...given, approvers: two ? 2 : 1 })}
+    />
+    <${TextField}
+      label=${t('terms.after')}
+      value=${escalation.after_s ? escalation.after_s / MINUTE_S : ''}
+      onChange=${(/** @type {string} */ minutes) => escalate({ after_s: Number(minutes) * MINUTE_S || null })}
+      type="number"
+      min="1"
+      max="43200"
+      step="1"
+      placeholder=${t('terms.never')}
+    />
+    <${Check}
+      label=${t('terms.aside')}
+      value=${escalation.when_set_aside}
+      onChange=${(/** @type {boolean} */ aside) => escalate({ when_set_aside: aside })}
+    />
     ${
       given.escalation &&
-      html`<label class="form-field"
-        ><span>${t('terms.users')}</span>
-        <input
-          maxlength="2000"
-          placeholder=${t('terms.everyone')}
-          value=${escalation.users.join(', ')}
-          onChange=${(event) =>
-            escalate({
-              users: event.target.value
-                .split(',')
-                .map((name) => name.trim())
-                .filter(Boolean),
-            })}
-        />
-      </label>`
+      html`<${TextField}
+        label=${t('terms.users')}
+        value=${escalation.users.join(', ')}
+        onChange=${(/** @type {string} */ users) => escalate({ users: namesIn(users) })}
+        late
+        maxlength="2000"
+        placeholder=${t('terms.everyone')}
+      />`
     }
   </fieldset>`;
 }

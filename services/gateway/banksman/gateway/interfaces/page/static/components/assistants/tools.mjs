@@ -1,34 +1,18 @@
 /** Which tools an assistant's model may call. */
 
-import { useEffect, useState } from 'preact/hooks';
-
 import { t } from '../../strings.mjs';
+import { Choice, TextField } from '../fields.mjs';
+import { useRead } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 
 /** @param {{tools: Assistant['tools'], onChange: (tools: Partial<Assistant['tools']>) => void}} properties `allowed_tools` is null for every tool */
 export function ToolChoice({ tools, onChange }) {
   const store = useStore();
-  const [offered, setOffered] = useState(/** @type {string[]} */ ([]));
-  const [toolchains, setToolchains] = useState(/** @type {string[]} */ ([]));
   // A user without the right to list tools can still remove the tools that the assistant names.
-  useEffect(
-    () =>
-      void store.api.tools().then(
-        (items) => setOffered(items.map((tool) => tool.name)),
-        () => {},
-      ),
-    [],
-  );
-  useEffect(
-    () =>
-      void store.api.workspaceOptions().then(
-        (options) => setToolchains(options.toolchains ?? []),
-        () => {},
-      ),
-    [],
-  );
+  const { value: offered } = useRead(() => store.api.tools());
+  const { value: options } = useRead(() => store.api.workspaceOptions());
   const allowed = tools.allowed_tools ?? null;
-  const names = [...new Set([...offered, ...(allowed ?? [])])];
+  const names = [...new Set([...(offered ?? []).map((tool) => tool.name), ...(allowed ?? [])])];
   const toggle = (/** @type {string} */ name) =>
     onChange({
       allowed_tools: allowed?.includes(name)
@@ -56,29 +40,24 @@ export function ToolChoice({ tools, onChange }) {
     ${
       tools.enabled &&
       html`<div class="limit-fields">
-        <label class="form-field"
-          ><span>${t('assistant.iterations')}</span
-          ><input
-            type="number"
-            min="1"
-            max="1000"
-            required
-            value=${tools.max_iterations ?? 10}
-            onInput=${(event) => onChange({ max_iterations: Number(event.target.value) })}
-        /></label>
-        <label class="form-field"
-          ><span>${t('assistant.onReject')}</span>
-          <select
-            value=${tools.on_reject ?? 'abort'}
-            onChange=${(event) => onChange({ on_reject: /** @type {Assistant['tools']['on_reject']} */ (event.target.value) })}
-          >
-            <option value="abort">${t('assistant.onReject.abort')}</option>
-            <option value="feedback">${t('assistant.onReject.feedback')}</option>
-          </select>
-        </label>
+        <${TextField}
+          label=${t('assistant.iterations')}
+          value=${tools.max_iterations ?? 10}
+          onChange=${(/** @type {string} */ count) => onChange({ max_iterations: Number(count) })}
+          type="number"
+          min="1"
+          max="1000"
+          required
+        />
+        <${Choice}
+          label=${t('assistant.onReject')}
+          value=${tools.on_reject ?? 'abort'}
+          onChange=${(/** @type {Assistant['tools']['on_reject']} */ choice) => onChange({ on_reject: choice })}
+          options=${['abort', 'feedback'].map((name) => [name, t(/** @type {Key} */ (`assistant.onReject.${name}`))])}
+        />
         <${Toolchain}
           chosen=${tools.toolchain ?? null}
-          offered=${toolchains}
+          offered=${options?.toolchains ?? []}
           onChange=${(/** @type {string | null} */ toolchain) => onChange({ toolchain })}
         />
       </div>`
@@ -92,12 +71,11 @@ export function ToolChoice({ tools, onChange }) {
 function Toolchain({ chosen, offered, onChange }) {
   if (!offered.length && !chosen) return null;
   const isGone = chosen && !offered.includes(chosen);
-  return html`<label class="form-field"
-    ><span>${t('assistant.toolchain')}</span>
-    <select value=${chosen ?? ''} onChange=${(event) => onChange(event.target.value || null)}>
-      <option value="">${t('assistant.noToolchain')}</option>
-      ${isGone && html`<option value=${chosen}>${t('assistant.toolchainGone', { name: chosen })}</option>`}
-      ${offered.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
-    </select>
-  </label>`;
+  const gone = isGone ? [[chosen, t('assistant.toolchainGone', { name: chosen })]] : [];
+  return html`<${Choice}
+    label=${t('assistant.toolchain')}
+    value=${chosen ?? ''}
+    onChange=${(/** @type {string} */ name) => onChange(name || null)}
+    options=${[['', t('assistant.noToolchain')], ...gone, ...offered.map((name) => [name, name])]}
+  />`;
 }

@@ -5,12 +5,17 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { bodyOf, controlOf, draftOf, placeStays, valueStays } from '../../mcp_servers.mjs';
 import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
+import { Check, Choice, TextField } from '../fields.mjs';
+import { FormError, useAction } from '../requests.mjs';
 import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 
 const KINDS = /** @type {const} */ (['http', 'stdio']);
 const MAX_SECRETS = 32;
+/** @typedef {'id' | 'url' | 'command' | 'description' | 'timeoutS'} TextName */
+/** @type {TextName[]} */
+const TRIMMED = ['id', 'url'];
 
-/** @typedef {{control: string | null, text: string, outdated: boolean}} FormError */
+/** @typedef {{control: string | null, text: string, outdated: boolean}} Refused */
 /** @typedef {ServerDraft['secrets'][number]} Secret */
 
 export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
@@ -51,64 +56,46 @@ export function ChangedServer({ server, onChanged, onClose }) {
  */
 function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose }) {
   const [draft, setDraft] = useState(() => draftOf(server));
-  const [error, setError] = useState(/** @type {FormError | null} */ (null));
-  const [busy, setBusy] = useState(false);
-  const change = (/** @type {Partial<ServerDraft>} */ fields) => setDraft({ ...draft, ...fields });
-  const attempt = async (/** @type {() => Promise<unknown> | undefined} */ action) => {
-    setBusy(true);
-    setError(null);
-    try {
-      await action();
-    } catch (thrown) {
-      const failure = /** @type {Failure} */ (thrown);
-      setError({
-        control: controlOf(failure),
-        text: explain(failure),
-        outdated: Boolean(server) && failure.code === 'conflict',
-      });
-      setBusy(false);
-    }
+  const { busy, failure, run } = useAction();
+  const error = failure && {
+    control: controlOf(failure),
+    text: explain(failure),
+    outdated: Boolean(server) && failure.code === 'conflict',
   };
+  const change = (/** @type {Partial<ServerDraft>} */ fields) => setDraft({ ...draft, ...fields });
   const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    return attempt(() => onSubmit(bodyOf(draft, server)));
+    return run(() => onSubmit(bodyOf(draft, server)));
   };
+  const field = (
+    /** @type {TextName} */ name,
+    /** @type {Key} */ label,
+    /** @type {Json} */ input,
+    hint = '',
+  ) =>
+    html`<${Field}
+      of=${name}
+      label=${t(label)}
+      hint=${hint}
+      error=${error}
+      value=${draft[name]}
+      onChange=${(/** @type {string} */ value) => change({ [name]: TRIMMED.includes(name) ? value.trim() : value })}
+      ...${input}
+    />`;
+  const hint = t('mcp.nameText');
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      ${
-        !server &&
-        html`<${Field}
-          of="id"
-          label=${t('mcp.name')}
-          hint=${t('mcp.nameText')}
-          error=${error}
-          input=${{ required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: t('mcp.nameText'), value: draft.id, onInput: (/** @type {PageEvent} */ event) => change({ id: event.target.value.trim() }) }}
-        />`
-      }
-      <label class="form-field"
-        ><span>${t('mcp.kind')}</span>
-        <select
-          value=${draft.type}
-          onChange=${(event) => change({ type: /** @type {ServerDraft['type']} */ (event.target.value) })}
-        >
-          ${KINDS.map((kind) => html`<option value=${kind}>${t(`mcp.kind.${kind}`)}</option>`)}
-        </select>
-      </label>
+      ${!server && field('id', 'mcp.name', { required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: hint }, hint)}
+      <${Choice}
+        label=${t('mcp.kind')}
+        value=${draft.type}
+        onChange=${(/** @type {ServerDraft['type']} */ type) => change({ type })}
+        options=${KINDS.map((kind) => [kind, t(`mcp.kind.${kind}`)])}
+      />
       ${
         draft.type === 'http'
-          ? html`<${Field}
-              of="url"
-              label=${t('mcp.url')}
-              error=${error}
-              input=${{ type: 'url', required: true, maxlength: 2000, placeholder: 'https://', value: draft.url, onInput: (/** @type {PageEvent} */ event) => change({ url: event.target.value.trim() }) }}
-            />`
-          : html`<${Field}
-              of="command"
-              label=${t('mcp.command')}
-              hint=${t('mcp.commandText')}
-              error=${error}
-              input=${{ required: true, value: draft.command, onInput: (/** @type {PageEvent} */ event) => change({ command: event.target.value }) }}
-            />`
+          ? field('url', 'mcp.url', { type: 'url', required: true, maxlength: 2000, placeholder: 'https://' })
+          : field('command', 'mcp.command', { required: true }, t('mcp.commandText'))
       }
       <${Secrets}
         draft=${draft}
@@ -116,29 +103,17 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         error=${error}
         onChange=${(/** @type {Secret[]} */ secrets) => change({ secrets })}
       />
-      <${Field}
-        of="description"
-        label=${t('mcp.description')}
-        error=${error}
-        input=${{ maxlength: 200, value: draft.description, onInput: (/** @type {PageEvent} */ event) => change({ description: event.target.value }) }}
+      ${field('description', 'mcp.description', { maxlength: 200 })}
+      ${field('timeoutS', 'mcp.timeout', { type: 'number', required: true, min: 1, max: 600, step: 'any' })}
+      <${Check}
+        label=${t('mcp.trusted')}
+        value=${draft.trusted}
+        onChange=${(/** @type {boolean} */ trusted) => change({ trusted })}
       />
-      <${Field}
-        of="timeoutS"
-        label=${t('mcp.timeout')}
-        error=${error}
-        input=${{ type: 'number', required: true, min: 1, max: 600, step: 'any', value: draft.timeoutS, onInput: (/** @type {PageEvent} */ event) => change({ timeoutS: event.target.value }) }}
-      />
-      <div class="form-field check">
-        <label
-          ><input
-            type="checkbox"
-            checked=${draft.trusted}
-            onChange=${(event) => change({ trusted: event.target.checked })}
-          />${t('mcp.trusted')}</label
-        >
-      </div>
       ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`}
-      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t('mcp.outdated') : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(() => onReload?.())}>${t('assistant.reload')}</button>`}</p>`}
+      <${FormError} error=${error && !error.control && (error.outdated ? t('mcp.outdated') : error.text)}>
+        ${error?.outdated && html`<button type="button" class="link" onClick=${() => run(() => onReload?.())}>${t('assistant.reload')}</button>`}
+      <//>
       <div class="dialog-actions">
         <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
         <button class="button primary" disabled=${busy}>
@@ -154,23 +129,20 @@ const problemId = (/** @type {string} */ control) => `mcp-problem-${control}`;
 /**
  * One line of the form. Its error is shown below and gets the focus.
  *
- * @param {{of: string, label: string, hint?: string, error: FormError | null, input: Json}} properties
+ * @param {{of: string, hint: string, error: Refused | null} & Json} properties and those of `TextField`
  */
-function Field({ of: control, label, hint, error, input }) {
+function Field({ of: control, hint, error, ...text }) {
   const ref = useRef(/** @type {HTMLInputElement | null} */ (null));
   const wrong = error?.control === control;
   useLayoutEffect(() => void (wrong && ref.current?.focus()), [wrong]);
   const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
   return html`<div class="form-field">
-    <label class="form-field"
-      ><span>${label}</span
-      ><input ref=${ref} ...${input} ...${marks} />${hint && html`<small>${hint}</small>`}</label
-    >
+    <${TextField} field=${ref} ...${text} ...${marks}>${hint && html`<small>${hint}</small>`}<//>
     <${Problem} of=${control} error=${error} />
   </div>`;
 }
 
-function Problem(/** @type {{of: string, error: FormError | null}} */ { of: control, error }) {
+function Problem(/** @type {{of: string, error: Refused | null}} */ { of: control, error }) {
   return error?.control === control
     ? html`<p class="form-error" role="alert" id=${problemId(control)}>${error.text}</p>`
     : null;
@@ -179,7 +151,7 @@ function Problem(/** @type {{of: string, error: FormError | null}} */ { of: cont
 /**
  * Names with their values, which are sent once and never shown again.
  *
- * @param {{draft: ServerDraft, server?: McpServer, error: FormError | null, onChange: (secrets: Secret[]) => void}} properties
+ * @param {{draft: ServerDraft, server?: McpServer, error: Refused | null, onChange: (secrets: Secret[]) => void}} properties
  */
 function Secrets({ draft, server, error, onChange }) {
   const { type, secrets } = draft;

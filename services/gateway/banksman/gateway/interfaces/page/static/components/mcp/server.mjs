@@ -5,7 +5,9 @@ import { useEffect, useState } from 'preact/hooks';
 import { addressOf } from '../../router.mjs';
 import { explain, parts, reasonOf, t } from '../../strings.mjs';
 import { formatDuration, formatWhen } from '../../text.mjs';
-import { Dialog, Exact, Icon, html, useStore } from '../ui.mjs';
+import { FormDialog } from '../fields.mjs';
+import { FormError } from '../requests.mjs';
+import { Exact, Icon, Loading, html, useStore } from '../ui.mjs';
 import { Frame } from '../view.mjs';
 import { ChangedServer } from './form.mjs';
 import { SignIn } from './sign_in.mjs';
@@ -22,9 +24,9 @@ export function OneServer({ id, ended }) {
     ><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a
   >`;
   return html`<${Frame} title=${id} actions=${actions}>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${ended && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span>${t('mcp.signInEnded')}</span></p>`}
-    ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!server && !error && html`<${Loading} />`}
     ${
       server &&
       html`<${Summary}
@@ -129,20 +131,13 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
 
 function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose }) {
   const store = useStore();
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const confirm = () =>
-    store.api.deleteMcpServer(id).then(
-      () => (location.hash = addressOf('mcp')),
-      (failure) => setError(explain(failure)),
-    );
-  return html`<${Dialog} title=${t('mcp.removeTitle')} onClose=${onClose}>
-    <div class="dialog-body">
-      <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button type="button" class="button danger" onClick=${confirm}>${t('mcp.remove')}</button>
-      </div>
-    </div>
+  return html`<${FormDialog}
+    title=${t('mcp.removeTitle')}
+    label=${t('mcp.remove')}
+    danger
+    onSubmit=${() => store.api.deleteMcpServer(id).then(() => (location.hash = addressOf('mcp')))}
+    onClose=${onClose}
+  >
+    <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>
   <//>`;
 }

@@ -4,6 +4,7 @@ import { useState } from 'preact/hooks';
 
 import { parts, t } from '../../strings.mjs';
 import { formatWhen } from '../../text.mjs';
+import { TextField } from '../fields.mjs';
 import { html, useStore } from '../ui.mjs';
 
 /** @param {{server: McpServer, act: (request: () => Promise<McpServer>) => Promise<void>}} properties */
@@ -22,16 +23,14 @@ export function SignIn({ server, act }) {
       return store.api.mcpServer(server.id);
     });
   const field = (/** @type {'client_id' | 'client_secret'} */ name, /** @type {string} */ type) =>
-    html`<label class="form-field"
-      ><span>${t(`mcp.${name}`)}</span>
-      <input
-        type=${type}
-        autocomplete="off"
-        maxlength="2000"
-        value=${client[name]}
-        onInput=${(event) => setClient({ ...client, [name]: event.target.value.trim() })}
-      />
-    </label>`;
+    html`<${TextField}
+      label=${t(`mcp.${name}`)}
+      value=${client[name]}
+      onChange=${(/** @type {string} */ value) => setClient({ ...client, [name]: value.trim() })}
+      type=${type}
+      autocomplete="off"
+      maxlength="2000"
+    />`;
   return html`<section class="mcp-part" aria-label=${t('mcp.signIn')}>
     <h2>${t('mcp.account')}</h2>
     <p class="muted">

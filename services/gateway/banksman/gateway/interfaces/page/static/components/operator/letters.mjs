@@ -1,31 +1,34 @@
 /** Messages that could not be handled: an operator reads, replays and discards them. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
-import { explain, parts, t } from '../../strings.mjs';
+import { parts, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
+import { FormError, Reading, useAction, useRead } from '../requests.mjs';
 import { CopyButton, Dialog, Exact, html, useStore } from '../ui.mjs';
 import { usePages } from './pages.mjs';
-import { Records } from './records.mjs';
+import { PagedRecords } from './records.mjs';
 
 const REFRESH_MS = 5_000;
+/** @type {Key[]} */
+const COLUMNS = ['operator.when', 'operator.subject', 'operator.reason', 'operator.action'];
 
 export function useDeadLetters(/** @type {Store} */ store) {
   return usePages((after) => store.api.deadLetters(after ?? undefined), { everyMs: REFRESH_MS });
 }
 
-/** @param {ReturnType<typeof useDeadLetters>} properties */
-export function DeadLetters({ items, next, error, readMore, refresh }) {
+/** @param {{pages: ReturnType<typeof useDeadLetters>}} properties */
+export function DeadLetters({ pages }) {
   const store = useStore();
   const [shown, setShown] = useState(/** @type {number | null} */ (null));
   // If further pages are shown, the list is not read again, so handled messages are marked in place.
   const [handled, setHandled] = useState(/** @type {Set<number>} */ (new Set()));
-  const done = (/** @type {number} */ id) => (setHandled((before) => new Set([...before, id])), refresh());
+  const done = (/** @type {number} */ id) => (
+    setHandled((before) => new Set([...before, id])),
+    pages.refresh()
+  );
   const replay = (/** @type {Letter} */ { id }) =>
-    store.api.replayDeadLetter(id).then(
-      () => done(id),
-      (failure) => store.toast(explain(failure)),
-    );
+    store.attempt(() => store.api.replayDeadLetter(id).then(() => done(id)));
   const actions = (/** @type {Letter} */ letter) =>
     html`<span class="row-actions">
       <button
@@ -38,17 +41,22 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
       </button>
       ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
     </span>`;
-  const rows = (items ?? []).map((letter) => [
+  const row = (/** @type {Letter} */ letter) => [
     formatWhen(letter.ts),
     html`<code>${letter.subject}</code>`,
     html`<${Exact} text=${letter.reason} />`,
     handled.has(letter.id) ? html`<span class="status">${t('operator.handled')}</span>` : actions(letter),
-  ]);
-  const columns = [t('operator.when'), t('operator.subject'), t('operator.reason'), t('operator.action')];
-  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${items && html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} keys=${items.map((letter) => letter.id)} empty=${t('operator.noDeadLetters')} />`}
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreDeadLetters')}</button>`}
-  ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
+  ];
+  return html`<${PagedRecords}
+      pages=${pages}
+      title=${t('operator.deadLetters')}
+      columns=${COLUMNS}
+      row=${row}
+      keyOf=${(/** @type {Letter} */ letter) => letter.id}
+      more=${t('operator.moreDeadLetters')}
+      empty=${t('operator.noDeadLetters')}
+    />
+    ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
 }
 
 /**
@@ -58,16 +66,15 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
  */
 function Letter({ id, onDone, onClose }) {
   const store = useStore();
-  const [letter, setLetter] = useState(/** @type {Replies['dead_letter.read'] | null} */ (null));
+  const read = useRead(() => store.api.deadLetter(id), [id]);
+  const letter = read.value;
   const [discarding, setDiscarding] = useState(false);
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const fail = (/** @type {Failure} */ failure) => setError(explain(failure));
-  useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
+  const { busy, error, run } = useAction();
   return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
     <div class="dialog-body operator-dialog">
-      ${!letter && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+      <${Reading} of=${read} />
       ${letter && html`<${Content} letter=${letter} />`}
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      <${FormError} error=${error} />
       ${discarding && html`<p role="alert">${t('operator.discardQuestion')}</p>`}
       ${
         letter &&
@@ -79,7 +86,8 @@ function Letter({ id, onDone, onClose }) {
               <button
                 type="button"
                 class="button danger"
-                onClick=${() => store.api.discardDeadLetter(id).then(onDone, fail)}
+                disabled=${busy}
+                onClick=${() => run(() => store.api.discardDeadLetter(id).then(onDone))}
               >
                 ${t('operator.discardNow')}
               </button>
@@ -88,7 +96,7 @@ function Letter({ id, onDone, onClose }) {
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
                 ${t('operator.discard')}
               </button>
-              ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(onDone, fail)}>${t('operator.replay')}</button>`}
+              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => store.api.replayDeadLetter(id).then(onDone))}>${t('operator.replay')}</button>`}
             </div>`)
       }
     </div>

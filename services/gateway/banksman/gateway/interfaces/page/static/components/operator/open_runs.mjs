@@ -3,14 +3,17 @@
 import { useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
-import { explain, parts, t } from '../../strings.mjs';
+import { parts, t } from '../../strings.mjs';
 import { formatWhen } from '../../text.mjs';
-import { Dialog, html, useStore } from '../ui.mjs';
+import { FormDialog, TextField } from '../fields.mjs';
+import { html, useStore } from '../ui.mjs';
 import { usePages } from './pages.mjs';
-import { Records } from './records.mjs';
+import { PagedRecords } from './records.mjs';
 
 const STATES = /** @type {const} */ (['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow']);
 const REFRESH_MS = 5_000;
+/** @type {Key[]} */
+const COLUMNS = ['operator.tenant', 'operator.run', 'operator.state', 'operator.when', 'operator.action'];
 /** @type {Replies['operator.runs']} */
 const END = { items: [], next: null };
 
@@ -38,12 +41,13 @@ export function useOpenRuns(store, tenant) {
 }
 
 /** @typedef {Item<'operator.runs'> & {state: string, name: string}} OpenRun */
-/** @param {ReturnType<typeof useOpenRuns> & {tenant: string | null, onAll: () => void}} properties */
-export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll }) {
+/** @param {{pages: ReturnType<typeof useOpenRuns>, tenant: string | null, onAll: () => void}} properties */
+export function OpenRuns({ pages, tenant, onAll }) {
   const [chosen, setChosen] = useState(/** @type {OpenRun | null} */ (null));
   const [cancelled, setCancelled] = useState(/** @type {Set<string>} */ (new Set()));
-  const runs = (items ?? []).toSorted((one, other) => Date.parse(one.since) - Date.parse(other.since));
-  const rows = runs.map((run) => [
+  const items =
+    pages.items?.toSorted((one, other) => Date.parse(one.since) - Date.parse(other.since)) ?? null;
+  const row = (/** @type {OpenRun} */ run) => [
     run.tenant,
     html`<${RunName} run=${run} />`,
     html`<span class=${run.state.startsWith('queued') ? 'status running' : 'status'}
@@ -60,34 +64,24 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
         >
           ${t('operator.cancel')}
         </button>`,
-  ]);
+  ];
   const done = () => {
     setCancelled(new Set([...cancelled, chosen?.name ?? '']));
     setChosen(null);
-    refresh();
+    pages.refresh();
   };
-  const columns = [
-    t('operator.tenant'),
-    t('operator.run'),
-    t('operator.state'),
-    t('operator.when'),
-    t('operator.action'),
-  ];
-  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${
-    items &&
-    html`<${Records}
+  return html`<${PagedRecords}
+      pages=${{ ...pages, items }}
       title=${t('operator.openRuns')}
-      columns=${columns}
-      rows=${rows}
-      keys=${runs.map((run) => `${run.state} ${run.name}`)}
+      columns=${COLUMNS}
+      row=${row}
+      keyOf=${(/** @type {OpenRun} */ run) => `${run.state} ${run.name}`}
+      more=${t('operator.moreRuns')}
       empty=${t('operator.noOpenRuns')}
     >
       ${tenant && html`<p class="muted">${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })} <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button></p>`}
-    <//>`
-  }
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreRuns')}</button>`}
-  ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
+    <//>
+    ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
 
 /**
@@ -105,34 +99,26 @@ function RunName({ run }) {
 function Cancellation({ run, onDone, onClose }) {
   const store = useStore();
   const [reason, setReason] = useState('');
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  const submit = (/** @type {PageEvent} */ event) => {
-    event.preventDefault();
-    return store.api
-      .cancelOpenRun(run.tenant, run.run_id, reason.trim())
-      .then(onDone, (failure) => setError(explain(failure)));
-  };
-  return html`<${Dialog} title=${t('operator.cancelTitle')} onClose=${onClose}>
-    <form class="dialog-body operator-dialog" onSubmit=${submit}>
-      <p>
-        ${parts('operator.cancelQuestion', { run: html`<code>${run.run_id}</code>`, tenant: html`<strong>${run.tenant}</strong>` })}
-      </p>
-      <label class="form-field"
-        ><span>${t('operator.reason')}</span
-        ><textarea
-          required
-          autofocus
-          rows="2"
-          maxlength="2000"
-          value=${reason}
-          onInput=${(event) => setReason(event.target.value)}
-        />
-      </label>
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('operator.keepRun')}</button>
-        <button class="button danger" disabled=${!reason.trim()}>${t('operator.cancelTitle')}</button>
-      </div>
-    </form>
+  return html`<${FormDialog}
+    title=${t('operator.cancelTitle')}
+    label=${t('operator.cancelTitle')}
+    cancel=${t('operator.keepRun')}
+    danger
+    disabled=${!reason.trim()}
+    onSubmit=${() => store.api.cancelOpenRun(run.tenant, run.run_id, reason.trim()).then(onDone)}
+    onClose=${onClose}
+  >
+    <p>
+      ${parts('operator.cancelQuestion', { run: html`<code>${run.run_id}</code>`, tenant: html`<strong>${run.tenant}</strong>` })}
+    </p>
+    <${TextField}
+      label=${t('operator.reason')}
+      value=${reason}
+      onChange=${setReason}
+      rows="2"
+      required
+      autofocus
+      maxlength="2000"
+    />
   <//>`;
 }

@@ -4,6 +4,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain } from '../../strings.mjs';
 
+/** @template One, [Next=unknown] @typedef {{items: One[] | null, next: Next | null, error: string | null, readMore: () => void}} Pages */
+
 /**
  * A list from its beginning, and further pages on request. The list is read again from time to time only while
  * no further page is shown, because rows of further pages would move while the user reads them.
@@ -15,8 +17,8 @@ import { explain } from '../../strings.mjs';
  *   it, the list is read again only on request. `of`: the subject of the list; another value restarts it
  */
 export function usePages(load, { everyMs, of } = {}) {
-  /** @typedef {{items: One[] | null, next: Next | null, error: string | null}} Pages */
-  const [state, setState] = useState(/** @type {Pages} */ ({ items: null, next: null, error: null }));
+  /** @typedef {Omit<Pages<One, Next>, 'readMore'>} Shown */
+  const [state, setState] = useState(/** @type {Shown} */ ({ items: null, next: null, error: null }));
   const further = useRef(false);
   // Only the result of the last request is shown, because an earlier request may end later.
   const last = useRef(0);

@@ -5,6 +5,13 @@ import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
 
+/** @type {Record<string, Key[]>} */
+const COLUMNS = {
+  services: ['operator.service', 'operator.process', 'operator.serves', 'operator.version', 'operator.state'],
+  servers: ['operator.server', 'operator.role', 'operator.lag', 'operator.state'],
+  runners: ['operator.runner', 'operator.kind', 'operator.load', 'operator.version', 'operator.state'],
+};
+
 /**
  * Gateways, agents and workflows services, as they reported themselves.
  *
@@ -20,14 +27,12 @@ export function Services({ processes }) {
     html`<${Begun} process=${process} />`,
     html`<${Readiness} process=${process} />`,
   ]);
-  const columns = [
-    t('operator.service'),
-    t('operator.process'),
-    t('operator.serves'),
-    t('operator.version'),
-    t('operator.state'),
-  ];
-  return html`<${Records} title=${t('operator.services')} columns=${columns} rows=${rows} empty="" />`;
+  return html`<${Records}
+    title=${t('operator.services')}
+    columns=${COLUMNS.services}
+    rows=${rows}
+    empty=""
+  />`;
 }
 
 function Readiness(/** @type {{process: Replies['operator.services']['processes'][number]}} */ { process }) {
@@ -60,7 +65,6 @@ export function NatsServers({ nats }) {
       >${t(server.reachable ? 'operator.reachable' : 'operator.unreachable')}</span
     >`,
   ]);
-  const columns = [t('operator.server'), t('operator.role'), t('operator.lag'), t('operator.state')];
   const used =
     nats.max_bytes &&
     t('operator.natsStorage', {
@@ -69,7 +73,7 @@ export function NatsServers({ nats }) {
     });
   return html`<${Records}
       title=${t('operator.nats', { version: nats.version })}
-      columns=${columns}
+      columns=${COLUMNS.servers}
       rows=${rows}
       empty=""
     />
@@ -91,16 +95,9 @@ export function Runners(/** @type {{runners: Replies['operator.overview']['runne
           >${runner.problem ? problemOf(runner) : t('operator.notServing')}</span
         >`,
   ]);
-  const columns = [
-    t('operator.runner'),
-    t('operator.kind'),
-    t('operator.load'),
-    t('operator.version'),
-    t('operator.state'),
-  ];
   return html`<${Records}
     title=${t('operator.runners')}
-    columns=${columns}
+    columns=${COLUMNS.runners}
     rows=${rows}
     empty=${t('operator.noRunners')}
   />`;

@@ -5,6 +5,17 @@ import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
 
+/** @type {Record<string, Key[]>} */
+const COLUMNS = {
+  queues: [
+    'operator.queue',
+    'operator.waiting',
+    'operator.inProgress',
+    'operator.redelivered',
+    'operator.oldest',
+  ],
+  streams: ['operator.stream', 'operator.messages', 'operator.size'],
+};
 /** A stream that fills this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 
@@ -19,14 +30,7 @@ export function Queues(/** @type {{queues: Replies['operator.overview']['queues'
     formatNumber(queue.redelivered),
     formatWhen(queue.oldest_at),
   ]);
-  const columns = [
-    t('operator.queue'),
-    t('operator.waiting'),
-    t('operator.inProgress'),
-    t('operator.redelivered'),
-    t('operator.oldest'),
-  ];
-  return html`<${Records} title=${t('operator.queues')} columns=${columns} rows=${rows} empty="" />`;
+  return html`<${Records} title=${t('operator.queues')} columns=${COLUMNS.queues} rows=${rows} empty="" />`;
 }
 
 export function Streams(/** @type {{streams: Replies['operator.overview']['streams']}} */ { streams }) {
@@ -42,6 +46,5 @@ export function Streams(/** @type {{streams: Replies['operator.overview']['strea
       html`<span class=${share > NEARLY_FULL ? 'status failed' : ''}>${used}</span>`,
     ];
   });
-  const columns = [t('operator.stream'), t('operator.messages'), t('operator.size')];
-  return html`<${Records} title=${t('operator.streams')} columns=${columns} rows=${rows} empty="" />`;
+  return html`<${Records} title=${t('operator.streams')} columns=${COLUMNS.streams} rows=${rows} empty="" />`;
 }

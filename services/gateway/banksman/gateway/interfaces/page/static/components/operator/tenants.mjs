@@ -4,8 +4,18 @@ import { formatNumber, parts, t } from '../../strings.mjs';
 import { formatBytes, formatCost } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { usePages } from './pages.mjs';
-import { Records } from './records.mjs';
+import { PagedRecords } from './records.mjs';
 
+/** @type {Key[]} */
+const COLUMNS = [
+  'operator.tenant',
+  'operator.openRuns',
+  'operator.today',
+  'operator.month',
+  'operator.conversations',
+  'operator.keys',
+  'operator.limits',
+];
 /** Usage that reaches this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 /** Limits that are shown beside the usage that they bound, and not among the other limits. */
@@ -20,9 +30,9 @@ export function useTenants(store) {
   return usePages((/** @type {string | null} */ after) => store.api.tenants(after ?? undefined));
 }
 
-/** @param {ReturnType<typeof useTenants> & {onRuns: (tenant: string) => void}} properties `onRuns` shows the open runs of a tenant */
-export function Tenants({ items, next, error, readMore, onRuns }) {
-  const rows = (items ?? []).map((tenant) => [
+/** @param {{pages: ReturnType<typeof useTenants>, onRuns: (tenant: string) => void}} properties `onRuns` shows the open runs of a tenant */
+export function Tenants({ pages, onRuns }) {
+  const row = (/** @type {Item<'operator.tenants'>} */ tenant) => [
     html`<strong>${tenant.tenant}</strong>`,
     html`<${Runs} tenant=${tenant.tenant} runs=${tenant.runs} onShow=${onRuns} />`,
     ...tenant.windows.map((window) => html`<${Consumed} window=${window} />`),
@@ -31,19 +41,15 @@ export function Tenants({ items, next, error, readMore, onRuns }) {
     Object.entries(tenant.limits)
       .filter(([name]) => !CONSUMPTION.includes(name))
       .map(([name, limit]) => html`<div><code>${name}</code> ${formatNumber(limit)}</div>`),
-  ]);
-  const columns = [
-    t('operator.tenant'),
-    t('operator.openRuns'),
-    t('operator.today'),
-    t('operator.month'),
-    t('operator.conversations'),
-    t('operator.keys'),
-    t('operator.limits'),
   ];
-  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${items && html`<${Records} title=${t('operator.tenants')} columns=${columns} rows=${rows} empty=${t('operator.noTenants')} />`}
-  ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreTenants')}</button>`}`;
+  return html`<${PagedRecords}
+    pages=${pages}
+    title=${t('operator.tenants')}
+    columns=${COLUMNS}
+    row=${row}
+    more=${t('operator.moreTenants')}
+    empty=${t('operator.noTenants')}
+  />`;
 }
 
 /**

@@ -1,27 +1,19 @@
 /** One step with its exact request and result. */
 
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
-import { explain, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { contentText } from '../../text.mjs';
+import { FormError, useRead } from '../requests.mjs';
 import { CopyButton, Exact, IconButton, html, useStore } from '../ui.mjs';
 import { nameOf } from './steps.mjs';
 
 /** @param {{runId: string, stepId: string, version: unknown}} properties the step is read again for a new `version` */
 export function StepDetail({ runId, stepId, version }) {
   const store = useStore();
-  const [read, setRead] = useState(/** @type {StepDetail | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
+  const { value: read, error } = useRead(() => store.api.step(runId, stepId), [runId, stepId, version]);
   const heading = useRef(/** @type {HTMLElement | null} */ (null));
-  useEffect(() => {
-    let current = true;
-    store.api.step(runId, stepId).then(
-      (detail) => current && (setRead(detail), setError(null)),
-      (failure) => current && setError(explain(failure)),
-    );
-    return () => (current = false);
-  }, [runId, stepId, version]);
   useLayoutEffect(() => void (read && heading.current?.focus()), [read === null]);
   const close = () => (location.hash = addressOf('runs', runId));
   return html`<section
@@ -34,7 +26,7 @@ export function StepDetail({ runId, stepId, version }) {
       ${read && html`<${CopyButton} text=${() => JSON.stringify(read, null, 2)} label=${t('run.copyJson')} />`}
       <${IconButton} name="close" label=${t('app.close')} onClick=${close} />
     </header>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <${FormError} error=${error} />
     ${read && html`<${Content} detail=${read} />`}
   </section>`;
 }

@@ -1,26 +1,30 @@
 /** The dialog that creates a schedule: what runs, and when. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { cronOf } from '../../schedule_sentence.mjs';
 import { CRON, WEEKDAYS, choiceOf, describeCron, weekday } from '../../schedule_times.mjs';
-import { explain, t } from '../../strings.mjs';
+import { known, t } from '../../strings.mjs';
 import { categoriesOf } from '../../workflow_words.mjs';
+import { Check, Choice, TextField } from '../fields.mjs';
+import { FormError, useRead } from '../requests.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 import { SchemaForm } from '../workflows.mjs';
 
 const MESSAGE = 'message';
 const ONCE = 'once';
 const CUSTOM = 'cron';
+/** @typedef {ReturnType<typeof initialTimes>} Times */
 
 export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const [title, setTitle] = useState('');
   const [what, setWhat] = useState(MESSAGE);
   const [times, setTimes] = useState(initialTimes);
-  const { workflows, error } = useWorkflows(store);
+  const { value: categories, error } = useRead(() => categoriesOf(store.api));
+  const workflows = (categories ?? []).flatMap((category) => category.workflows);
   const workflow = workflows.find((one) => one.name === what);
-  const create = async (values) => {
+  const create = async (/** @type {Json} */ values) => {
     const start = workflow
       ? { type: 'workflow', workflow: what, parameters: values }
       : { type: 'prompt', content: values.content };
@@ -34,18 +38,14 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
   };
   return html`<${Dialog} title=${t('schedule.new')} onClose=${onClose}>
     <div class="dialog-body">
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      <label class="form-field"
-        ><span>${t('schedule.name')} <span class="optional">${t('form.optional')}</span></span>
-        <input maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)}
-      /></label>
-      <label class="form-field"
-        ><span>${t('schedule.what')}</span>
-        <select value=${what} onChange=${(event) => setWhat(event.target.value)}>
-          <option value=${MESSAGE}>${t('schedule.message')}</option>
-          ${workflows.map((one) => html`<option value=${one.name}>${one.title || one.name}</option>`)}
-        </select></label
-      >
+      <${FormError} error=${error} />
+      <${TextField} label=${optional('schedule.name')} value=${title} onChange=${setTitle} maxlength="200" />
+      <${Choice}
+        label=${t('schedule.what')}
+        value=${what}
+        onChange=${setWhat}
+        options=${[[MESSAGE, t('schedule.message')], ...workflows.map((one) => [one.name, one.title || one.name])]}
+      />
       <${Times} times=${times} onChange=${setTimes} />
       <${SchemaForm}
         key=${what}
@@ -57,72 +57,54 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
   <//>`;
 }
 
-/** The workflows, without their categories. @param {Store} store */
-function useWorkflows(store) {
-  const [state, setState] = useState({ workflows: [], error: null });
-  useEffect(() => {
-    categoriesOf(store.api).then(
-      (items) => setState({ workflows: items.flatMap((category) => category.workflows), error: null }),
-      (failure) => setState({ workflows: [], error: explain(failure) }),
-    );
-  }, []);
-  return state;
-}
+/** The label of a field that may stay empty. @param {Key} key */
+const optional = (key) => html`${t(key)} <span class="optional">${t('form.optional')}</span>`;
 
-function Times(/** @type {{times: Times, onChange: () => void}} */ { times, onChange }) {
-  const set = (name) => (event) => onChange({ ...times, [name]: event.target.value });
-  const field = (label, control) => html`<label class="form-field"><span>${label}</span>${control}</label>`;
+function Times(/** @type {{times: Times, onChange: (times: Times) => void}} */ { times, onChange }) {
   const { repeat } = times;
+  const field = (/** @type {Key} */ label, /** @type {keyof Times} */ name, /** @type {Json} */ more = {}) =>
+    html`<${more.options ? Choice : TextField}
+      label=${t(label)}
+      value=${times[name]}
+      onChange=${(/** @type {string} */ value) => onChange({ ...times, [name]: value })}
+      ...${more}
+    />`;
+  const repeats = [ONCE, ...Object.keys(CRON), CUSTOM];
   return html`<${InWords} times=${times} onChange=${onChange} />
     <div class="schedule-times">
-      ${field(
-        t('schedule.when'),
-        html`<select value=${repeat} onChange=${set('repeat')}>
-          ${[ONCE, ...Object.keys(CRON), CUSTOM].map((one) => html`<option value=${one}>${t(`schedule.repeat.${one}`)}</option>`)}
-        </select>`,
-      )}
-      ${repeat === ONCE && field(t('schedule.date'), html`<input type="datetime-local" value=${times.at} onInput=${set('at')} />`)}
-      ${
-        repeat === 'weekly' &&
-        field(
-          t('schedule.day'),
-          html`<select value=${times.day} onChange=${set('day')}>
-            ${WEEKDAYS.map((day) => html`<option value=${String(day)}>${weekday(day)}</option>`)}
-          </select>`,
-        )
-      }
-      ${repeat in CRON && field(t('schedule.time'), html`<input type="time" value=${times.time} onInput=${set('time')} />`)}
-      ${repeat === CUSTOM && field(t('schedule.expression'), html`<input class="mono" placeholder="0 9 * * 1-5" spellcheck=${false} value=${times.cron} onInput=${set('cron')} />`)}
-      ${repeat !== ONCE && field(t('schedule.timezone'), html`<input value=${times.timezone} onInput=${set('timezone')} />`)}
+      ${field('schedule.when', 'repeat', { options: repeats.map((one) => [one, known(`schedule.repeat.${one}`, one)]) })}
+      ${repeat === ONCE && field('schedule.date', 'at', { type: 'datetime-local' })}
+      ${repeat === 'weekly' && field('schedule.day', 'day', { options: WEEKDAYS.map((day) => [String(day), weekday(day)]) })}
+      ${repeat in CRON && field('schedule.time', 'time', { type: 'time' })}
+      ${repeat === CUSTOM && field('schedule.expression', 'cron', { class: 'mono', placeholder: '0 9 * * 1-5', spellcheck: false })}
+      ${repeat !== ONCE && field('schedule.timezone', 'timezone')}
     </div>
-    <div class="form-field check">
-      <label
-        ><input
-          type="checkbox"
-          checked=${times.missed === 'run_once'}
-          onChange=${(event) => onChange({ ...times, missed: event.target.checked ? 'run_once' : 'skip' })}
-        />${t('schedule.missed')}</label
-      >
-    </div>`;
+    <${Check}
+      label=${t('schedule.missed')}
+      value=${times.missed === 'run_once'}
+      onChange=${(/** @type {boolean} */ on) => onChange({ ...times, missed: on ? 'run_once' : 'skip' })}
+    />`;
 }
 
 /**
  * Times in words. The interpretation is shown, and fills the fields below for confirmation.
  *
- * @param {{times: Times, onChange: () => void}} properties
+ * @param {{times: Times, onChange: (times: Times) => void}} properties
  */
 function InWords({ times, onChange }) {
   const [text, setText] = useState('');
   const cron = cronOf(text);
-  const read = (event) => {
-    setText(event.target.value);
-    const found = cronOf(event.target.value);
+  const read = (/** @type {string} */ sentence) => {
+    setText(sentence);
+    const found = cronOf(sentence);
     if (found) onChange({ ...times, repeat: CUSTOM, cron: found, ...choiceOf(found) });
   };
-  return html`<label class="form-field"
-      ><span>${t('schedule.words')} <span class="optional">${t('form.optional')}</span></span>
-      <input placeholder=${t('schedule.wordsExample')} value=${text} onInput=${read}
-    /></label>
+  return html`<${TextField}
+      label=${optional('schedule.words')}
+      value=${text}
+      onChange=${read}
+      placeholder=${t('schedule.wordsExample')}
+    />
     ${text.trim() && html`<p class="muted schedule-words" role="status">${cron ? t('schedule.understood', { times: describeCron(cron), cron }) : t('schedule.notUnderstood')}</p>`}`;
 }
 
@@ -141,7 +123,7 @@ function initialTimes() {
   };
 }
 
-/** The fields of the request. Empty fields are sent, too, so that the server names the missing ones. */
+/** The fields of the request. Empty fields are sent, too, so that the server names the missing ones. @param {Times} times */
 function timesOf({ repeat, at, time, day, cron, timezone }) {
   if (repeat === ONCE) return { at: at ? new Date(at).toISOString() : at };
   if (repeat === CUSTOM) return { cron: cron.trim(), timezone };

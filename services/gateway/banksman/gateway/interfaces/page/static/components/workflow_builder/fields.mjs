@@ -1,7 +1,8 @@
 /** The fields of the form that starts a workflow. */
 
 import { FIELD_KINDS, moved, nameOf } from '../../workflow_draft.mjs';
-import { t } from '../../strings.mjs';
+import { known, t } from '../../strings.mjs';
+import { Choice, TextField, namesIn } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
 export function Fields(/** @type {{fields: FormField[], onChange: () => void}} */ { fields, onChange }) {
@@ -18,41 +19,29 @@ export function Fields(/** @type {{fields: FormField[], onChange: () => void}} *
           role="group"
           aria-label=${t('builder.field', { number: at + 1 })}
         >
-          <label class="form-field"
-            ><span>${t('builder.fieldLabel')}</span>
-            <input
-              maxlength="100"
-              required
-              value=${field.label || field.name}
-              onInput=${(event) => set(at, labelled(field, event.target.value))}
-          /></label>
-          <label class="form-field"
-            ><span>${t('builder.fieldKind')}</span>
-            <select
-              value=${field.kind}
-              disabled=${field.kind === 'other'}
-              onChange=${(event) => set(at, { kind: event.target.value })}
-            >
-              ${[...Object.keys(FIELD_KINDS), ...(field.kind === 'other' ? ['other'] : [])].map((kind) => html`<option value=${kind}>${t(`builder.kind.${kind}`)}</option>`)}
-            </select></label
-          >
+          <${TextField}
+            label=${t('builder.fieldLabel')}
+            value=${field.label || field.name}
+            onChange=${(/** @type {string} */ label) => set(at, labelled(field, label))}
+            maxlength="100"
+            required
+          />
+          <${Choice}
+            label=${t('builder.fieldKind')}
+            value=${field.kind}
+            onChange=${(/** @type {string} */ kind) => set(at, { kind })}
+            options=${kindsFor(field)}
+            disabled=${field.kind === 'other'}
+          />
           ${
             (field.kind === 'choice' || field.kind === 'several') &&
-            html`<label class="form-field"
-              ><span>${t('builder.choices')}</span>
-              <textarea
-                rows="3"
-                required
-                value=${field.choices.join('\n')}
-                onInput=${(event) =>
-                  set(at, {
-                    choices: event.target.value
-                      .split('\n')
-                      .map((line) => line.trim())
-                      .filter(Boolean),
-                  })}
-              />
-            </label>`
+            html`<${TextField}
+              label=${t('builder.choices')}
+              value=${field.choices.join('\n')}
+              onChange=${(/** @type {string} */ text) => set(at, { choices: namesIn(text, '\n') })}
+              rows="3"
+              required
+            />`
           }
           <div class="builder-actions">
             <label class="builder-check"
@@ -78,6 +67,12 @@ export function Fields(/** @type {{fields: FormField[], onChange: () => void}} *
     </button>
   </fieldset>`;
 }
+
+const kindsFor = (/** @type {{kind: string}} */ { kind }) =>
+  [...Object.keys(FIELD_KINDS), ...(kind === 'other' ? [kind] : [])].map((name) => [
+    name,
+    known(`builder.kind.${name}`, name),
+  ]);
 
 /** A stored field keeps its name, because steps refer to it. @param {FormField} field @param {string} label */
 function labelled(field, label) {

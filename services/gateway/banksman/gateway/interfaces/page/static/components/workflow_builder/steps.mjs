@@ -4,6 +4,7 @@ import { useRef } from 'preact/hooks';
 
 import { NEW_STEPS, moved, referencesAt, withStep } from '../../workflow_draft.mjs';
 import { t } from '../../strings.mjs';
+import { Choice } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
 const ICONS = { prompt: 'brain', tool: 'terminal', input: 'pencil', approval: 'shield' };
@@ -91,17 +92,14 @@ function ToolStep({ step, tools, references, onChange }) {
         Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== ''),
       ),
     });
-  return html`<label class="form-field"
-      ><span>${t('builder.tool')}</span>
-      <select
-        required
-        value=${step.tool}
-        onChange=${(event) => onChange({ tool: event.target.value, arguments: {} })}
-      >
-        <option value="">${t('form.choose')}</option>
-        ${[...new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])])].map((name) => html`<option value=${name}>${name}</option>`)}
-      </select></label
-    >
+  const offered = new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])]);
+  return html`<${Choice}
+      label=${t('builder.tool')}
+      value=${step.tool}
+      onChange=${(/** @type {string} */ tool) => onChange({ tool, arguments: {} })}
+      options=${[['', t('form.choose')], ...[...offered].map((name) => [name, name])]}
+      required
+    />
     ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(value) => set(name, read(value, properties[name]))} />`)}`;
 }
 

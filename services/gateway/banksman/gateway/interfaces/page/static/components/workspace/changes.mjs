@@ -1,12 +1,13 @@
 /** The changes of the agent to files since the conversation began. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
-import { explain, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { changesOf } from '../../workspace.mjs';
 import { Diff } from '../diff.mjs';
+import { useRead } from '../requests.mjs';
 import { saveBlob } from '../tools.mjs';
-import { html, useStore } from '../ui.mjs';
+import { Loading, html, useStore } from '../ui.mjs';
 
 const MAX_DIFF_BYTES = 256 * 1024;
 
@@ -14,11 +15,7 @@ export function Changes(/** @type {{id: string}} */ { id }) {
   const store = useStore();
   const changes = changesOf(store.opened.current.value);
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
-  const download = () =>
-    store.api.patch(id).then(
-      (blob) => saveBlob(blob, `${id}.patch`),
-      (failure) => store.toast(explain(failure)),
-    );
+  const download = () => store.attempt(async () => saveBlob(await store.api.patch(id), `${id}.patch`));
   return html`<button type="button" class="button small" onClick=${download}>
       ${t('files.downloadPatch')}
     </button>
@@ -31,29 +28,20 @@ export function Changes(/** @type {{id: string}} */ { id }) {
 function Change({ id, change: { path, change, since, before } }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
-  const [shown, setShown] = useState(null);
-  const version = store.filesVersion.value;
-  useEffect(() => {
-    if (!open || (change === 'deleted' && before !== undefined)) return undefined;
-    let current = true;
-    const read = async () => {
-      if (before === undefined) return compared(await store.api.diff(id, path, since));
-      const blob = await store.api.file(id, path);
-      return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
-    };
-    read().then(
-      (result) => current && setShown(result),
-      (failure) => current && setShown({ note: explain(failure) }),
-    );
-    return () => (current = false);
-  }, [open, version]);
+  const isKnown = change === 'deleted' && before !== undefined;
+  const read = async () => {
+    if (before === undefined) return compared(await store.api.diff(id, path, since));
+    const blob = await store.api.file(id, path);
+    return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
+  };
+  const { value: shown, error } = useRead(open && !isKnown && read, [open, store.filesVersion.value]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>
       <span class=${`status ${change === 'deleted' ? 'failed' : change === 'created' ? 'done' : ''}`}
         >${t(`timeline.change.${change}`)}</span
       ><code>${path}</code>
     </summary>
-    ${open && html`<${Compared} path=${path} change=${change} before=${before} shown=${shown} />`}
+    ${open && html`<${Compared} path=${path} change=${change} before=${before} shown=${error ? { note: error } : shown} />`}
   </details>`;
 }
 
@@ -67,7 +55,5 @@ function Compared({ path, change, before, shown }) {
   if (shown?.patch !== undefined) return html`<${Diff} path=${path} before="" patch=${shown.patch} />`;
   if (change === 'deleted' && before !== undefined)
     return html`<${Diff} path=${path} before=${before} after="" />`;
-  return shown
-    ? html`<${Diff} path=${path} before=${before} after=${shown.after} />`
-    : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  return shown ? html`<${Diff} path=${path} before=${before} after=${shown.after} />` : html`<${Loading} />`;
 }

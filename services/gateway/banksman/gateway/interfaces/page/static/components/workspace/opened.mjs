@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../../strings.mjs';
 import { formatBytes } from '../../text.mjs';
 import { Code, useColours } from '../content.mjs';
-import { html, useStore } from '../ui.mjs';
+import { FormError, useAction } from '../requests.mjs';
+import { Loading, html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
 const LANGUAGES = {
@@ -58,7 +59,7 @@ export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file })
     case 'note':
       return html`<p class="empty">${shown.text}</p>`;
     default:
-      return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+      return html`<${Loading} />`;
   }
 }
 
@@ -98,31 +99,23 @@ function Editor({ id, file, before, onClose }) {
   const store = useStore();
   const [text, setText] = useState(before);
   const [changed, setChanged] = useState(false);
-  const [busy, setBusy] = useState(false);
+  const { busy, run } = useAction();
   const colours = useRef(/** @type {HTMLElement | null} */ (null));
   const language = languageOf(file.path);
   // An empty last line has no height in `pre`, but has one in the text area.
   const { markup } = useColours(language, `${text}\n`);
-  const save = async (anyway) => {
-    setBusy(true);
-    try {
-      const stored = await textOf(await store.api.file(id, file.path));
-      if (stored !== before && !anyway) {
-        setChanged(true);
-      } else {
-        await store.api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
-        store.filesVersion.value += 1;
-        onClose();
-      }
-    } catch (failure) {
-      store.toast(explain(failure));
-    }
-    setBusy(false);
+  const write = async () => {
+    const stored = await textOf(await store.api.file(id, file.path));
+    if (stored !== before && !changed) return setChanged(true);
+    await store.api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
+    store.filesVersion.value += 1;
+    return onClose();
   };
+  const save = () => run(() => store.attempt(write));
   const onKeyDown = (event) => {
     if (event.key !== 's' || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    if (!busy) save(changed);
+    if (!busy) save();
   };
   const onScroll = (event) => {
     colours.current.scrollTop = event.target.scrollTop;
@@ -141,15 +134,10 @@ ${markup === null ? html`<code>${text}${'\n'}</code>` : html`<code class="hljs" 
         onInput=${(event) => setText(event.target.value)}
       />
     </div>
-    ${changed && html`<p class="form-error" role="alert">${t('files.changedMeanwhile')}</p>`}
+    <${FormError} error=${changed && t('files.changedMeanwhile')} />
     <div class="dialog-actions">
       <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
-      <button
-        type="button"
-        class="button small primary"
-        disabled=${busy || text === before}
-        onClick=${() => save(changed)}
-      >
+      <button type="button" class="button small primary" disabled=${busy || text === before} onClick=${save}>
         ${t(changed ? 'files.saveAnyway' : 'files.save')}
       </button>
     </div>

@@ -1,14 +1,15 @@
 /** The commands and sessions of a conversation that outlive their calls: state, output and a button to stop each. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
-import { explain, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { lastState } from '../../terminal.mjs';
 import { formatMoment } from '../../text.mjs';
 import { usePages } from '../operator/pages.mjs';
+import { FormError, Reading, useAction, useRead } from '../requests.mjs';
 import { OutputText } from '../tools.mjs';
-import { Exact, Icon, html, useStore } from '../ui.mjs';
+import { Exact, Icon, Loading, html, useStore } from '../ui.mjs';
 
 const REFRESH_MS = 3_000;
 
@@ -16,28 +17,24 @@ const REFRESH_MS = 3_000;
 export function Processes({ id }) {
   const store = useStore();
   const { items, error, refresh } = usePages(() => store.api.processes(id), { everyMs: REFRESH_MS, of: id });
-  const stop = (process) =>
-    store.api.stopProcess(id, process.id).then(refresh, (failure) => store.toast(explain(failure)));
-  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-  ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-  ${items?.length === 0 && html`<p class="empty">${t('processes.empty')}</p>`}
-  ${
-    items?.length > 0 &&
-    html`<ul class="file-changes" aria-label=${t('processes.label')}>
-      ${items.toReversed().map((one) => html`<li key=${one.id}><${Process} id=${id} process=${one} onStop=${() => stop(one)} /></li>`)}
-    </ul>`
-  }`;
+  const stop = (/** @type {Item<'process.list'>} */ process) =>
+    store.attempt(() => store.api.stopProcess(id, process.id).then(refresh));
+  return html`<${FormError} error=${error} /> ${!items && !error && html`<${Loading} />`}
+    ${items?.length === 0 && html`<p class="empty">${t('processes.empty')}</p>`}
+    ${
+      items &&
+      items.length > 0 &&
+      html`<ul class="file-changes" aria-label=${t('processes.label')}>
+        ${items.toReversed().map((one) => html`<li key=${one.id}><${Process} id=${id} process=${one} onStop=${() => stop(one)} /></li>`)}
+      </ul>`
+    }`;
 }
 
-/** @param {{id: string, process: Item<'process.list'>, onStop: () => void}} properties */
+/** @param {{id: string, process: Item<'process.list'>, onStop: () => Promise<void>}} properties */
 function Process({ id, process, onStop }) {
   const [open, setOpen] = useState(false);
-  const [stopping, setStopping] = useState(false);
+  const { busy, run } = useAction();
   const running = process.status === 'running';
-  const stop = () => {
-    setStopping(true);
-    return onStop().finally(() => setStopping(false));
-  };
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
       <summary>
         <span class=${`status ${stateOf(process)}`}>${stateText(process)}</span>
@@ -55,22 +52,22 @@ function Process({ id, process, onStop }) {
         html`<button
           type="button"
           class="button small stop"
-          disabled=${stopping}
+          disabled=${busy}
           aria-label=${t('processes.stop', { command: process.command })}
-          onClick=${stop}
+          onClick=${() => run(onStop)}
         >
-          <${Icon} name="stop" size=${14} />${t(stopping ? 'timeline.stopping' : 'timeline.stop')}
+          <${Icon} name="stop" size=${14} />${t(busy ? 'timeline.stopping' : 'timeline.stop')}
         </button>`
       }
     </p>`;
 }
 
-function stateOf(/** @type {{status: string, exit_code: string}} */ { status, exit_code: code }) {
+function stateOf(/** @type {Item<'process.list'>} */ { status, exit_code: code }) {
   if (status === 'running') return 'running';
   return code === 0 ? 'done' : 'failed';
 }
 
-function stateText(/** @type {{status: string, exit_code: string}} */ { status, exit_code: code }) {
+function stateText(/** @type {Item<'process.list'>} */ { status, exit_code: code }) {
   if (status === 'running') return t('processes.running');
   return code === null ? t('processes.ended') : t('processes.endedWith', { code: String(code) });
 }
@@ -82,18 +79,9 @@ function stateText(/** @type {{status: string, exit_code: string}} */ { status, 
  */
 function Output({ id, process }) {
   const store = useStore();
-  const [part, setPart] = useState(/** @type {Replies['process.read'] | null} */ (null));
-  const [error, setError] = useState(/** @type {string | null} */ (null));
-  useEffect(() => {
-    let current = true;
-    store.api.processOutput(id, process.id).then(
-      (read) => current && (setPart(read), setError(null)),
-      (failure) => current && setError(explain(failure)),
-    );
-    return () => (current = false);
-  }, [process.output_bytes, process.status]);
-  if (error) return html`<p class="form-error" role="alert">${error}</p>`;
-  if (!part) return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  const read = useRead(() => store.api.processOutput(id, process.id), [process.output_bytes, process.status]);
+  const part = read.value;
+  if (read.error || !part) return html`<${Reading} of=${read} />`;
   if (!part.output) return html`<p class="muted">${t('processes.noOutput')}</p>`;
   return html`${part.start > 0 && html`<p class="muted">${t('processes.earlier')}</p>`}
     <${OutputText} label=${t('tool.output')} text=${lastState(part.output)} />`;

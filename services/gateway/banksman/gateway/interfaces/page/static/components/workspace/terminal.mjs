@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun } from '../../events.mjs';
 import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
-import { explain, t } from '../../strings.mjs';
+import { t } from '../../strings.mjs';
 import { cutLines } from '../../text.mjs';
 import { commandsOf } from '../../workspace.mjs';
 import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
@@ -65,14 +65,11 @@ export function Terminal() {
 const Command = memo(function Command({ runId, call, output, late }) {
   const store = useStore();
   const [whole, setWhole] = useState(/** @type {string | null} */ (null));
-  const read = async () => {
-    try {
+  const read = () =>
+    store.attempt(async () => {
       const text = await (await store.api.output(runId, call.id)).text();
       setWhole(text.length > MAX_SHOWN_CHARACTERS ? `${text.slice(0, MAX_SHOWN_CHARACTERS)}…` : text);
-    } catch (failure) {
-      store.toast(explain(failure));
-    }
-  };
+    });
   const code = call.result?.exit_code;
   return html`<div class="terminal-command">
     <pre

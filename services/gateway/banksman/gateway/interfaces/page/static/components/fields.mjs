@@ -1,0 +1,86 @@
+/** Forms: their fields, each with its label, and the dialog that sends one. Values are passed on, not events. */
+
+import { t } from '../strings.mjs';
+import { FormError, useAction } from './requests.mjs';
+import { Dialog, html } from './ui.mjs';
+
+/** @template Value @typedef {{label: Shown, value: Value, onChange: (value: Value) => void, children?: Shown} & Record<string, unknown>} Field */
+
+/**
+ * A line of text, or several with `rows`. Children explain it; other properties are those of the control.
+ *
+ * @param {Field<string> & {late?: boolean, rows?: string, field?: {current: unknown}}} properties `late` if the value
+ *   is passed on when the user has finished; `field` refers to the control
+ */
+export function TextField({ label, value, onChange, late, field, children, ...control }) {
+  const changed = (/** @type {PageEvent} */ event) => onChange(event.target.value);
+  return html`<label class="form-field"
+    ><span>${label}</span
+    ><${control.rows ? 'textarea' : 'input'}
+      ref=${field}
+      value=${value}
+      ...${{ [late ? 'onChange' : 'onInput']: changed, ...control }}
+    />${children}</label
+  >`;
+}
+
+/** @param {Field<string> & {options: [string, Shown, object?][]}} properties `options`: values with their texts, and attributes */
+export function Choice({ label, value, onChange, options, children, ...control }) {
+  return html`<label class="form-field"
+    ><span>${label}</span
+    ><select value=${value} onChange=${(event) => onChange(event.target.value)} ...${control}>
+      ${options.map(([name, text, attributes]) => html`<option key=${name} value=${name} ...${attributes}>${text}</option>`)}</select
+    >${children}</label
+  >`;
+}
+
+/** @param {Field<boolean>} properties */
+export function Check({ label, value, onChange, children, ...control }) {
+  return html`<div class="form-field check">
+    <label
+      ><input
+        type="checkbox"
+        checked=${value}
+        onChange=${(event) => onChange(event.target.checked)}
+        ...${control}
+      />${label}</label
+    >
+    ${children}
+  </div>`;
+}
+
+/** The names in a text that separates them. @param {string} text @param {string} [separator] */
+export const namesIn = (text, separator = ',') =>
+  text
+    .split(separator)
+    .map((name) => name.trim())
+    .filter(Boolean);
+
+/**
+ * A dialog that asks for some values or for a confirmation, and says why they were refused.
+ *
+ * @param {{title: string, label: Shown, onSubmit: () => unknown, onClose: () => void, danger?: boolean, disabled?: boolean, cancel?: string, actions?: Shown, children: Shown}} properties
+ *   `label` is the text of the button that calls `onSubmit`, once at a time; `actions` replace both buttons
+ */
+export function FormDialog({ title, label, onSubmit, onClose, danger, disabled, cancel, actions, children }) {
+  const { busy, error, run } = useAction();
+  const submit = (/** @type {PageEvent} */ event) => {
+    event.preventDefault();
+    return run(onSubmit);
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <form class="dialog-body" onSubmit=${submit}>
+      ${children}
+      <${FormError} error=${error} />
+      ${
+        actions ||
+        html`<div class="dialog-actions">
+          <button type="button" class="button" onClick=${onClose}>${cancel ?? t('app.cancel')}</button>
+          <button class=${`button ${danger ? 'danger' : 'primary'}`} disabled=${busy || disabled}>
+            ${label}
+          </button>
+        </div>`
+      }
+    </form>
+  <//>`;
+}

@@ -1,0 +1,65 @@
+/** What components read and send: the state of a request, and what is shown while it waits or after it failed. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { explain } from '../strings.mjs';
+import { Loading, html } from './ui.mjs';
+
+/** Why something failed, with what may help; nothing without an error. @param {{error?: string | null, children?: Shown}} properties */
+export function FormError({ error, children }) {
+  return error ? html`<p class="form-error" role="alert">${error} ${children}</p>` : null;
+}
+
+/** The state of what is read for the first time. @param {{of: {value: unknown, error: string | null}}} properties */
+export function Reading({ of: { value, error } }) {
+  return error ? html`<${FormError} error=${error} />` : value === null ? html`<${Loading} />` : null;
+}
+
+/**
+ * The result of a request, which is sent again when a key changes and by `read`. Only the last request counts.
+ *
+ * @template T
+ * @param {(() => Promise<T>) | null | false | undefined | ""} load without it, nothing is read
+ * @param {unknown[]} [keys]
+ * @param {T | null} [initial]
+ */
+export function useRead(load, keys = [], initial = null) {
+  /** @typedef {{value: T | null, error: string | null}} Read */
+  const [state, setState] = useState(/** @type {Read} */ ({ value: initial, error: null }));
+  const last = useRef(0);
+  const show = (/** @type {T} */ value) => setState({ value, error: null });
+  const fail = (/** @type {unknown} */ failure) =>
+    setState((before) => ({ ...before, error: explain(failure) }));
+  const read = async () => {
+    if (!load) return;
+    const request = ++last.current;
+    await load().then(
+      (value) => request === last.current && show(value),
+      (failure) => request === last.current && fail(failure),
+    );
+  };
+  useEffect(() => {
+    read();
+    return () => void (last.current += 1);
+  }, keys);
+  return { ...state, read, show, fail };
+}
+
+/**
+ * An action at the request of the user: whether it still runs, and why the last one failed.
+ *
+ * @returns {{busy: boolean, error: string | null, failure: Failure | null, run: (action: () => unknown) => Promise<void>}}
+ */
+export function useAction() {
+  const [state, setState] = useState({ busy: false, failure: /** @type {Failure | null} */ (null) });
+  const run = async (/** @type {() => unknown} */ action) => {
+    setState({ busy: true, failure: null });
+    try {
+      await action();
+      setState({ busy: false, failure: null });
+    } catch (failure) {
+      setState({ busy: false, failure: /** @type {Failure} */ (failure) });
+    }
+  };
+  return { ...state, error: state.failure && explain(state.failure), run };
+}
