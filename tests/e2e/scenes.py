@@ -248,6 +248,26 @@ def entry(number: int, action: str, target: str, **details: Any) -> dict[str, An
     }
 
 
+def decision(number: int, outcome: str, *calls: tuple[str, str, str | None], **more: Any) -> dict[str, Any]:
+    """Return a decided approval request; its calls are tool, line and decision."""
+    return {
+        "id": number,
+        "approval_id": f"c1-r1-a{number}",
+        "conversation_id": "c1",
+        "run_id": "c1-r1",
+        "title": "Cranes",
+        "outcome": outcome,
+        "by": "alice",
+        "first_by": None,
+        "at": f"2026-01-05T08:00:0{number}Z",
+        "interface": "websocket",
+        "remember": None,
+        "calls": [{"tool": tool, "call": call, "decision": decided} for tool, call, decided in calls],
+        "more": 0,
+        **more,
+    }
+
+
 def process(service: str, pid: int, **more: Any) -> dict[str, Any]:
     """Return a process as it reports itself to an operator."""
     return {
@@ -305,6 +325,14 @@ RESOURCES: dict[str, Any] = {
         "items": [
             entry(2, "policy.changed", "", revision=3),
             entry(1, "key.created", "key-1", user="ann", rights=["chat", "approve"], expires_at=None),
+        ],
+        "next": None,
+    },
+    "context/decisions": {
+        "items": [
+            decision(3, "mixed", ("bash", "git push", "edited"), ("bash", "rm -r build", "rejected")),
+            decision(2, "expired", ("write_file", "a.txt", None), by="system", interface="system"),
+            decision(1, "approved", ("bash", "", "approved"), title="", first_by="ann", remember="run"),
         ],
         "next": None,
     },

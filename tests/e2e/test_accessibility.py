@@ -236,6 +236,11 @@ async def audit(page: Page, stage: Stage) -> None:
     await expect(page.get_by_text("created a key")).to_be_visible()
 
 
+async def decided(page: Page, stage: Stage) -> None:
+    await page.goto(f"{stage.url}/#/decided")
+    await expect(page.get_by_text("git push")).to_be_visible()
+
+
 async def settings(page: Page, stage: Stage) -> None:
     await open_view(page, "Settings")
     await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
@@ -311,7 +316,7 @@ VIEWS: tuple[View, ...] = (
     welcome, repository, conversation, details, editing, files, preview, workflow_list, form, menu, rename,
     delete, refused, inbox, people, own_key, own_key_created, invitation, account_invitation, invited,
     schedules, new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server,
-    changed_mcp_server, audit, settings, palette, one_run, one_step, two_runs, rules, workflows,
+    changed_mcp_server, audit, decided, settings, palette, one_run, one_step, two_runs, rules, workflows,
     built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""

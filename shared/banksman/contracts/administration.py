@@ -21,13 +21,16 @@ DEFAULT_RIGHTS: Final[tuple[Right, ...]] = ("chat", "approve")
 """The rights of a key that is created without a list of rights."""
 
 MAX_TARGET_CHARS = 256
-AuditInterface = Literal["http", "nats", "command"]
-"""Where an action was requested: over HTTP, which the page uses, over the NATS API, or by a command of the
-operator."""
+AuditInterface = Literal["http", "websocket", "nats", "mcp", "agui", "a2a", "command", "system"]
+"""Where an action was requested: over HTTP or the websocket, which the page uses, over the NATS API, over a
+protocol of others, or by a command of the operator; `system` if no user requested it."""
 
 
 class AuditEntry(Stored):
-    """A completed administrative action. It contains no secrets and no contents."""
+    """A completed administrative action, or the end of an approval request, without secrets and contents.
+
+    The details of the latter are `DecisionDetails`.
+    """
 
     ts: Timestamp
     tenant: str
@@ -43,6 +46,35 @@ class AuditEntry(Stored):
     """Id or name of the changed object; empty for an object that a tenant has once."""
     details: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
     """Details of the change by field name, such as the user and the rights of a key."""
+
+
+DecidedCall = Literal["approved", "edited", "rejected", "stopped"]
+"""
+approved  the call may run as requested
+edited    the call may run with the arguments of the approver
+rejected  the call does not run, and the run continues
+stopped   the call does not run, and the run ends
+"""
+
+
+class DecisionDetails(Stored):
+    """How an approval request ended. The lists have one element for each call, of at most 20.
+
+    The calls are not in it: they are in the log, and are removed with it.
+    """
+
+    conversation_id: Token
+    run_id: Token
+    commit: int
+    """Stream sequence of the commit of the log that contains the request; 0 if unknown."""
+    tools: tuple[str, ...]
+    decisions: tuple[DecidedCall, ...] = ()
+    """Empty if no user decided."""
+    more: int = 0
+    """Number of further calls."""
+    remember: Literal["run", "conversation"] | None = None
+    first_by: str | None = None
+    """The first of two approvers."""
 
 
 CheckName = Literal[

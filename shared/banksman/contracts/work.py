@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from banksman.contracts.administration import AuditInterface
 from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms, Branch, OnReject, RunSettings
 from banksman.contracts.events import Event, Outcome
@@ -231,6 +232,9 @@ class ApprovalRequest(_OfApproval):
     """Time of escalation if no decision arrives before; None for no escalation."""
     on_reject: OnReject = Field(default="abort", exclude_if=lambda choice: choice == "abort")
     """What a rejection does to the run if it does not state it."""
+    commit: int = Field(default=0, exclude_if=lambda commit: commit == 0)
+    """Stream sequence of the log's last commit when it was stored: that of the request, unless an owner was
+    killed in between."""
 
     @property
     def approvers(self) -> int:
@@ -270,9 +274,11 @@ class ApprovalReply(_OfApproval):
     does not affect the decision."""
     first: FirstApproval | None = Field(default=None, exclude_if=lambda first: first is None)
     """The approval of the first user, if two users must approve. It has its own signature."""
+    interface: AuditInterface = Field(default="system", exclude_if=lambda interface: interface == "system")
+    """Where it was decided, for the audit trail."""
     signature: str = ""
-    """Hex HMAC-SHA256 of the gateway over all fields except `answer_id` and `first`; empty in replies of
-    agents."""
+    """Hex HMAC-SHA256 of the gateway over all fields except `answer_id`, `first` and `interface`; empty in
+    replies of agents."""
 
 
 class DeadLetter(Stored):

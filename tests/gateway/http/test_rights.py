@@ -48,6 +48,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/runs/{run_id}/tool-calls": READ,
     "GET /context/runs/{run_id}/tool-calls/{tool_call_id}/output": READ,
     "GET /context/approvals": READ,
+    "GET /context/decisions": READ,
     "POST /context/approvals/{approval_id}": APPROVE,
     "GET /context/policy": READ,
     "GET /context/workspace-options": READ,

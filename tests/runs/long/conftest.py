@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
+from banksman.agent.decisions import record_decision
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.model.checks import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
@@ -179,7 +181,15 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             key = b"a key that signs what people decide"
             ports = bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-")
             yield Agent(
-                RunWorker(ports, log, ApprovalSlots(bus), notifications, model_step, Archiver(bus, log)),
+                RunWorker(
+                    ports,
+                    log,
+                    slots := ApprovalSlots(bus),
+                    notifications,
+                    model_step,
+                    Archiver(bus, log),
+                    partial(record_decision, bus, slots),
+                ),
                 EventLog(bus),
                 tenant,
                 conversation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from functools import partial
 
+from banksman.agent.decisions import record_decision
 from banksman.agent.logs.archiver import Archiver
 from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.agent.logs.usage_ledger import UsageLedger
@@ -134,10 +135,12 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
         stack.push_async_callback(providers.close)
         texts = UnfinishedTexts()
         await enter(texts.served(bus))
+        approvals = ApprovalSlots(bus)
         worker = RunWorker(
             ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-", capped=cap),
             log=log,
-            approvals=ApprovalSlots(bus),
+            approvals=approvals,
+            record_decision=partial(record_decision, bus, approvals),
             notifications=notifications,
             model_step=ModelStep(
                 bus,

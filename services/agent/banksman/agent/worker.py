@@ -167,6 +167,8 @@ class RunWorker:
     notifications: OwnerNotifications
     model_step: ModelStep
     archiver: Archiver
+    record_decision: Callable[[ApprovalReply], Awaitable[None]]
+    """Records a handled decision in the audit trail. Safe to repeat."""
     quarantine: Quarantine = field(default_factory=Quarantine)
     _arrivals: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
         default_factory=WeakValueDictionary[tuple[str, str], asyncio.Lock]
@@ -276,6 +278,8 @@ class RunWorker:
             reply = decoded(APPROVAL_REPLY, message)
             check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
             await handlers.on_decision(self.ports, reply)
+            # After the run continues, which does not wait for it.
+            await self.record_decision(reply)
         except Poison as poison:
             if poison.subject != message.subject:
                 # Another message cannot be read, such as a commit of the log. The reply may be valid.

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from banksman.gateway.approvals.operations import FEATURE as APPROVALS
 from banksman.gateway.assistants.operations import FEATURE as ASSISTANTS
+from banksman.gateway.audit.decided import FEATURE as DECIDED
 from banksman.gateway.audit.operations import FEATURE as AUDIT
 from banksman.gateway.conversations.operations import FEATURE as CONVERSATIONS
 from banksman.gateway.feature import Feature, Foundation
@@ -59,6 +60,7 @@ CORE: Final = (
     # Keys are loaded before webhooks start: a device receives nothing while its key is unknown.
     IDENTITY,
     AUDIT,
+    DECIDED,
     USAGE,
     STEPS,
     OPERATOR,

@@ -188,7 +188,7 @@ def open_approval_request(state: Conversation) -> ApprovalRequest | None:
 async def publish_requests(ports: Ports, state: Conversation) -> None:
     """Publish the open requests of a run. A slot takes one message, so repeats have no effect."""
     for request in open_requests(state):
-        await ports.approvals.publish_request(request)
+        await ports.approvals.publish_request(request.model_copy(update={"commit": state.stream_seq}))
 
 
 async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:

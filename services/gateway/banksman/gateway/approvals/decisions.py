@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Final, Literal, TypeVar
 
+from banksman.contracts.administration import AuditInterface
 from banksman.contracts.approvals import (
     ApprovalItem,
     ApprovalOutcome,
@@ -72,6 +73,7 @@ class SubmittedDecision:
     """The link that led the user to the request; None for a decision without one."""
     decision_id: str = field(default_factory=lambda: new_id("answer-"))
     """Identifies the request; its repeats have the same id."""
+    interface: AuditInterface = "http"
 
     @property
     def rejects(self) -> bool:
@@ -115,7 +117,9 @@ class Decisions:
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await ids_once(self.requests, caller, frame, {"answer": new_id("answer-")})
         given = {name: getattr(frame, name) for name in DECISION_FIELDS}
-        submitted = SubmittedDecision(by=caller.user, decision_id=ids["answer"], **given)
+        submitted = SubmittedDecision(
+            by=caller.user, decision_id=ids["answer"], interface=caller.interface, **given
+        )
         result = await self.submit(caller.tenant, frame.approval_id, submitted)
         reply = result.reply
         return Ack(
@@ -257,6 +261,7 @@ async def decide(
         digests=tuple(item.digest for item in request.items),
         decided_at=now,
         answer_id=submitted.decision_id,
+        interface=submitted.interface,
     )
     if submitted.link is not None:
         use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)

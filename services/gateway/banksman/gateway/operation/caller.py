@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from banksman.contracts.administration import Right
+from banksman.contracts.administration import AuditInterface, Right
 from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.gateway.settings import Mode
 
@@ -41,6 +41,7 @@ class Caller:
     """Expiry of the caller's key; None for a key that never expires."""
     key: str | None = None
     """SHA-256 of the caller's key; None for a caller without a key."""
+    interface: AuditInterface = "http"
 
     @property
     def may_approve(self) -> bool:

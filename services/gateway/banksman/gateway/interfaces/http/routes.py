@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from html import escape
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from starlette.routing import BaseRoute
 
+from banksman.contracts.administration import AuditInterface
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.contracts.wire import JsonValue
@@ -103,7 +105,11 @@ def _add(router: APIRouter, operation: Operation) -> None:
 async def _caller(request: Request, operation: Operation) -> Caller:
     keys: Keys = request.app.state.keys
     dispatcher: Dispatcher = request.app.state.dispatcher
-    caller = request.state.caller = keys.caller(key_of(request.headers))
+    caller = keys.caller(key_of(request.headers))
+    if operation.tag in get_args(AuditInterface):
+        # The protocols of others, whose operations have its name as their tag.
+        caller = replace(caller, interface=cast(AuditInterface, operation.tag))
+    request.state.caller = caller
     await dispatcher.admit(operation, caller)
     return caller
 

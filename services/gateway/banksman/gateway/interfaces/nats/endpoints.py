@@ -149,7 +149,7 @@ def _handler(endpoint: Endpoint, dispatcher: Dispatcher) -> Callable[..., Awaita
 
     async def respond(request: BaseModel | None, message: Message) -> BaseModel | None:
         # The broker has checked the tenant in the subject; the user is unknown.
-        caller = Caller(message.subject.split(".")[1], USER)
+        caller = Caller(message.subject.split(".")[1], USER, interface="nats")
         if operation.frame is not None and request is not None:
             return await dispatcher.handle(caller, request)
         path = {} if operation.named is None else {operation.named: message.subject.rpartition(".")[2]}

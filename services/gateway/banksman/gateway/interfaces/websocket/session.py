@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from banksman.contracts.errors import BanksmanError, Refused, Unauthorized
 from banksman.gateway.identity.auth import Keys
@@ -138,7 +138,7 @@ class CallerSession:
             self.sockets.remove(self._counted)
 
     def _set_caller(self, caller: Caller) -> None:
-        self.caller = caller
+        self.caller = replace(caller, interface="websocket")
         if self._expiry is not None:
             self._expiry.cancel()
         if (remaining_s := caller.remaining_s) is not None:

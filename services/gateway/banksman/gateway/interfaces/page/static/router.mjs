@@ -14,7 +14,8 @@ const VIEW = /^#\/([a-z]+)(?:\/(.*))?$/;
  * @typedef {object} View
  * @property {() => Promise<{default: Function}>} load the module; its default is the component, which gets `path`
  * @property {import('./strings.mjs').Key} title key of the title
- * @property {'library' | 'manage'} [group] the views that are its tabs
+ * @property {import('./strings.mjs').Key} [tab] key of the title on its tab, if it is another one
+ * @property {'approvals' | 'library' | 'manage'} [group] the views that are its tabs
  * @property {string} [icon] of the command that opens it; without one, only links lead to the view
  * @property {string} [right] the right that a user needs for it
  */
@@ -24,7 +25,16 @@ export const VIEWS = {
   approvals: {
     load: () => withTexts(import('./views/approvals.mjs'), 'approvals', 'forms', 'workflows'),
     title: 'inbox.title',
+    tab: 'inbox.tab',
+    group: 'approvals',
     icon: 'shield',
+  },
+  decided: {
+    load: () => withTexts(import('./views/decided.mjs'), 'approvals'),
+    title: 'decided.title',
+    tab: 'decided.tab',
+    group: 'approvals',
+    icon: 'check',
   },
   assistants: {
     load: () => withTexts(import('./views/assistants.mjs'), 'assistants', 'approvals'),
@@ -100,7 +110,7 @@ export function viewsFor(rights) {
   return Object.keys(VIEWS).filter((name) => isOpen(VIEWS[name]));
 }
 
-/** Those of them that are tabs of one page. @param {'library' | 'manage'} group @param {string[] | undefined} rights */
+/** Those of them that are tabs of one page. @param {NonNullable<View['group']>} group @param {string[] | undefined} rights */
 export function tabsOf(group, rights) {
   return viewsFor(rights).filter((name) => VIEWS[name].group === group);
 }

@@ -496,6 +496,16 @@ export class Api {
     return this.#json('audit.list', { ...wanted, limit: 50, after });
   }
 
+  /**
+   * A page of the decided approval requests, newest first.
+   *
+   * @param {{text?: string, outcome?: string, by?: string, tool?: string, since?: string}} wanted an empty value selects all
+   * @param {number | null} [after] `next` of the previous page
+   */
+  decisions(wanted, after) {
+    return this.#json('decision.list', { ...wanted, limit: 50, after });
+  }
+
   /** All entries, oldest first. @param {'jsonl' | 'csv'} format @param {object} wanted */
   auditExport(wanted, format) {
     return this.#blob('audit.export', { ...wanted, format });

@@ -29,6 +29,8 @@ export type AssistantRevisions = { items: Array<AssistantRevision>; };
 export type AuditPage = { items: Array<ListedEntry>; next: number | null; };
 export type BearerToken = { token: string; expires_at: string | null; };
 export type Built = { steps: Array<PromptStep | ToolCallStep | RequestStep | ApprovalStep>; result: string; };
+export type CallDecision = { tool: string; call: string; decision: "approved" | "edited" | "rejected" |
+  "stopped" | null; };
 export type CallPage = { items: Array<ListedCall>; next: number | null; total: number; };
 export type Category = { name: string; title: string; description: string; order: number; icon: string; };
 export type ChangedField = { field: string; before: JsonValue; after: JsonValue; };
@@ -57,6 +59,11 @@ export type CreatedWebhook = { id: string; url: string; events: Array<"run.finis
   "approval.escalated" | "input.requested">; description: string; format: "standard" | "chat" | "email" |
   "push" | "a2a"; page_url: string; created_at: string; created_by: string; secret: string; };
 export type DeadLetterPage = { items: Array<ListedDeadLetter>; next: number | null; };
+export type Decision = { id: number; approval_id: string; conversation_id: string; run_id: string; title:
+  string; outcome: "approved" | "rejected" | "mixed" | "expired" | "cancelled" | "superseded"; by: string;
+  first_by: string | null; at: string; interface: "http" | "websocket" | "nats" | "mcp" | "agui" | "a2a" |
+  "command" | "system"; remember: "run" | "conversation" | null; calls: Array<CallDecision>; more: number; };
+export type DecisionPage = { items: Array<Decision>; next: number | null; };
 export type Delivery = { id: string; type: string; status: "pending" | "delivered" | "failed"; created_at:
   string; attempts: number; attempted_at: string | null; http_status: number | null; error: string | null; };
 export type DeviceDescription = { id: string; created_at: string; expires_at: string; };
@@ -106,8 +113,8 @@ export type ListedCall = { tool: string; params: Record<string, JsonValue>; resu
 export type ListedDeadLetter = { id: number; subject: string; stream: string; reason: string; ts: string;
   can_replay: boolean; };
 export type ListedEntry = { ts: string; tenant: string; actor: string; actor_tenant: string | null; interface:
-  "http" | "nats" | "command"; action: string; target: string; details: Record<string, JsonValue>; id: number;
-  };
+  "http" | "websocket" | "nats" | "mcp" | "agui" | "a2a" | "command" | "system"; action: string; target:
+  string; details: Record<string, JsonValue>; id: number; };
 export type ListedRemembered = { approval_id: string; conversation_id: string; title: string; scope: "run" |
   "conversation"; by: string; at: string; calls: Array<RememberedCall>; };
 export type ListedSchedule = { id: string; title: string; start: ScheduledPrompt | ScheduledWorkflow; at:
@@ -304,6 +311,7 @@ export type Replies = {
   "conversation.title": ConversationRecord;
   "dead_letter.list": DeadLetterPage;
   "dead_letter.read": ShownDeadLetter;
+  "decision.list": DecisionPage;
   "device.list": Listing<DeviceDescription>;
   "device.register": DeviceDescription;
   "file.diff": WorkspaceDiff;

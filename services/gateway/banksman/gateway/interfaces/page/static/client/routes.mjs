@@ -39,6 +39,7 @@ export const ROUTES = Object.freeze({
   "dead_letter.list": ["GET", "/operator/dead-letters"],
   "dead_letter.read": ["GET", "/operator/dead-letters/{letter_id}"],
   "dead_letter.replay": ["POST", "/operator/dead-letters/{letter_id}/replay"],
+  "decision.list": ["GET", "/context/decisions"],
   "device.list": ["GET", "/context/push/devices"],
   "device.register": ["PUT", "/context/push/devices"],
   "device.remove": ["DELETE", "/context/push/devices/{device_id}"],

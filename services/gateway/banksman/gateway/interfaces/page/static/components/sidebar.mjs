@@ -154,7 +154,7 @@ function Navigation() {
       >
     </li>`;
   return html`<ul class="views">
-    ${link('approvals', t('inbox.title'), view === 'approvals', 'shield', count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`)}
+    ${link('approvals', t('inbox.title'), VIEWS[view]?.group === 'approvals', 'shield', count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`)}
     ${link(library, t('sidebar.library'), VIEWS[view]?.group === 'library', 'book')}
     <li>
       <button type="button" onClick=${() => (store.shortcut.value = 'palette')}>

@@ -17,6 +17,7 @@ const KINDS = /** @type {const} */ ([
   'key',
   'user',
   'policy',
+  'approval',
   'assistant',
   'prompt',
   'workflow',

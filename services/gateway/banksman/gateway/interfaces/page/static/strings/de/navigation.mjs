@@ -76,6 +76,10 @@ export default {
   'approval.title': { one: '{count} Werkzeugaufruf freigeben?', other: '{count} Werkzeugaufrufe freigeben?' },
   'rules.title': 'Regeln',
   'inbox.title': 'Freigaben',
+  'inbox.tab': 'Offen',
+  'decided.title': 'Entschiedene Freigaben',
+  'decided.tab': 'Entschieden',
+  'sidebar.approvals': 'Freigabeanfragen',
   'inbox.waiting': { one: '{count} Anfrage wartet', other: '{count} Anfragen warten' },
 
   // The inbox of approval requests

@@ -73,6 +73,10 @@ export default {
   'approval.title': { one: 'Approve {count} tool call?', other: 'Approve {count} tool calls?' },
   'rules.title': 'Rules',
   'inbox.title': 'Approvals',
+  'inbox.tab': 'Open',
+  'decided.title': 'Decided approvals',
+  'decided.tab': 'Decided',
+  'sidebar.approvals': 'Approval requests',
   'inbox.waiting': { one: '{count} request waits', other: '{count} requests wait' },
 
   // The inbox of approval requests

@@ -1,0 +1,55 @@
+"""Records in the audit trail how each approval request ended: the decision of users, or none."""
+
+from __future__ import annotations
+
+from banksman.bus.connection import Bus
+from banksman.bus.publish import record_action
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.contracts.administration import AuditEntry, DecidedCall, DecisionDetails
+from banksman.contracts.approvals import ItemDecision
+from banksman.contracts.work import ApprovalReply, ApprovalRequest
+
+MAX_CALLS = 20
+
+
+async def record_decision(bus: Bus, slots: ApprovalSlots, reply: ApprovalReply) -> None:
+    """Record the reply that took effect; nothing for another one, or for a requested value.
+
+    Safe to repeat: the message id names the request. Raises what `durable` raises.
+    """
+    request, stored = await slots.read(reply.tenant, reply.approval_id)
+    if request is None or request.input is not None or stored != reply:
+        return
+    entry = AuditEntry(
+        ts=reply.decided_at,
+        tenant=reply.tenant,
+        actor=reply.by,
+        interface=reply.interface,
+        action=f"approval.{reply.outcome}",
+        target=reply.approval_id,
+        details=_details(request, reply).model_dump(mode="json"),
+    )
+    await record_action(bus, entry, msg_id=f"{reply.tenant}:{entry.action}:{reply.approval_id}")
+
+
+def _details(request: ApprovalRequest, reply: ApprovalReply) -> DecisionDetails:
+    decided = {one.tool_call_id: one for one in reply.decisions}
+    items = request.items[:MAX_CALLS]
+    return DecisionDetails(
+        conversation_id=reply.conversation_id,
+        run_id=reply.run_id,
+        commit=request.commit,
+        tools=tuple(item.name for item in items),
+        decisions=tuple(
+            _decision(request, decided[item.tool_call_id]) for item in items if item.tool_call_id in decided
+        ),
+        more=len(request.items) - len(items),
+        remember=reply.remember,
+        first_by=reply.first and reply.first.by,
+    )
+
+
+def _decision(request: ApprovalRequest, decided: ItemDecision) -> DecidedCall:
+    if decided.decision == "approve":
+        return "approved" if decided.arguments is None else "edited"
+    return "stopped" if (decided.on_reject or request.on_reject) == "abort" else "rejected"

@@ -1,0 +1,113 @@
+/** The decided approval requests: who decided what, about which call, selected by text, decision, person, tool and time. */
+
+import { useState } from 'preact/hooks';
+
+import { usePages } from '../components/operator/pages.mjs';
+import { Records } from '../components/operator/records.mjs';
+import { Exact, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { t } from '../strings.mjs';
+import { formatMoment } from '../text.mjs';
+
+/** @typedef {import('../client/replies.d.ts').Replies['decision.list']['items'][number]} Decision */
+
+const OUTCOMES = /** @type {const} */ ([
+  'approved',
+  'rejected',
+  'mixed',
+  'expired',
+  'cancelled',
+  'superseded',
+]);
+const DAYS = /** @type {const} */ ([1, 7, 30]);
+
+export default function DecidedView() {
+  const store = useStore();
+  const [wanted, setWanted] = useState({ text: '', outcome: '', by: '', tool: '', since: '' });
+  const { items, next, error, readMore } = usePages((after) => store.api.decisions(wanted, after), {
+    of: wanted,
+  });
+  const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {Event} */ event) =>
+    setWanted({ ...wanted, [name]: /** @type {HTMLInputElement} */ (event.target).value.trim() });
+  const field = (/** @type {'text' | 'by' | 'tool'} */ name, type = 'text') =>
+    html`<label class="form-field"
+      ><span>${t(`decided.${name}`)}</span
+      ><input type=${type} maxlength="200" value=${wanted[name]} onChange=${change(name)}
+    /></label>`;
+  return html`<${Frame} title=${t('decided.title')}>
+    <div class="trail-filter" role="search">
+      ${field('text', 'search')}
+      <label class="form-field"
+        ><span>${t('decided.outcome')}</span>
+        <select value=${wanted.outcome} onChange=${change('outcome')}>
+          <option value="">${t('decided.every')}</option>
+          ${OUTCOMES.map((outcome) => html`<option value=${outcome}>${t(`approval.outcome.${outcome}`)}</option>`)}
+        </select>
+      </label>
+      ${field('by')} ${field('tool')}
+      <label class="form-field"
+        ><span>${t('decided.since')}</span>
+        <select value=${wanted.since} onChange=${change('since')}>
+          <option value="">${t('decided.always')}</option>
+          ${DAYS.map((days) => html`<option value=${sinceDays(days)}>${t('decided.days', { count: days })}</option>`)}
+        </select>
+      </label>
+    </div>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${items && html`<${Decisions} items=${items} />`}
+    ${next !== null && html`<button type="button" class="button" onClick=${readMore}>${t('decided.earlier')}</button>`}
+  <//>`;
+}
+
+/** The beginning of today, or of an earlier day: the same text whenever it is drawn. @param {number} days with today */
+function sinceDays(days) {
+  const start = new Date();
+  start.setHours(0, 0, 0, 0);
+  start.setDate(start.getDate() - days + 1);
+  return start.toISOString();
+}
+
+function Decisions(/** @type {{items: Decision[]}} */ { items }) {
+  const rows = items.map((one) => [
+    html`<time datetime=${one.at}>${formatMoment(one.at)}</time>`,
+    html`<${Verdict} decision=${one} />`,
+    html`<${Calls} decision=${one} />`,
+    one.title
+      ? html`<a href=${`#/c/${one.conversation_id}`}><${Exact} text=${one.title} /></a>`
+      : html`<span class="muted">${t('decided.deleted')}</span>`,
+  ]);
+  return html`<${Records}
+    title=${t('decided.list')}
+    columns=${[t('decided.when'), t('decided.outcome'), t('decided.calls'), t('decided.conversation')]}
+    rows=${rows}
+    keys=${items.map((one) => one.id)}
+    empty=${t('decided.none')}
+  />`;
+}
+
+/** @param {{decision: Decision}} properties */
+function Verdict({ decision: { outcome, by, first_by: first, remember, interface: over } }) {
+  const more = [
+    first && t('decided.first', { user: first }),
+    over !== 'system' && t('decided.over', { name: t(`decided.over.${over}`) }),
+    remember && t(`decided.remembered.${remember}`),
+  ];
+  return html`<strong>${t(`approval.outcome.${outcome}`)}</strong
+    >${by !== 'system' && ` ${t('approval.by', { user: by })}`}
+    <p class="reason">${more.filter(Boolean).join(' ')}</p>`;
+}
+
+/** @param {{decision: Decision}} properties */
+function Calls({ decision: { calls, more } }) {
+  return html`<ul class="decided-calls">
+    ${calls.map(
+      ({ tool, call, decision }) =>
+        html`<li>
+          <strong>${tool}</strong> <code><${Exact} text=${call} /></code>
+          ${decision && decision !== 'approved' && html`${' '}<span class="badge">${t(`decided.call.${decision}`)}</span>`}
+        </li>`,
+    )}
+    ${more > 0 && html`<li class="muted">${t('decided.more', { count: more })}</li>`}
+  </ul>`;
+}
