@@ -92,6 +92,30 @@ def test_a_value_that_a_workflow_requests_is_typed_on_the_terminal() -> None:
     assert (linked["conversation_id"], linked["after_seq"]) == ("c-2", 0)
 
 
+def test_a_letter_declines_what_a_server_requests_and_is_a_value_for_a_workflow() -> None:
+    def asks(gateway: FakeGateway) -> None:
+        asked = {"message": "Who are you?", "schema": {"type": "object"}}
+        gateway.event("input.requested", request_id="q-1", server="issues", **asked)
+        gateway.event("input.requested", request_id="q-2", message="Letter?", schema={"type": "string"})
+
+    with fake_gateway(asks) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            terminal.wait_for("The MCP server issues asks")
+            terminal.wait_for("d declines]")
+            terminal.press("d\n")
+            declined = gateway.received("input.reply")
+            terminal.wait_for("Letter?")
+            terminal.wait_for("value [Enter leaves it open] ")
+            terminal.press("d\n")
+            given = gateway.received("input.reply", 2)
+            gateway.event("run.finished", status="completed", content="")
+            code = terminal.ended()
+
+    assert (declined["request_id"], declined["decline"], "value" in declined) == ("q-1", True, False)
+    assert (given["request_id"], given["value"], "decline" in given) == ("q-2", "d", False)
+    assert code == 0
+
+
 def test_a_value_that_is_not_typed_leaves_the_request_open_and_names_the_command() -> None:
     with fake_gateway(request_value) as gateway:
         with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:

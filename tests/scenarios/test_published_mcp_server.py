@@ -11,9 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a.client import ClientConfig, create_client
+from a2a.types.a2a_pb2 import Part
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 
 from banksman.contracts.ids import new_id
 from tests.scenarios.conftest import Play
+from tests.scenarios.test_a2a import last_state, user_message
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.scenarios.test_mcp_servers import SERVERS, approved
 from tests.scenarios.test_vendors import Serve, model_of, serve
@@ -21,7 +26,7 @@ from tests.support.client import Client
 from tests.support.mcp_programs import node_packages
 from tests.support.polling import wait_until
 from tests.support.scripted_models import ScriptedCall, ScriptedReply
-from tests.support.system import START_TIMEOUT_S
+from tests.support.system import START_TIMEOUT_S, System
 from tests.support.vendors.base import Call, Prompt, Turn
 
 __all__ = ["serve"]
@@ -164,6 +169,61 @@ async def test_a_user_declines_what_a_server_requests(
     assert ack["outcome"] == "declined"
     [call] = outcome["tool_calls"]
     assert "declined" in call["result"]["result"]
+
+
+async def asking(http: httpx.AsyncClient, play: Play, server: str) -> str:
+    """Return a new conversation whose next run calls a tool that asks its user."""
+    assistant = await created(http, model=calling(play, server, "trigger-elicitation-request"), **AUTO)
+    made = await http.post("/context/conversations", json={"assistant": assistant})
+    return str(made.json()["conversation_id"])
+
+
+async def results(http: httpx.AsyncClient, conversation: str) -> list[str]:
+    events = (await http.get(f"/context/conversations/{conversation}/events")).json()["items"]
+    completed = [one["data"] for one in events if one["type"] == "tool_call.completed"]
+    return [json.dumps(data) for data in completed]
+
+
+@pytest.mark.parametrize("part", [Part(text="Decline"), Part(data=ParseDict({"decline": True}, Value()))])
+async def test_a_client_over_a2a_declines_what_a_server_requests(
+    system: System, http: httpx.AsyncClient, play: Play, everything: str, part: Part
+) -> None:
+    async with offered(http, everything) as server:
+        conversation = await asking(http, play, server)
+        client = await create_client(system.url, ClientConfig(httpx_client=http))
+        asked = [update async for update in client.send_message(user_message("Ask me.", conversation))]
+        reply = user_message("", conversation, asked[0].task.id)
+        del reply.message.parts[:]
+        reply.message.parts.append(part)
+        done = [update async for update in client.send_message(reply)]
+
+    states = last_state(asked), last_state(done)
+    assert states == ("TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED")
+    [result] = await results(http, conversation)
+    assert "declined" in result
+
+
+async def test_a_client_over_ag_ui_declines_by_cancelling_the_interrupt(
+    http: httpx.AsyncClient, play: Play, everything: str
+) -> None:
+    async with offered(http, everything) as server:
+        conversation = await asking(http, play, server)
+
+        async def run(**more: Any) -> dict[str, Any]:
+            """Return the last event."""
+            body = {"threadId": conversation, "messages": [], "tools": [], "context": [], **more}
+            lines = (await http.post("/agui", json=body)).text.splitlines()
+            return json.loads([line for line in lines if line.startswith("data: ")][-1][6:])
+
+        asked = await run(runId="r1", messages=[{"id": "u1", "role": "user", "content": "Ask me."}])
+        [interrupt] = asked["outcome"]["interrupts"]
+        resume = [{"interruptId": interrupt["id"], "status": "cancelled"}]
+        done = await run(runId="r2", resume=resume)
+
+    assert (interrupt["reason"], interrupt["metadata"]["banksman"]) == ("input_required", {"server": server})
+    assert done["result"]["status"] == "completed"
+    [result] = await results(http, conversation)
+    assert "declined" in result
 
 
 async def test_a_cancelled_run_ends_a_call_that_waits_for_its_user(

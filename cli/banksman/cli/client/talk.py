@@ -101,10 +101,14 @@ def changed_content(refused: RemoteError) -> Frame | None:
 
 
 def _provided(session: FrameSession, request: Frame) -> bool:
-    while sys.stdin.isatty() and (text := typed("value [Enter leaves it open] ")):
-        value = parse_value(text, request["schema"])
+    # The form of a server is an object, so this letter is no value.
+    declinable = request.get("server") is not None
+    hint = "value [Enter leaves it open, d declines] " if declinable else "value [Enter leaves it open] "
+    while sys.stdin.isatty() and (text := typed(hint)):
+        declines = declinable and text == "d"
+        reply = {"decline": True} if declines else {"value": parse_value(text, request["schema"])}
         try:
-            session.request("input.reply", request_id=request["request_id"], value=value)
+            session.request("input.reply", request_id=request["request_id"], **reply)
             return True
         except RemoteError as refused:
             if refused.code != ErrorCode.BAD_REQUEST:

@@ -33,10 +33,12 @@ CONTENT_TYPE_NOT_SUPPORTED = (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
 NO_EXTENDED_CARD = (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
 VERSION_NOT_SUPPORTED = (-32009, "VERSION_NOT_SUPPORTED")
 ANSWER_FIELDS = frozenset(
-    {"approval_id", "request_id", "decisions", "all", "remember", "on_reject", "digests", "value"}
+    {"approval_id", "request_id", "decisions", "all", "remember", "on_reject", "digests", "value", "decline"}
 )
 DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 """Texts that decide all calls of an approval request."""
+DECLINE = "decline"
+"""The text that declines what the server of a tool requests: its forms are objects, which no text is."""
 
 
 class RpcRequest(Stored):
@@ -177,7 +179,8 @@ def answer_of(
     if approval is not None and text.casefold() in DECISION_WORDS:
         return _answer(message, {"all": DECISION_WORDS[text.casefold()]}, approval, None)
     if wanted is not None:
-        return _answer(message, {"value": text}, None, wanted)
+        declines = view.inputs[wanted].requested.server is not None and text.casefold() == DECLINE
+        return _answer(message, {"decline": True} if declines else {"value": text}, None, wanted)
     return None
 
 
@@ -185,9 +188,10 @@ def _answer(
     message: A2aMessage, data: JsonObject, approval: str | None, wanted: str | None
 ) -> ApprovalDecision | InputReply:
     head: JsonObject = {"id": request_id(message)}
-    if "value" in data:
+    reply = {name: data[name] for name in ("value", "decline") if name in data}
+    if reply:
         head |= {"type": "input.reply", "request_id": data.get("request_id", wanted)}
-        body, model = {**head, "value": data["value"]}, InputReply
+        body, model = {**head, **reply}, InputReply
     else:
         head |= {"type": "approval.reply", "approval_id": data.get("approval_id", approval)}
         given = {

@@ -269,6 +269,8 @@ def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
         "message": data["message"],
         "responseSchema": data["schema"],
     }
+    if server := data.get("server"):
+        interrupt["metadata"] = {"banksman": {"server": server}}
     expires = data.get("expires_at")
     return interrupt if expires is None else {**interrupt, "expiresAt": expires}
 
@@ -282,9 +284,9 @@ def answer(
     if any(id != asked for id, _, _, _ in answers):
         raise BadInput("resume", len(answers), "answers to the interrupts of one run")
     if not first_call:
-        if entry.status == "cancelled":
-            raise BadInput("resume.status", entry.status, "a value, or the cancellation of the run")
-        return InputReply(type="input.reply", id=request_id, request_id=asked, value=entry.payload)
+        declines = entry.status == "cancelled"
+        value = None if declines else entry.payload
+        return InputReply(type="input.reply", id=request_id, request_id=asked, value=value, decline=declines)
     open_ = view.approvals.get(asked)
     calls = [item.tool_call_id for item in open_.requested.items] if open_ else []
     digests = {call: digest for _, call, digest, _ in answers if digest}
