@@ -55,7 +55,7 @@ from banksman.runtime.settings import ApprovalSettings
 SIGNING_KEY = "k" * 32
 UNBOUNDED = 100_000
 """A frame rate (per second) that no test client exceeds."""
-TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
+TOKENS = {user: f"token-of-{user}" for user in ("alice", "bob", "reader", "carol", "dan")}
 
 
 def key_of(user: str, tenant: str, **more: Any) -> ApiKey:

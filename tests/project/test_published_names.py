@@ -44,6 +44,8 @@ OTHER_NAMES = {
     "/context/mcp-servers/{server_id}/prompt": '/prompt"',
     "/context/mcp-servers/{server_id}/sign-in": '/sign-in"',
     "/context/mcp-servers/{server_id}/sign-in/finish": '/sign-in/finish"',
+    "/context/mcp-accounts/{server_id}/sign-in": '{OWN}/issues/sign-in"',
+    "/context/mcp-accounts/{server_id}/sign-in/finish": '{SIGN_IN}/finish"',
     "workspace.restored": "WorkspaceRestored(",
     "approval.forgotten": "ApprovalForgotten(",
     "approval.escalated": "isinstance(body, ApprovalEscalated)",

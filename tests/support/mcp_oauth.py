@@ -38,7 +38,12 @@ SECOND_RENEWAL_S = 0.5
 
 @dataclass
 class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """One user, who consents at once. A refresh token is valid once, and ends the token before it."""
+    """`account` consents at once. A refresh token is valid once, and ends the user's token before it."""
+
+    account: str = "ada"
+    """Who opens its pages: the account there of the person who signs in next."""
+    accounts: dict[str, str] = field(default_factory=dict[str, str])
+    """Whose each code and token is."""
 
     expires_in: int = 3600
     refuses: bool = False
@@ -66,6 +71,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         if self.denies:
             raise AuthorizeError("access_denied")
         code = secrets.token_urlsafe(32)
+        self.accounts[code] = self.account
         self.codes[code] = AuthorizationCode(
             code=code,
             scopes=params.scopes or [],
@@ -88,7 +94,8 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     ) -> OAuthToken:
         del self.codes[authorization_code.code]
         await self.before_grant()
-        return self._granted(client.client_id, authorization_code.scopes, authorization_code.resource)
+        code = authorization_code
+        return self._granted(client.client_id, code.scopes, code.resource, self.accounts[code.code])
 
     async def load_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: str
@@ -106,8 +113,20 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
                 await self._second.wait()
         if self.refuses or self.refreshing.pop(refresh_token.token, None) is None:
             raise TokenError("invalid_grant", f"{refresh_token.token} is not valid")
-        self.tokens.clear()
-        return self._granted(client.client_id, scopes, refresh_token.resource)
+        account = self.accounts[refresh_token.token]
+        self.end_tokens(account)
+        return self._granted(client.client_id, scopes, refresh_token.resource, account)
+
+    def end_tokens(self, account: str) -> None:
+        """Accept the access tokens of a user no longer."""
+        self.tokens = {token: one for token, one in self.tokens.items() if self.accounts[token] != account}
+
+    def revoke(self, account: str) -> None:
+        """End all access of a user, as a person can in the settings of a vendor."""
+        self.end_tokens(account)
+        self.refreshing = {
+            token: one for token, one in self.refreshing.items() if self.accounts[token] != account
+        }
 
     async def load_access_token(self, token: str) -> AccessToken | None:
         return self.tokens.get(token)
@@ -115,7 +134,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         raise NotImplementedError
 
-    def _granted(self, client: str, scopes: list[str], resource: str | None) -> OAuthToken:
+    def _granted(self, client: str, scopes: list[str], resource: str | None, account: str) -> OAuthToken:
         # Not a known vendor's token format, so that redaction can recognise only the value itself.
         token, refresh = secrets.token_hex(20), secrets.token_hex(20)
         self.tokens[token] = AccessToken(token=token, client_id=client, scopes=scopes, resource=resource)
@@ -123,6 +142,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
             token=refresh, client_id=client, scopes=scopes, resource=resource
         )
         self.issued |= {token, refresh}
+        self.accounts |= dict.fromkeys((token, refresh), account)
         return OAuthToken(
             access_token=token,
             refresh_token=refresh,
@@ -141,6 +161,11 @@ class Protected:
     """The description of its tool."""
     tokens: list[str] = field(default_factory=list[str])
     """The tokens of the calls."""
+
+    @property
+    def callers(self) -> list[str]:
+        """Whose account each call used."""
+        return [self.authorizations.accounts[token] for token in self.tokens]
 
 
 @asynccontextmanager

@@ -248,10 +248,17 @@ class RunSettings(Stored):
     """The W3C trace context of the request that started it; None without one."""
     user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who started the run, set by the agent that records it; empty if unknown."""
+    account: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
+    """The user who started the workflow of the run; empty for a run that no workflow started."""
     instructions: str = Field(default="", max_length=4_000, exclude_if=lambda text: text == "")
     """What the user who started the run wants of every reply; it follows the system prompt."""
     compact: bool = Field(default=False, exclude_if=lambda compact: not compact)
     """Whether the run only replaces older messages by a summary. Its own message is not in the history."""
+
+    @property
+    def acts_for(self) -> str:
+        """The user whose access the calls of the run use at servers; empty if unknown."""
+        return self.account or (self.user if self.workflow is None else self.workflow.user)
 
     @property
     def workflow_name(self) -> str | None:

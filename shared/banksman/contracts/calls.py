@@ -72,7 +72,7 @@ class CallRequest(Stored):
     output_ticket: str | None = Field(default=None, exclude_if=lambda ticket: ticket is None)
     """Proves to gateways that live output is of this call; repeated in each `CallProgress`."""
     user: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
-    """The user who started the run, for a command."""
+    """The user who started the run, for a command; for whom the run acts, for a tool of an MCP server."""
     toolchain: Token | None = Field(default=None, exclude_if=lambda toolchain: toolchain is None)
     """The toolchain of the assistant, for a command."""
     answer: InputResolved | None = Field(default=None, exclude_if=lambda answer: answer is None, repr=False)
@@ -105,6 +105,8 @@ class CallReply(Stored):
 
     answer: CallReplyKind
     reason: str | None = None
+    sign_in: bool = Field(default=False, exclude_if=lambda sign_in: not sign_in)
+    """Whether it was refused because the user for whom the run acts has not signed in at the server."""
     runner_epoch: int | None = Field(default=None, exclude_if=lambda epoch: epoch is None)
     """Of the process of a tool server that replies to `PRESENCE`."""
     leased_at: int | None = Field(default=None, exclude_if=lambda revision: revision is None)

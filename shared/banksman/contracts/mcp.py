@@ -75,6 +75,8 @@ class PendingSignIn(Stored):
     expires_at: Timestamp
     sealed: str = Field(repr=False)
     """An encrypted `PendingSecrets`."""
+    lists: bool = Field(default=True, exclude_if=lambda lists: lists)
+    """Whether an administrator began it, so that the tools of the server are listed afterwards."""
 
 
 class PendingSecrets(Stored):
@@ -258,6 +260,11 @@ class ServedPrompt(Stored):
     arguments: tuple[PromptArgument, ...] = Field(default=(), max_length=MAX_PROMPT_ARGUMENTS)
 
 
+SignInBy = Literal["tenant", "user"]
+"""
+tenant  an administrator signs in, and all calls use that access
+user    each user signs in, and a call uses the access of the user for whom its run acts
+"""
 McpProblem = Literal["server", "secret", "sign_in", "unavailable"]
 """
 server       the tools of the server could not be listed
@@ -267,8 +274,22 @@ unavailable  no process that could reach the server responded
 """
 
 
-class McpServer(Stored):
-    """KV `mcp`, key `{tenant}.{id}`: a server, and the tools that are offered."""
+class SignInState(Stored):
+    """The access to a server that a sign-in gave, and a sign-in that has begun."""
+
+    needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
+    """Whether tools are not called with this access until the next sign-in."""
+    pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
+    signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
+
+    @property
+    def place(self) -> object:
+        """What the access is for: a place of another server, or a server of another time, never gets it."""
+        raise NotImplementedError
+
+
+class McpServer(SignInState):
+    """KV `mcp`, key `{tenant}.{id}`: a server, the tools that are offered, and the access of the tenant."""
 
     id: McpServerId
     transport: McpTransport
@@ -293,11 +314,51 @@ class McpServer(Stored):
     problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
     created_at: Timestamp
     created_by: str
-    needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
-    """Whether the server refused access. Its tools are not called until an administrator signs in."""
-    pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
-    signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
-    """The access that an administrator gave by signing in."""
+    sign_in: SignInBy = Field(default="tenant", exclude_if=lambda by: by == "tenant")
+    client: str | None = Field(default=None, repr=False, exclude_if=lambda client: client is None)
+    """The encrypted `OAuthClient` with which users sign in; None without one, and for a tenant's sign-in."""
+
+    @property
+    def place(self) -> object:
+        """The address or the program, and when the server was configured."""
+        return place_of(self.transport), self.created_at
+
+
+class McpAccount(SignInState):
+    """KV `mcp-accounts`, key `{tenant}.{server}.{digest of the user}`: the access of one user to a server."""
+
+    server: McpServerId
+    user: str
+    url: str
+    """The address of the server."""
+    server_created_at: Timestamp
+
+    @property
+    def place(self) -> object:
+        """What `McpServer.place` was at the sign-in."""
+        return self.url, self.server_created_at
+
+
+def place_of(transport: McpTransport) -> object:
+    """Return the address or the program of a server, without its secrets."""
+    return transport.url if isinstance(transport, HttpServer) else transport.command
+
+
+def new_account(server: McpServer, user: str) -> McpAccount:
+    """Return the record of a user who has not signed in at a server with an address."""
+    assert isinstance(server.transport, HttpServer)
+    return McpAccount(
+        server=server.id,
+        user=user,
+        url=server.transport.url,
+        server_created_at=server.created_at,
+        needs_sign_in=True,
+    )
+
+
+def account_key(tenant: str, server_id: str, user: str) -> str:
+    """Return the key of an `McpAccount`."""
+    return f"{tenant}.{server_id}.{digest(user.encode())[:32]}"
 
 
 class McpTarget(Stored):
@@ -310,7 +371,8 @@ class McpTarget(Stored):
     """The digest of the approved tool; a tool with another digest is not called."""
     hidden: Hidden = ()
     account: str = Field(default="", exclude_if=lambda account: not account)
-    """The user whose access is used; empty for that of the tenant. Users share no session."""
+    """The user whose access is used and the time of the sign-in; empty for that of the tenant. Accounts share
+    no session."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

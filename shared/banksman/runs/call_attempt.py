@@ -59,6 +59,8 @@ class CallAttempt:
     given_up: str | None = None
     """Why the owner sends no more requests for the call; None while it may send one."""
     given_up_kind: ErrorKind = "unavailable"
+    needs_sign_in: bool = False
+    """Whether it was given up because a user has not signed in."""
     started_seen_at: datetime | None = None
     lost_runners: int = 0
     """Number of runners that accepted the call and died before it had a result."""
@@ -95,6 +97,7 @@ class CallAttempt:
         self.repeat_at = now + timedelta(seconds=delay_s)
         if reply is not None and kind == "refused":
             self.given_up = reply.reason or "The runner refused the call."
+            self.needs_sign_in = reply.sign_in
         if kind == "done":
             # The call ended, and the notification of its result was lost: read the slots.
             self.fresh = False
@@ -195,7 +198,10 @@ def _after_void(call: CallAttempt, void: CallStarted, ending: Ending | None) -> 
         return NextAttempt()
     if ending is not None:
         return Conclude(failed(call.call_id, ending.call_kind, f"Not executed. {ending.message}"))
-    return Conclude(failed(call.call_id, call.given_up_kind, call.given_up or NO_RUNNER))
+    result = failed(call.call_id, call.given_up_kind, call.given_up or NO_RUNNER)
+    if call.needs_sign_in:
+        result = result.model_copy(update={"content": {**result.content, "sign_in": True}})
+    return Conclude(result)
 
 
 def _after_start(

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted, SearchTarget
 from banksman.contracts.errors import Poison
+from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.workspace_tools import BASH, WEB_SEARCH
 from banksman.runs import call_attempt
@@ -177,6 +178,8 @@ class ToolCallCoordinator:
         state, deadline, settings = self.owned.state, deadline_of(self.owned.run), self.owned.run.settings
         tool_call = call.open_call.call
         is_command = tool_call.name == BASH.name
+        # A tool of an MCP server may use the access of the user for whom the run acts.
+        acts_for = settings.acts_for if mcp_server_of(tool_call.name) is not None else ""
         chosen = settings.tools.search if tool_call.name == WEB_SEARCH.name else None
         return CallRequest(
             tenant=state.tenant,
@@ -192,7 +195,7 @@ class ToolCallCoordinator:
             workspace=self.owned.workspace,
             place=placement.place,
             traceparent=settings.traceparent,
-            user=settings.user if is_command else "",
+            user=settings.user if is_command else acts_for,
             toolchain=settings.tools.toolchain if is_command else None,
             answer=call.open_call.answer,
             search=chosen and SearchTarget(**dict(chosen)),

@@ -177,6 +177,8 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "mcp approve": {"digest": "0" * 64},
         "mcp prompt": {"name": "summary"},
         "mcp sign_in": {"gateway_url": "http://127.0.0.1:8080"},
+        "mcp_account sign_in": {"gateway_url": "http://127.0.0.1:8080"},
+        "mcp_account finish": {"url": "http://127.0.0.1:8080/context/mcp-sign-in?state=s"},
         "mcp finish": {"url": "http://127.0.0.1:8080/context/mcp-sign-in?state=s"},
     }
     ids = {"run_id": "c1-0123456789ab", "approval_id": "c1-r-a", "request_id": "c1-r-a"}

@@ -8,7 +8,6 @@ import io
 import json
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
@@ -16,91 +15,21 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.conftest import SIGNING_KEY, TOKENS, Served, gateway_on, key_of
+from tests.gateway.conftest import SIGNING_KEY, TOKENS
 from tests.support.fixtures import SecuredNats, secured_server
 from tests.support.forks import ServiceForks
-from tests.support.mcp_oauth import Protected, protected
-from tests.tool_runner.service.owner import Owner, owning
-from tests.tool_runner.service.processes import RunnerProcess, Runners
+from tests.tool_runner.service.processes import RunnerProcess
+from tests.tool_runner.service.sign_in_platform import SERVER, Platform, platform_on, runner_on
 
-from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import last_message
 from banksman.bus.mcp_access import AccessMissing, McpAccess
-from banksman.bus.messages import Message
 from banksman.bus.names import MCP, kv_stream, kv_subject
 from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
-from banksman.cli.machine import free_port
 from banksman.cli.main import main
-from banksman.contracts import subjects
-from banksman.contracts.calls import CallReply, CallRequest, FileReply
+from banksman.contracts.calls import CallReply, FileReply
 from banksman.contracts.ids import new_id
-from banksman.contracts.mcp import McpServer, OfferedTools, RequestToken
-from banksman.contracts.tools import ToolResult
-from banksman.deployment.users import GATEWAY, OPERATOR, WORKFLOWS
-from banksman.runs.ports import Placement
-from banksman.runs.runners.placement import Placements
-
-SERVER = "/context/mcp-servers/issues"
-PORT = free_port()
-"""The port of the MCP servers of these tests: the operator of the runner allows it."""
-
-
-@dataclass
-class Platform:
-    """The services that take part in a call, and the server that the call reaches."""
-
-    http: httpx.AsyncClient
-    operator: Bus
-    owner: Owner
-    placements: Placements
-    """The placements of an agent."""
-    workflows: Placements
-    """The placements of the workflows service."""
-    remote: Protected
-
-    @property
-    def key(self) -> str:
-        return f"{self.owner.tenant}.issues"
-
-    async def signed_in(self) -> httpx.Response:
-        """Sign in as alice; return what her browser shows at the end."""
-        begun = await self.http.post(f"{SERVER}/sign-in")
-        assert begun.status_code == 200, begun.text
-        return await self.returned(begun.json()["url"])
-
-    async def returned(self, url: str, cookies: httpx.Cookies | None = None) -> httpx.Response:
-        """Open a page of the authorization server, as a browser without a key does; by default, alice's."""
-        cookies = self.http.cookies if cookies is None else cookies
-        async with httpx.AsyncClient(verify=False, follow_redirects=True, cookies=cookies) as browser:
-            return await browser.get(url)
-
-    async def request(self, *tokens: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request to the NATS API."""
-        subject = subjects.api(self.owner.tenant, *tokens)
-        return json.loads(await self.operator.request(subject, json.dumps(body or {}).encode(), 30))
-
-    async def approved(self) -> None:
-        server = (await self.http.get(SERVER)).json()
-        approved = await self.http.post(f"{SERVER}/approve", json={"digest": server["changes_digest"]})
-        assert approved.status_code == 200, approved.text
-
-    async def send(self, placements: Placements | None = None) -> tuple[CallReply | None, CallRequest]:
-        """Send a call, as an agent does unless others are given."""
-        request = self.owner.request("issues__echo")
-        placement = Placement(self.owner.runner.id, self.owner.runner.epoch)
-        return await (placements or self.placements).call(placement, request), request
-
-    async def called(self, placements: Placements | None = None) -> ToolResult:
-        reply, request = await self.send(placements)
-        assert reply is not None and reply.answer == "accepted", reply
-        return await self.owner.result(request)
-
-    async def stored(self) -> McpServer:
-        entry = await Bucket(self.operator, MCP, McpServer).get(self.key)
-        assert entry is not None
-        return entry.value
+from banksman.contracts.mcp import McpServer, RequestToken
 
 
 @pytest.fixture(scope="module")
@@ -112,60 +41,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
 
 @pytest.fixture(scope="module")
 def runner(secured: SecuredNats, forks: ServiceForks) -> Generator[RunnerProcess]:
-    made = Runners(secured, forks)
-    allowed = f'["127.0.0.1:{PORT}"]'
-    yield made.start(BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES=allowed)
-    made.close()
+    with runner_on(secured, forks) as started:
+        yield started
 
 
 @pytest.fixture
 async def platform(secured: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Platform]:
     """A platform on which the server `issues` was configured, without a sign-in."""
-    async with (
-        owning(secured, runner) as owner,
-        await secured.connect(OPERATOR) as operator,
-        await secured.connect(WORKFLOWS) as workflows,
-        gateway_of(secured, operator, owner.tenant) as served,
-        served.http as http,
-        BrokerClock(owner.bus) as clock,
-        protected(PORT) as remote,
-    ):
-        await offering(owner.bus)
-        http.headers["authorization"] = f"Bearer {TOKENS['alice']}"
-        transport = {"type": "http", "url": remote.url}
-        created = await http.post("/context/mcp-servers", json={"id": "issues", "transport": transport})
+    async with platform_on(secured, runner) as served:
+        created = await served.http.post("/context/mcp-servers", json=served.issues)
         assert created.status_code == 201, created.text
         assert "status 401" in created.json()["problem"]
-        agents, services = (
-            Placements(bus, clock, tickets=owner.tickets, signing_key=SIGNING_KEY.encode())
-            for bus in (owner.bus, workflows)
-        )
-        yield Platform(http, operator, owner, agents, services, remote)
-
-
-@asynccontextmanager
-async def gateway_of(secured: SecuredNats, operator: Bus, tenant: str) -> AsyncGenerator[Served]:
-    nats = NatsSettings(
-        url=secured.server.url,
-        nkey_seed_file=secured.seed_file(GATEWAY),
-        monitoring_url=secured.server.monitoring_url,
-    )
-    keys = (
-        key_of("alice", tenant, rights=("admin",)),
-        key_of("bob", new_id("t"), rights=("admin",)),
-        key_of("reader", tenant, rights=("admin",)),
-    )
-    async with gateway_on(secured.server, operator, tenant, nats=nats, keys=keys) as served:
         yield served
-
-
-async def offering(agent: Bus) -> None:
-    """Accept each offer of tools, as agents do."""
-
-    async def offered(message: Message) -> None:
-        await agent.publish(message.reply, OfferedTools().model_dump_json().encode())
-
-    await agent.subscribe(subjects.tenant_registry("tool", "offer", subjects.ANY), offered)
 
 
 async def test_an_administrator_signs_in_and_tools_are_called_with_a_token_that_stays_hidden(
@@ -500,7 +387,7 @@ async def test_a_token_is_used_only_for_the_address_of_its_sign_in(
     after = await moved(elsewhere)
     access = McpAccess(platform.operator, SecretBox(SIGNING_KEY.encode()), lambda: datetime.now(UTC))
     with pytest.raises(AccessMissing, match="was changed meanwhile"):
-        await access.authorized(platform.owner.tenant, stale, stale.value.transport, never_asked)
+        await access.authorized(stale, "alice", stale.value.transport, never_asked)
 
     assert (before.status_code, during.status_code, done.status_code) == (409, 409, 200)
     assert "was changed meanwhile" in during.text

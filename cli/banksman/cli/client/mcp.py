@@ -19,6 +19,7 @@ from banksman.contracts.ids import check_token
 app = group("Connect MCP servers, whose tools models may call.")
 
 Id = Annotated[str, typer.Argument(help="Id of an MCP server.")]
+Own = Annotated[bool, typer.Option("--own", help="For your own runs, at a server where each user signs in.")]
 McpServer = Mapping[str, Any]
 
 
@@ -48,12 +49,18 @@ def add(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Run tools that the server marks as read-only without approval.")
     ] = False,
+    each_user: Annotated[
+        bool,
+        typer.Option("--each-user", help="Each user signs in, and calls use the access of the run's user."),
+    ] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Configure a server and list its tools, which wait for `approve`."""
     transport = _transport(command or [], at, secret or [])
     body = {"id": server, "transport": transport, "description": description, "trusted": trusted}
+    if each_user:
+        body["sign_in"] = "user"
     _call_and_show("create", url, json=json, body=body)
 
 
@@ -101,6 +108,7 @@ def sign_in(
         str | None,
         typer.Option(help="Id of a registered OAuth client; the command prompts for its secret."),
     ] = None,
+    own: Own = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -110,33 +118,34 @@ def sign_in(
     if client_id is not None and (secret := _client_secret()):
         body["client_secret"] = secret
     with gateway(url) as api:
-        page = api.call("mcp.sign_in", _checked(server), body=body)["url"]
+        page = api.call(f"{_sign_ins(own)}.sign_in", _checked(server), body=body)["url"]
     if json:
         output.print_json({"url": page})
         return
     output.print_line(f"Open this address in a browser, within ten minutes:\n\n{page}\n")
     if not (ended := typed("Address to which the browser was redirected: ")):
-        output.print_error(f"finish it with: banksman mcp finish {server} ADDRESS")
+        output.print_error(f"finish it with: banksman mcp finish {server} ADDRESS{' --own' if own else ''}")
         exit_with(Exit.WARNING)
-    _call_and_show("finish", url, server, json=False, body={"url": ended})
+    _finish(server, ended, url, own=own, json=False)
 
 
 @app.command()
 def finish(
     server: Id,
     address: Annotated[str, typer.Argument(help="Address to which the browser was redirected.")],
+    own: Own = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Finish a sign-in that was begun by `sign-in`."""
-    _call_and_show("finish", url, server, json=json, body={"url": address})
+    _finish(server, address, url, own=own, json=json)
 
 
 @app.command("sign-out")
-def sign_out(server: Id, url: Url = None, json: Json = False) -> None:
+def sign_out(server: Id, own: Own = False, url: Url = None, json: Json = False) -> None:
     """Delete the tokens; tools then need a new sign-in."""
     with gateway(url) as api:
-        api.call("mcp.sign_out", _checked(server))
+        api.call(f"{_sign_ins(own)}.sign_out", _checked(server))
     output.print_result({"id": server}, f"signed out at {server}", as_json=json)
 
 
@@ -154,6 +163,18 @@ def _call_and_show(
     with gateway(url) as api:
         found = api.call(f"mcp.{action}", *map(_checked, servers), body=body)
     exit_with(_show(found, as_json=json))
+
+
+def _sign_ins(own: bool) -> str:
+    return "mcp_account" if own else "mcp"
+
+
+def _finish(server: str, address: str, url: str | None, *, own: bool, json: bool) -> None:
+    if not own:
+        return _call_and_show("finish", url, server, json=json, body={"url": address})
+    with gateway(url) as api:
+        found = api.call("mcp_account.finish", _checked(server), body={"url": address})
+    output.print_result(found, f"signed in at {server} as {found['signed_in']['user']}", as_json=json)
 
 
 def _checked(server_id: str) -> str:

@@ -146,6 +146,7 @@ def _start(owned: Ownership, step: AgentRunStep, settings: RunSettings, transcri
         "tools": tools,
         "workspace": owned.workspace or state.conversation_id,
         "traceparent": owned.run.settings.traceparent,
+        "account": owned.run.settings.acts_for,
     }
     options = {name: value for name, value in step.options if value is not None}
     if options:

@@ -223,7 +223,9 @@ class Placements(Scoped):
                 return calls.CallReply(answer="accepted")
             return calls.CallReply.model_validate_json(reply)
         except (SecretUnusable, AccessMissing) as error:
-            return calls.CallReply(answer="refused", reason=f"The call was not sent: {error}.")
+            missing = isinstance(error, AccessMissing) and error.of_user
+            reason = f"The call was not sent: {error}."
+            return calls.CallReply(answer="refused", reason=reason, sign_in=missing)
         except (Unavailable, ValidationError):
             return None
 

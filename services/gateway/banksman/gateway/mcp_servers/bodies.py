@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 from banksman.contracts import mcp
 from banksman.contracts.urls import checked_url
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
-from banksman.gateway.mcp_servers.servers import LookedAt
+from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import RequestBody
 
 
@@ -89,8 +90,20 @@ class McpServerDescription(Stored):
     """Tools that cannot be called, and approved tools that cannot be offered, with the reason."""
     needs_sign_in: bool = False
     """Whether it responded with 401, or its tokens have expired: `POST …/sign-in` begins a sign-in."""
+    sign_in: mcp.SignInBy = "tenant"
+    """Whose access calls use. With `user`, `needs_sign_in` and `signed_in` are those of the caller."""
     signed_in: McpSignedIn | None = None
     """The access that a user gave; null without one."""
+
+
+class McpAccountDescription(Stored):
+    """A server at which each user signs in, and the sign-in of the caller."""
+
+    id: str
+    description: str
+    needs_sign_in: bool
+    """Whether runs of the caller cannot call its tools before a sign-in: `POST …/sign-in` begins one."""
+    signed_in: McpSignedIn | None = None
 
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=2_000)]
@@ -117,13 +130,17 @@ class McpClientBody(RequestBody):
         return mcp.OAuthClient(client_id=self.client_id, client_secret=self.client_secret, method=method)
 
 
-class McpSignInBody(McpClientBody):
-    """How to sign in. All fields may be absent."""
+class McpOwnSignInBody(RequestBody):
+    """How a user signs in. All fields may be absent."""
 
     gateway_url: GatewayUrl | None = None
     """The address of this gateway as browsers reach it; by default, the one of this request."""
     to_page: bool = False
     """Whether the browser shows the server on the page afterwards, even if the sign-in fails."""
+
+
+class McpSignInBody(McpOwnSignInBody, McpClientBody):
+    """How to sign in. All fields may be absent."""
 
 
 class McpSignInStarted(Stored):
@@ -138,6 +155,25 @@ class McpSignInReturned(RequestBody):
 
     url: Annotated[str, StringConstraints(pattern=r"^https?://\S+[?&]state=\S+$", max_length=20_000)]
     """The address to which the browser was redirected, with `state` and the code."""
+
+
+async def described_to(
+    caller: Caller, servers: ConfiguredServers, looked_at: LookedAt
+) -> McpServerDescription:
+    """Describe a server; if each user signs in there, with the sign-in of the caller."""
+    server = await servers.seen_by(caller, looked_at.server)
+    return described(LookedAt(server, looked_at.refused))
+
+
+def described_account(server: mcp.McpServer) -> McpAccountDescription:
+    """Describe a server as `ConfiguredServers.seen_by` returns it."""
+    signed_in = server.signed_in and McpSignedIn(**dict(server.signed_in))
+    return McpAccountDescription(
+        id=server.id,
+        description=server.description,
+        needs_sign_in=server.needs_sign_in,
+        signed_in=signed_in,
+    )
 
 
 def described(looked_at: LookedAt) -> McpServerDescription:

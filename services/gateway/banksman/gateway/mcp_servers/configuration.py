@@ -68,6 +68,8 @@ class McpServerFields(RequestBody):
     """Whether tools that the server marks as read-only run without approval."""
     timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Maximum seconds of a call, including the start of the server."""
+    sign_in: mcp.SignInBy = "tenant"
+    """Whose access calls use: that of an administrator for all, or that of the user for whom a run acts."""
 
     @property
     def treatment(self) -> dict[str, Any]:
@@ -95,11 +97,15 @@ class NewMcpServer(McpServerBody):
     """Models see its tools as `{id}__{tool}`."""
 
 
+NO_ACCESS = {"signed_in": None, "pending": None, "client": None}
 GivenTransport = Program | RemoteServer | ChangedProgram | ChangedRemoteServer
 
 
-def given_transport(asked: GivenTransport) -> mcp.McpTransport:
-    """Return a transport with the values that a client gives, without those to keep."""
+def given_transport(body: McpServerBody | McpServerChange) -> mcp.McpTransport:
+    """Return the transport of a body with the values that a client gives, without those to keep."""
+    asked = body.transport
+    if body.sign_in == "user" and isinstance(asked, Program | ChangedProgram):
+        raise BadInput("sign_in", body.sign_in, "tenant, because a program has no sign-in")
     values = {name: value for name, value in _values(asked).items() if value is not None}
     if isinstance(asked, Program | ChangedProgram):
         return mcp.StdioServer(command=asked.command, env=values)
@@ -126,10 +132,10 @@ def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransp
         found = f"server {server.id!r} is at revision {server.revision}, not {asked.revision}"
         raise Conflict(f"{found}: read it again")
     transport = _with_kept(given, server.transport, asked.transport)
-    same = place_of(server.transport) == place_of(transport)
+    same = mcp.place_of(server.transport) == mcp.place_of(transport)
     listed = {} if same else {"tools": (), "replaced": (), "prompts": ()}
     # A token is for one address: another server must never receive it.
-    access = {} if same else {"signed_in": None, "pending": None}
+    access = {} if same and server.sign_in == asked.sign_in else NO_ACCESS
     return server.model_copy(
         update={
             **asked.treatment,
@@ -150,12 +156,8 @@ def _with_kept(given: mcp.McpTransport, stored: mcp.McpTransport, asked: GivenTr
     for name in kept:
         # Otherwise an administrator could read a secret, which no API returns, by sending it to their own
         # address.
-        if place_of(given) != place_of(stored):
+        if mcp.place_of(given) != mcp.place_of(stored):
             raise BadInput(f"transport.{field}.{name}", NULL, f"its value again, because the {place} changes")
         if name not in stored.values:
             raise BadInput(f"transport.{field}.{name}", NULL, "a value; the server has none of this name")
     return given.with_values({**given.values, **{name: stored.values[name] for name in kept}})
-
-
-def place_of(transport: mcp.McpTransport) -> object:
-    return transport.url if isinstance(transport, mcp.HttpServer) else transport.command

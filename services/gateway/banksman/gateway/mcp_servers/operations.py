@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-from urllib.parse import quote, unquote, urlsplit
+from typing import Annotated
 
-from fastapi import Query, Request, Response
-from fastapi.responses import PlainTextResponse, RedirectResponse
+from fastapi import Request, Response
 
-from banksman.contracts.errors import BanksmanError
-from banksman.contracts.ids import digest
-from banksman.gateway.audit.operations import Trail
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import (
     Approval,
@@ -20,38 +15,27 @@ from banksman.gateway.mcp_servers.bodies import (
     McpSignInBody,
     McpSignInReturned,
     McpSignInStarted,
-    described,
+    described_to,
 )
 from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
+from banksman.gateway.mcp_servers.own_sign_ins import operations as own_operations
 from banksman.gateway.mcp_servers.prompts import operations as prompt_operations
-from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
-from banksman.gateway.mcp_servers.sign_ins import (
-    CALLBACK,
-    SIGN_IN_TIME,
-    BegunElsewhere,
-    McpSignIns,
-    Returned,
-    SignInEnded,
+from banksman.gateway.mcp_servers.returning import (
+    MCP_SIGNED_IN,
+    TO_PAGE,
+    SignIns,
+    base_of,
+    set_cookie,
 )
-from banksman.gateway.operation.caller import ADMIN, PUBLIC
+from banksman.gateway.mcp_servers.returning import operations as callback_operations
+from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
+from banksman.gateway.mcp_servers.sign_ins import CALLBACK, McpSignIns
+from banksman.gateway.operation.caller import ADMIN
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.runs.runners.placement import Placements
 
 Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
-SignIns = Annotated[McpSignIns, provided(McpSignIns)]
-MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
-"""Recorded by the callback itself: the user returns from another server, without a key."""
-HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
-ELSEWHERE = """\
-You are not signed in yet: this sign-in was not begun in this browser.
-
-If you began it in a terminal or another program, copy the address of this page, and paste it there.
-If another person sent you here, close this window. Its address is a key to your account: keep it secret.
-"""
-TO_PAGE = "page"
-"""The part of the cookie that states that the browser returns to the page after the sign-in."""
-Part = Annotated[str | None, Query(max_length=4_096)]
 DETAILS = ("name",)
 
 operations = Operations("mcp-servers", right=ADMIN)
@@ -60,8 +44,9 @@ operations = Operations("mcp-servers", right=ADMIN)
 @operations.add("mcp.list", "GET /context/mcp-servers")
 async def list_mcp_servers(servers: Servers, caller: CallerDep) -> Listing[McpServerDescription]:
     """List the tenant's servers."""
-    found = await servers.list(caller)
-    return Listing[McpServerDescription](items=tuple(described(LookedAt(server)) for server in found))
+    found = [LookedAt(server) for server in await servers.list(caller)]
+    items = [await described_to(caller, servers, looked_at) for looked_at in found]
+    return Listing[McpServerDescription](items=tuple(items))
 
 
 @operations.add(
@@ -75,13 +60,13 @@ async def create_mcp_server(
     body: StrictBody[NewMcpServer], servers: Servers, caller: CallerDep
 ) -> McpServerDescription:
     """Configure a server and list its tools. Models are offered the tools after approval."""
-    return described(await servers.create(caller, body))
+    return await described_to(caller, servers, await servers.create(caller, body))
 
 
 @operations.add("mcp.read", "GET /context/mcp-servers/{server_id}")
 async def read_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> McpServerDescription:
     """Read a server, with its tools as last listed."""
-    return described(LookedAt(await servers.get(caller, server_id)))
+    return await described_to(caller, servers, LookedAt(await servers.get(caller, server_id)))
 
 
 @operations.add(
@@ -98,7 +83,7 @@ async def replace_mcp_server(
 
     A secret that is null keeps its stored value; a secret that is omitted is removed.
     """
-    return described(await servers.replace(caller, server_id, body))
+    return await described_to(caller, servers, await servers.replace(caller, server_id, body))
 
 
 @operations.add("mcp.delete", "DELETE /context/mcp-servers/{server_id}", audit=Audit("mcp_server.deleted"))
@@ -110,7 +95,7 @@ async def delete_mcp_server(server_id: str, servers: Servers, caller: CallerDep)
 @operations.add("mcp.look", "POST /context/mcp-servers/{server_id}/look")
 async def look_at_mcp_server(server_id: str, servers: Servers, caller: CallerDep) -> McpServerDescription:
     """List the tools of a server again. Changed ones are withdrawn until they are approved."""
-    return described(await servers.look(caller.tenant, server_id))
+    return await described_to(caller, servers, await servers.look(caller, server_id))
 
 
 @operations.add(
@@ -123,7 +108,7 @@ async def approve_mcp_server(
     server_id: str, body: StrictBody[Approval], servers: Servers, caller: CallerDep
 ) -> McpServerDescription:
     """Approve the changes of a server: models are offered its tools as they are now."""
-    return described(await servers.approve(caller, server_id, body.digest))
+    return await described_to(caller, servers, await servers.approve(caller, server_id, body.digest))
 
 
 @operations.add(
@@ -141,23 +126,14 @@ async def begin_mcp_sign_in(
 ) -> McpSignInStarted:
     """Begin a sign-in at a server. The access that the user grants there is for the whole tenant.
 
+    If each user signs in (`sign_in` of the server), it is for the caller, and to list the tools.
+
     A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
     Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
     """
-    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    base = base_of(body.gateway_url, request)
     begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client)
-    # A proxy may serve the gateway below a path, which the request of the callback does not show.
-    below = quote(urlsplit(base).path, safe="/%")
-    response.set_cookie(
-        _cookie(begun.state),
-        ".".join((begun.browser, TO_PAGE if body.to_page else "", quote(below, safe=""))),
-        max_age=int(SIGN_IN_TIME.total_seconds()),
-        path=f"{below}{CALLBACK}",
-        secure=base.startswith("https:"),
-        httponly=True,
-        # Not strict: the browser returns from another site.
-        samesite="lax",
-    )
+    set_cookie(response, begun, base, TO_PAGE if body.to_page else "")
     return McpSignInStarted(url=begun.url)
 
 
@@ -196,76 +172,19 @@ async def finish_mcp_sign_in_for_user(
     server_id: str, body: StrictBody[McpSignInReturned], sign_ins: SignIns, caller: CallerDep
 ) -> McpServerDescription:
     """Finish a sign-in that the same user began without a browser, and list the tools of the server."""
-    return described(await sign_ins.finish_for(caller, server_id, body.url))
+    looked_at = await sign_ins.finish_for(caller, server_id, body.url)
+    return await described_to(caller, sign_ins.servers, looked_at)
 
 
 @operations.add(
     "mcp.sign_out", "DELETE /context/mcp-servers/{server_id}/sign-in", audit=Audit("mcp_server.signed_out")
 )
 async def delete_mcp_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
-    """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again."""
-    await sign_ins.forget(caller, server_id)
+    """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again.
 
-
-@operations.add(
-    "mcp.callback",
-    f"GET {CALLBACK}",
-    right=PUBLIC,
-    not_over_nats="authorization servers redirect browsers here",
-    response_class=PlainTextResponse,
-    responses={
-        202: {"description": "Not signed in: another client began it", "content": {"text/plain": {}}},
-        303: {"description": "To the page, which began the sign-in and shows its outcome"},
-    },
-)
-async def finish_mcp_sign_in(
-    request: Request,
-    sign_ins: SignIns,
-    trail: Annotated[Trail, provided(Trail)],
-    state: Annotated[str, Query(max_length=500)],
-    code: Part = None,
-    iss: Part = None,
-    error: Part = None,
-) -> Response:
-    """Finish a sign-in. Authorization servers redirect users here; `state` and a cookie replace a key.
-
-    Without the cookie that the browser got when the sign-in was begun, nothing changes, and the response
-    explains how to continue.
+    If each user signs in, it deletes the caller's tokens, and the client with which users sign in.
     """
-    cookie = _cookie(state)
-    browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
-    path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
-    try:
-        user, server_id = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
-    except BegunElsewhere:
-        return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
-    except BanksmanError as failure:
-        if target != TO_PAGE:
-            raise
-        # Every other failure is stored as the problem of the server, which its view shows.
-        ended = "/ended" if isinstance(failure, SignInEnded) else ""
-        return _without(cookie, path, _page(state, ended))
-    await trail.record(user, MCP_SIGNED_IN, "http", tenant=user.tenant, target=server_id, reply={})
-    if target == TO_PAGE:
-        return _without(cookie, path, _page(state))
-    text = f"You are signed in at the MCP server {server_id}. You can close this window.\n"
-    return _without(cookie, path, PlainTextResponse(text, headers=HEADERS))
-
-
-def _page(state: str, note: str = "") -> Response:
-    # Relative, because a proxy may serve the gateway below a path.
-    view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}{note}"
-    return RedirectResponse(view, 303, headers=HEADERS)
-
-
-def _without(cookie: str, path: str, response: Response) -> Response:
-    response.delete_cookie(cookie, path=path)
-    return response
-
-
-def _cookie(state: str) -> str:
-    """Return the name of the cookie of a sign-in: several may be open in one browser."""
-    return f"mcp-sign-in-{digest(state.encode())[:16]}"
+    await sign_ins.forget(caller, server_id)
 
 
 async def build(base: Foundation) -> None:
@@ -273,4 +192,4 @@ async def build(base: Foundation) -> None:
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 
-FEATURE = Feature((*operations, *prompt_operations), build)
+FEATURE = Feature((*operations, *callback_operations, *own_operations, *prompt_operations), build)

@@ -59,4 +59,4 @@ async def get_mcp_prompt(
     server_id: str, body: StrictBody[McpPromptChoice], servers: Servers, caller: CallerDep
 ) -> McpPromptText:
     """Get the text of a prompt; characters that do not show are replaced by escapes."""
-    return McpPromptText(text=await servers.prompt(caller.tenant, server_id, body.name, body.arguments))
+    return McpPromptText(text=await servers.prompt(caller, server_id, body.name, body.arguments))

@@ -77,6 +77,15 @@ class ConfiguredServers:
     async def get(self, caller: Caller, server_id: str) -> mcp.McpServer:
         return (await self.entry(caller.tenant, server_id)).value
 
+    async def seen_by(self, caller: Caller, server: mcp.McpServer) -> mcp.McpServer:
+        """Return a server with the caller's own sign-in, if each user signs in there."""
+        if server.sign_in == "tenant":
+            return server
+        key = f"{caller.tenant}.{server.id}"
+        account = await self.access.account(Entry(key, server, 0), caller.user)
+        own = (None, True) if account is None else (account.value.signed_in, account.value.needs_sign_in)
+        return server.model_copy(update=dict(zip(("signed_in", "needs_sign_in"), own, strict=True)))
+
     async def create(self, caller: Caller, asked: NewMcpServer) -> LookedAt:
         """List the tools of a new server, which wait for approval; raise `Conflict` if the id is taken."""
         tenant, server_id = caller.tenant, asked.id
@@ -84,39 +93,47 @@ class ConfiguredServers:
             raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
         server = mcp.McpServer(
             id=server_id,
-            transport=sealed_transport(tenant, server_id, given_transport(asked.transport), self._box),
+            transport=sealed_transport(tenant, server_id, given_transport(asked), self._box),
             **asked.treatment,
             created_at=self._clock.now(),
             created_by=caller.user,
         )
         if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
             raise Conflict(f"server {server_id!r} exists already")
-        return await self.try_look(tenant, server)
+        return await self.try_look(caller, server)
 
     async def replace(self, caller: Caller, server_id: str, asked: McpServerChange) -> LookedAt:
         """Replace the configuration; raises as `replaced`. The same address or program keeps approvals."""
         tenant = caller.tenant
-        given = sealed_transport(tenant, server_id, given_transport(asked.transport), self._box)
+        given = sealed_transport(tenant, server_id, given_transport(asked), self._box)
 
         def changed(server: mcp.McpServer) -> mcp.McpServer:
             return replaced(server, asked, given)
 
-        return await self.try_look(tenant, await self.update(tenant, server_id, changed))
+        before = await self.get(caller, server_id)
+        server = await self.update(tenant, server_id, changed)
+        if (before.place, before.sign_in) != (server.place, server.sign_in):
+            await self._forget_users(tenant, server_id)
+        return await self.try_look(caller, server)
 
-    async def try_look(self, tenant: str, server: mcp.McpServer) -> LookedAt:
+    async def try_look(self, caller: Caller, server: mcp.McpServer) -> LookedAt:
         """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
         try:
-            return await self.look(tenant, server.id)
+            return await self.look(caller, server.id)
         except Unavailable as error:
             return LookedAt(
                 server.model_copy(update={"problem": error.public, "problem_code": "unavailable"})
             )
 
-    async def look(self, tenant: str, server_id: str) -> LookedAt:
-        """List the tools of a server, and withdraw those that it has changed or removed."""
+    async def look(self, caller: Caller, server_id: str) -> LookedAt:
+        """List the tools of a server, and withdraw those that it has changed or removed.
+
+        A server at which each user signs in lists them to the caller's account.
+        """
+        tenant = caller.tenant
         entry = await self.entry(tenant, server_id)
         try:
-            reply = await self._at_server(tenant, entry, FindMcpTools)
+            reply = await self._at_server(caller, entry, FindMcpTools)
         except SecretUnusable as error:
             return LookedAt(await self.failed(tenant, server_id, "secret", str(error)))
         except AccessMissing as error:
@@ -164,18 +181,24 @@ class ConfiguredServers:
         entry = await self.entry(caller.tenant, server_id)
         # Withdrawn before the entry is deleted, so that a repeat after a failure finds the server again.
         await self._offer(caller.tenant, entry.value.model_copy(update={"tools": ()}))
+        await self._forget_users(caller.tenant, server_id)
         await self._bucket.delete(entry.key)
 
-    async def prompt(self, tenant: str, server_id: str, name: str, arguments: dict[str, str]) -> str:
+    async def _forget_users(self, tenant: str, server_id: str) -> None:
+        accounts = self.access.users.bucket
+        for key in await accounts.keys(f"{tenant}.{server_id}"):
+            await accounts.delete(key)
+
+    async def prompt(self, caller: Caller, server_id: str, name: str, arguments: dict[str, str]) -> str:
         """Return the text of a listed prompt; raise `Conflict` with the reason why there is none."""
-        entry = await self.entry(tenant, server_id)
+        entry = await self.entry(caller.tenant, server_id)
         listed = next((one for one in entry.value.prompts if one.name == name), None)
         if listed is None:
             raise NotFound("prompt", name)
         _check_arguments(listed, arguments)
         try:
             reply = await self._at_server(
-                tenant, entry, partial(GetMcpPrompt, name=name, arguments=arguments)
+                caller, entry, partial(GetMcpPrompt, name=name, arguments=arguments)
             )
         except (SecretUnusable, AccessMissing) as error:
             raise Conflict(str(error)) from error
@@ -184,14 +207,14 @@ class ConfiguredServers:
         return reply.prompt
 
     async def _at_server(
-        self, tenant: str, entry: Entry[mcp.McpServer], request: Callable[..., FindMcpTools | GetMcpPrompt]
+        self, caller: Caller, entry: Entry[mcp.McpServer], request: Callable[..., FindMcpTools | GetMcpPrompt]
     ) -> FileReply:
         # Send the request even if the server refused an earlier one: a user may have set another token.
-        server = entry.value.model_copy(update={"needs_sign_in": False})
+        tenant, server = caller.tenant, entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
         allowed = Entry(entry.key, server, entry.revision)
         request_token = partial(self.ask_runner, tenant)
-        transport = await self.access.authorized(tenant, allowed, resolved.transport, request_token)
+        transport, _ = await self.access.authorized(allowed, caller.user, resolved.transport, request_token)
         return await self.ask_runner(tenant, request(transport=transport, hidden=resolved.hidden))
 
     async def ask_runner(self, tenant: str, request: McpRequest) -> FileReply:

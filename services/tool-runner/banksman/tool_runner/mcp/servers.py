@@ -56,6 +56,10 @@ LIST_S = 25.0
 UNAUTHORIZED = (
     "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
 )
+UNAUTHORIZED_USER = (
+    "the server responded with status 401: the user for whom this run acts must sign in to it again, under "
+    "Settings on the page"
+)
 RESPOND_S = 1.0
 """Seconds for a server to respond after a cancelled call; a program that does not is killed."""
 _NO_STREAMABLE_HTTP = frozenset({400, 404, 405})
@@ -313,6 +317,8 @@ def _key(run: ToolRun) -> tuple[str, str]:
 
 
 def _check(served: mcp.ServedTool | None, target: mcp.McpTarget) -> None:
+    if served is None and target.account:
+        raise Denied("the server does not offer this tool to the account of this user")
     if served is None:
         raise Denied("the server no longer has this tool")
     if served.digest != target.digest:
@@ -393,11 +399,13 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
         return failure("unavailable", f"the sandbox could not be started: {call.secrets.of(str(error))}")
     refused = isinstance(error, Denied | WorkspaceLocked) or call.state.refused
     broken = call.state.problem is not None
-    text = _shown(call.secrets, call.state, error)
+    of_user = bool(call.target.account) and call.state.needs_sign_in and not broken
+    text = UNAUTHORIZED_USER if of_user else _shown(call.secrets, call.state, error)
+    details = {"sign_in": True} if of_user else {}
     if not call.sent:
-        return failure("denied" if refused else "unavailable", text)
+        return failure("denied" if refused else "unavailable", text, **details)
     if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED and not broken:
-        return failure("tool_error", text)
+        return failure("tool_error", text, **details)
     return _unknown(text)
 
 

@@ -123,6 +123,8 @@ export type ListedSchedule = { id: string; title: string; start: ScheduledPrompt
   };
 export type ListedTenant = { tenant: string; as_of: string | null; windows: Array<UsageWindow>; stored_bytes:
   number; keys: number; limits: Record<string, number>; runs: TenantRuns; };
+export type McpAccountDescription = { id: string; description: string; needs_sign_in: boolean; signed_in:
+  McpSignedIn | null; };
 export type McpPrompt = { name: string; title: string; description: string; arguments: Array<PromptArgument>;
   server: string; };
 export type McpPromptText = { text: string; };
@@ -130,8 +132,8 @@ export type McpServerDescription = { id: string; transport: TransportDescription
   trusted: boolean; timeout_s: number; revision: number; tools: Array<McpToolDescription>; changes:
   Array<McpToolChange>; prompts: Array<ServedPrompt>; changes_digest: string | null; found_at: string | null;
   created_at: string; created_by: string; problem: string | null; problem_code: "server" | "secret" |
-  "sign_in" | "unavailable" | null; refused: Array<RefusedTool>; needs_sign_in: boolean; signed_in:
-  McpSignedIn | null; };
+  "sign_in" | "unavailable" | null; refused: Array<RefusedTool>; needs_sign_in: boolean; sign_in: "tenant" |
+  "user"; signed_in: McpSignedIn | null; };
 export type McpSignInStarted = { url: string; };
 export type McpSignedIn = { user: string; at: string; expires_at: string | null; };
 export type McpToolChange = { name: string; tool: string; description: string; input_schema: Record<string,
@@ -336,6 +338,9 @@ export type Replies = {
   "mcp.read": McpServerDescription;
   "mcp.sign_in": McpSignInStarted;
   "mcp.update": McpServerDescription;
+  "mcp_account.finish": McpAccountDescription;
+  "mcp_account.list": Listing<McpAccountDescription>;
+  "mcp_account.sign_in": McpSignInStarted;
   "model.list": ModelViews;
   "model_server.list": Listing<ModelServerView>;
   "model_server.set": ModelServerView;
