@@ -227,12 +227,12 @@ type ServerDraft = {
   trusted: boolean;
   timeoutS: string;
 };
-type WorkflowDraft = ReturnType<typeof import('../../services/gateway/banksman/gateway/interfaces/page/static/workflow_draft.mjs').draftOf>;
+type WorkflowDraft = import('../../services/gateway/banksman/gateway/interfaces/page/static/workflow_draft.mjs').Draft;
 type Decision = 'approve' | 'reject';
 type Edit = import('../../services/gateway/banksman/gateway/interfaces/page/static/decisions.mjs').Edit;
 type AssistantFile = { path: string; content: string | null; encoding?: 'utf-8' | 'base64'; executable?: boolean };
 type WorkspaceFile = Item<'file.list'>;
-type Folder = { name: string; path: string; folders: Folder[]; files: (WorkspaceFile & { name: string })[] };
+type Folder = { name: string; path: string; folders: Folder[]; files: WorkspaceFile[] };
 /** A line of a difference. */
 type Row = { kind: 'same' | 'added' | 'removed' | 'skipped'; text: string };
 type McpTool = McpServer['changes'][number] | (McpServer['tools'][number] & { replaces?: null });

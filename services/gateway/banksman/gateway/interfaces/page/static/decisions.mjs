@@ -13,7 +13,7 @@ import { t } from './strings.mjs';
 /**
  * @typedef {object} Edit
  * @property {Draft} draft
- * @property {object} [value] the edited arguments; absent if they cannot be read
+ * @property {Json} [value] the edited arguments; absent if they cannot be read
  * @property {string | null} [problem] why they cannot be sent
  * @property {boolean} [changed] whether they differ from the arguments of the request
  */
@@ -21,8 +21,8 @@ import { t } from './strings.mjs';
 /**
  * The shortest reply: `all` if no call is edited and no reason is given. It contains the digests of the shown calls.
  *
- * @param {object[]} items the calls of the request
- * @param {(item: object) => 'approve' | 'reject'} decisionOf
+ * @param {ApprovalItem[]} items the calls of the request
+ * @param {(item: ApprovalItem) => Decision} decisionOf
  * @param {{edits: Record<string, Edit>, reason: string | null, remember: string, onReject?: string}} said edits by the
  *   id of the call; `remember` is a scope, and after a space `begins` or `tool`
  */
@@ -43,7 +43,7 @@ export { AWAITING_SECOND } from './events.mjs';
  * @param {ApprovalItem} item
  * @param {Decision} decision
  * @param {Edit | undefined} edit
- * @param {{reason: string, covers: string | undefined}} options
+ * @param {{reason: string | null, covers: string | undefined}} options
  */
 function decisionFor(item, decision, edit, { reason, covers }) {
   const base = { tool_call_id: item.tool_call_id, decision, ...(covers && { covers }) };
@@ -73,9 +73,9 @@ export function toggled(edits, item) {
  * @returns {Edit}
  */
 export function readEdit(item, draft) {
-  const read = draft.json === undefined ? readArguments(draft.fields) : readJson(draft.json);
-  if (read.problem) return { draft, problem: read.problem };
-  const problem = firstViolation(read.value, item.input_schema ?? schemaLike(item.arguments));
+  const read = draft.json === undefined ? readArguments(draft.fields ?? []) : readJson(draft.json);
+  if ('problem' in read) return { draft, problem: read.problem };
+  const problem = firstViolation(read.value, schemaLike(item.arguments));
   return {
     draft,
     value: read.value,
@@ -84,7 +84,8 @@ export function readEdit(item, draft) {
   };
 }
 
-function readJson(/** @type {string} */ text) {
+/** @param {string} text @returns {{value: Json} | {problem: string}} */
+function readJson(text) {
   try {
     const value = JSON.parse(text);
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -94,11 +95,7 @@ function readJson(/** @type {string} */ text) {
   }
 }
 
-/**
- * Without the tool's schema, an argument must keep its type; the gateway checks the rest.
- *
- * @param {unknown} original
- */
+/** Without the tool's schema, an argument must keep its type; the gateway checks the rest. @param {Json} original */
 function schemaLike(original) {
   const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
   return { type: 'object', properties: Object.fromEntries(typed) };

@@ -4,9 +4,15 @@ import { t } from './strings.mjs';
 
 const DRAW_TIMEOUT_MS = 20_000;
 
+/** @typedef {{url: string, width: number, height: number}} Picture */
+
+/** @type {HTMLIFrameElement | null} */
 let frame = null;
+/** @type {Promise<string> | null} */
 let ready = null;
+/** @type {Map<string, {resolve: (svg: string) => void, reject?: (error: Error) => void}>} */
 const waiting = new Map();
+/** @type {Map<string, Promise<Picture>>} */
 const drawn = new Map();
 let counter = 0;
 
@@ -21,16 +27,17 @@ function start() {
   addEventListener('message', receive);
   frame.src = new URL('./diagram.html', import.meta.url).href;
   document.body.append(frame);
+  return frame;
 }
 
-function receive(event) {
-  if (event.source !== frame.contentWindow) return;
+function receive(/** @type {MessageEvent} */ event) {
+  if (event.source !== frame?.contentWindow) return;
   const { id, svg, error } = event.data ?? {};
   const entry = waiting.get(id);
   if (!entry) return;
   waiting.delete(id);
   if (error === undefined) entry.resolve(svg);
-  else entry.reject(new Error(problemOf(error)));
+  else entry.reject?.(new Error(problemOf(error)));
 }
 
 /** mermaid writes for programmers; a person needs only the line. @param {string} error */
@@ -39,7 +46,7 @@ function problemOf(error) {
   return line ? t('content.diagramLine', { line }) : t('content.diagramFailed');
 }
 
-function sizeOf(svg) {
+function sizeOf(/** @type {string} */ svg) {
   const box = /viewBox="([-\d.]+) ([-\d.]+) ([\d.]+) ([\d.]+)"/.exec(svg);
   return box
     ? { width: Math.ceil(Number(box[3])), height: Math.ceil(Number(box[4])) }
@@ -51,24 +58,26 @@ function sizeOf(svg) {
  *
  * @param {string} source
  * @param {boolean} dark
- * @returns {Promise<{url: string, width: number, height: number}>} a data URL and its size in pixels
+ * @returns {Promise<Picture>} a data URL and its size in pixels
  * @throws {Error} if the source is not a valid diagram
  */
 export function draw(source, dark) {
   const key = `${dark}:${source}`;
-  if (!drawn.has(key)) drawn.set(key, render(source, dark));
-  return drawn.get(key);
+  const known = drawn.get(key) ?? render(source, dark);
+  drawn.set(key, known);
+  return known;
 }
 
-async function render(source, dark) {
-  if (!frame) start();
+async function render(/** @type {string} */ source, /** @type {boolean} */ dark) {
+  const shown = frame ?? start();
   await ready;
   counter += 1;
   const id = `diagram${counter}`;
+  /** @type {string} */
   const svg = await new Promise((resolve, reject) => {
     waiting.set(id, { resolve, reject });
     setTimeout(() => waiting.delete(id) && reject(new Error(t('content.diagramSlow'))), DRAW_TIMEOUT_MS);
-    frame.contentWindow.postMessage({ id, source, dark }, '*');
+    shown.contentWindow?.postMessage({ id, source, dark }, '*');
   });
   const size = sizeOf(svg);
   const fixed = svg.replace(

@@ -5,14 +5,22 @@ const STORE = 'files';
 
 /** Keep the files of a draft; none removes them. @param {string} key @param {File[]} files */
 export const put = (key, files) =>
-  within('readwrite', (store) => (files.length ? store.put(files, key) : store.delete(key)));
+  within(
+    'readwrite',
+    (store) => /** @type {IDBRequest<unknown>} */ (files.length ? store.put(files, key) : store.delete(key)),
+  );
 
 /** The files of a draft. @param {string} key @returns {Promise<File[]>} */
 export const get = async (key) => (await within('readonly', (store) => store.get(key))) ?? [];
 
 export const clear = () => within('readwrite', (store) => store.clear());
 
-async function within(/** @type {IDBTransactionMode} */ mode, /** @type {() => Promise<unknown>} */ action) {
+/**
+ * @template T
+ * @param {IDBTransactionMode} mode
+ * @param {(store: IDBObjectStore) => IDBRequest<T>} action
+ */
+async function within(mode, action) {
   const opening = indexedDB.open(NAME, 1);
   opening.onupgradeneeded = () => opening.result.createObjectStore(STORE);
   const database = await done(opening);
@@ -23,7 +31,8 @@ async function within(/** @type {IDBTransactionMode} */ mode, /** @type {() => P
   }
 }
 
-function done(/** @type {Waiting} */ request) {
+/** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
+function done(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);

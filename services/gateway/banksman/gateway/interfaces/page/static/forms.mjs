@@ -3,18 +3,21 @@
 import { choicesOf, firstViolation, resolve } from './schema_checks.mjs';
 import { t } from './strings.mjs';
 
+/** @typedef {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'several' | 'strings' | 'json' | 'secret' | 'date' | 'file'} Kind */
+/** @typedef {string | boolean | string[]} Raw what a control holds */
+
 /**
  * @typedef {object} FormField
  * @property {string} name
  * @property {string} label
  * @property {string} description
- * @property {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'several' | 'strings' | 'json' | 'secret' | 'date' | 'file'} kind
+ * @property {Kind} kind
  * @property {boolean} required
  * @property {unknown[]} choices values of a `choice`, or of the items of `several`
- * @property {object} schema the resolved schema
+ * @property {Schema} schema the resolved schema
  */
 
-/** @returns {FormField[]} the fields of an object schema, in its order @param {Schema} schema */
+/** The fields of an object schema, in its order. @param {Schema} schema @returns {FormField[]} */
 export function fieldsOf(schema) {
   const required = new Set(schema?.required ?? []);
   return Object.entries(schema?.properties ?? {}).map(([name, property]) => {
@@ -25,7 +28,7 @@ export function fieldsOf(schema) {
       description: node.description ?? '',
       kind: kindOf(node, schema),
       required: required.has(name),
-      choices: choicesOf(node.type === 'array' ? resolve(node.items, schema) : node),
+      choices: choicesOf(node.type === 'array' ? resolve(node.items ?? {}, schema) : node),
       schema: node,
     };
   });
@@ -38,9 +41,11 @@ export function humanise(name) {
 }
 
 /** Hints that select a special control for a text. */
-const TEXT_HINTS = new Set(['secret', 'date', 'file']);
+/** @type {Kind[]} */
+const TEXT_HINTS = ['secret', 'date', 'file'];
 
-function kindOf(/** @type {Schema} */ node, /** @type {Schema} */ root) {
+/** @param {Schema} node @param {Schema} root @returns {Kind} */
+function kindOf(node, root) {
   if (choicesOf(node).length) return 'choice';
   switch (node.type) {
     case 'integer':
@@ -48,9 +53,9 @@ function kindOf(/** @type {Schema} */ node, /** @type {Schema} */ root) {
     case 'boolean':
       return node.type;
     case 'array':
-      return kindOfList(resolve(node.items, root));
+      return kindOfList(resolve(node.items ?? {}, root));
     case 'string':
-      if (TEXT_HINTS.has(node['x-hint'])) return node['x-hint'];
+      if (TEXT_HINTS.some((hint) => hint === node['x-hint'])) return /** @type {Kind} */ (node['x-hint']);
       if (node.format === 'date') return 'date';
       return node['x-hint'] === 'multiline' || node.format === 'textarea' || (node.maxLength ?? 0) > 400
         ? 'text'
@@ -60,7 +65,7 @@ function kindOf(/** @type {Schema} */ node, /** @type {Schema} */ root) {
   }
 }
 
-function kindOfList(/** @type {ApprovalItem[]} */ items) {
+function kindOfList(/** @type {Schema} */ items) {
   if (choicesOf(items).length) return 'several';
   return items.type === 'string' ? 'strings' : 'json';
 }
@@ -69,6 +74,7 @@ function kindOfList(/** @type {ApprovalItem[]} */ items) {
  * The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen indexes of `several`.
  *
  * @param {FormField[]} fields
+ * @returns {Record<string, Raw>}
  */
 export function initialValues(fields) {
   return Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
@@ -98,11 +104,13 @@ function initialValue(/** @type {FormField} */ field) {
  * Read a filled form.
  *
  * @param {FormField[]} fields
- * @param {Record<string, string | boolean | string[]>} raw
- * @returns {{value: object, errors: Record<string, string>}} empty optional fields are omitted
+ * @param {Record<string, Raw>} raw
+ * @returns {{value: Json, errors: Record<string, string>}} empty optional fields are omitted
  */
 export function readForm(fields, raw) {
+  /** @type {Json} */
   const value = {};
+  /** @type {Record<string, string>} */
   const errors = {};
   for (const field of fields) {
     try {
@@ -110,17 +118,17 @@ export function readForm(fields, raw) {
       if (read !== undefined) value[field.name] = read;
       else if (field.required) errors[field.name] = t('check.required', { label: field.label });
     } catch (error) {
-      errors[field.name] = error.message;
+      errors[field.name] = /** @type {Error} */ (error).message;
     }
   }
   return { value, errors };
 }
 
-function readField(/** @type {FormField} */ field, /** @type {unknown} */ raw) {
+function readField(/** @type {FormField} */ field, /** @type {Raw | undefined} */ raw) {
   if (field.kind === 'boolean') return raw === true;
   const text = String(raw ?? '');
   if (text.trim() === '') return undefined;
-  if (field.kind === 'several')
+  if (field.kind === 'several' && Array.isArray(raw))
     return checked(
       field,
       raw.map((at) => field.choices[Number(at)]),
@@ -184,9 +192,10 @@ export function argumentFields(values) {
  * Read edited arguments.
  *
  * @param {{name: string, label: string, text: string, isText: boolean}[]} fields
- * @returns {{value: object} | {problem: string}}
+ * @returns {{value: Json} | {problem: string}}
  */
 export function readArguments(fields) {
+  /** @type {Json} */
   const value = {};
   for (const { name, label, text, isText } of fields) {
     try {

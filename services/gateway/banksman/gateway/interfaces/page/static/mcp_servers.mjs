@@ -31,7 +31,7 @@ export function draftOf(server) {
 /**
  * Whether the stored values of a server may stay. They are never sent to another address or program.
  *
- * @param {McpServer} server
+ * @param {McpServer | undefined} server
  * @param {ServerDraft} draft
  */
 export function placeStays(draft, server) {

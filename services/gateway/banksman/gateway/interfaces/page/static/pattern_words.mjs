@@ -2,6 +2,7 @@
 
 import { t } from './strings.mjs';
 
+/** @type {[string, Key][]} */
 const CLASS_WORDS = [
   ['a-zA-Z', 'pattern.letters'],
   ['A-Za-z', 'pattern.letters'],
@@ -11,7 +12,7 @@ const CLASS_WORDS = [
 ];
 const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
 
-/** The requirement of a pattern in words. @param {{pattern: string, examples: string[]}} options */
+/** The requirement of a pattern in words. @param {{pattern: string, examples?: unknown[]}} options */
 export function patternProblem({ pattern, examples }) {
   const words = patternWords(pattern);
   if (words) return t('check.pattern', { pattern: words });
@@ -38,7 +39,7 @@ export function patternWords(pattern) {
   return words.join(t('pattern.then'));
 }
 
-function pieceWords([, set, digit, character, quantifier = '']) {
+function pieceWords(/** @type {RegExpExecArray} */ [, set, digit, character, quantifier = '']) {
   if (character && !quantifier) return quoted(character);
   const what = digit ? t('pattern.digits') : character ? quoted(character) : classWords(set);
   const [, least, comma, most] = /^\{(\d+)(,?)(\d*)\}$/.exec(quantifier) ?? [];

@@ -2,7 +2,7 @@
 
 import DOMPurify from 'dompurify';
 
-const words = (text) => text.trim().split(/\s+/);
+const words = (/** @type {string} */ text) => text.trim().split(/\s+/);
 
 const ALLOWED_TAGS = words(`
   a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i input ins kbd li mark ol
@@ -30,13 +30,13 @@ DOMPurify.addHook('afterSanitizeAttributes', (node) => {
   if (node.tagName === 'INPUT' && node.getAttribute('type') !== 'checkbox') node.remove();
 });
 
-function keepOwnClasses(node) {
+function keepOwnClasses(/** @type {Element} */ node) {
   const kept = [...node.classList].filter((name) => OWN_CLASSES.test(name));
   if (kept.length) node.setAttribute('class', kept.join(' '));
   else node.removeAttribute('class');
 }
 
-function safeLink(node) {
+function safeLink(/** @type {Element} */ node) {
   if (!ALLOWED_LINKS.test(node.getAttribute('href') ?? '')) node.removeAttribute('href');
   node.setAttribute('target', '_blank');
   node.setAttribute('rel', 'noopener noreferrer nofollow');
@@ -46,7 +46,7 @@ DOMPurify.setConfig({
   ALLOWED_TAGS: [...ALLOWED_TAGS, ...MATHS_TAGS],
   ALLOWED_ATTR: [...ALLOWED_ATTR, ...MATHS_ATTR],
   ALLOW_DATA_ATTR: false,
-  RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
+  RETURN_TRUSTED_TYPE: 'trustedTypes' in globalThis,
 });
 
 /** @param {string} html @returns {string | TrustedHTML} */

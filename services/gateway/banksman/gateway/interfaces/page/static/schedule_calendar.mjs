@@ -18,7 +18,7 @@ export const DAYS = 14;
 export function calendarDays(coming, now) {
   const days = Array.from({ length: DAYS }, (_, number) => ({
     date: new Date(now.getFullYear(), now.getMonth(), now.getDate() + number),
-    entries: [],
+    entries: /** @type {Entry[]} */ ([]),
   }));
   const byDay = new Map(days.map((day) => [day.date.toDateString(), day.entries]));
   for (const { schedule_id: id, starts, more } of coming) {
@@ -28,14 +28,14 @@ export function calendarDays(coming, now) {
       if (entries) add(entries, id, at, more && number === starts.length - 1);
     }
   }
-  for (const { entries } of days) entries.sort((one, other) => one.first - other.first);
+  for (const { entries } of days) entries.sort((one, other) => one.first.getTime() - other.first.getTime());
   return days;
 }
 
 /**
  * @param {Entry[]} entries the entries of a day; the last one may belong to the same schedule
  * @param {string} id
- * @param {number} at
+ * @param {Date} at
  * @param {boolean} more
  */
 function add(entries, id, at, more) {

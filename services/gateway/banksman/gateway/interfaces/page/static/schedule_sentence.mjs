@@ -4,57 +4,31 @@
  * A sentence with an unknown word is not understood: “every day except Friday” must not become every day.
  */
 
-const DAYS = {
-  sun: 0,
-  mon: 1,
-  tue: 2,
-  wed: 3,
-  thu: 4,
-  fri: 5,
-  sat: 6,
-  so: 0,
-  mo: 1,
-  di: 2,
-  mi: 3,
-  do: 4,
-  fr: 5,
-  sa: 6,
-};
+/** @type {Record<string, number>} */
+const DAYS = Object.fromEntries(
+  ['sun so', 'mon mo', 'tue di', 'wed mi', 'thu do', 'fri fr', 'sat sa'].flatMap((names, day) =>
+    names.split(' ').map((name) => [name, day]),
+  ),
+);
 const DAY =
   /^(?:(sun|mon|tue|wed|thu|fri|sat)(?:day|sday|nesday|rsday|urday|s|rs|r)?s?|(so|mo|di|mi|do|fr|sa)(?:nntag|ntag|enstag|ttwoch|nnerstag|eitag|mstag)?s?)$/;
-const GROUPS = new Map([
-  ...['day', 'days', 'daily', 'tag', 'tage', 'täglich'].map((word) => [word, '*']),
-  ...['weekday', 'weekdays', 'workday', 'workdays', 'werktag', 'werktags', 'wochentag', 'wochentags'].map(
-    (word) => [word, '1-5'],
-  ),
-  ...['weekend', 'weekends', 'wochenende', 'wochenenden'].map((word) => [word, '0,6']),
-]);
-const FILLERS = new Set([
-  'every',
-  'each',
-  'on',
-  'the',
-  'at',
-  'of',
-  'and',
-  'o’clock',
-  "o'clock",
-  'uhr',
-  'jeden',
-  'jede',
-  'jedes',
-  'am',
-  'um',
-  'im',
-  'und',
-  'des',
-  'immer',
-]);
+/** @type {Map<string, string>} */
+const GROUPS = new Map(
+  Object.entries({
+    '*': 'day days daily tag tage täglich',
+    '1-5': 'weekday weekdays workday workdays werktag werktags wochentag wochentags',
+    '0,6': 'weekend weekends wochenende wochenenden',
+  }).flatMap(([days, words]) => words.split(' ').map((word) => [word, days])),
+);
+const FILLERS = new Set(
+  "every each on the at of and o’clock o'clock uhr jeden jede jedes am um im und des immer".split(' '),
+);
 const MONTHLY = new Set(['month', 'monthly', 'monats', 'monat', 'monatlich']);
 const EVERY = /^(?:every|alle) (\d+) (minutes?|minuten?|hours?|stunden?)$/;
 const HOURLY = /^(?:hourly|every hour|stündlich|jede stunde)$/;
 const TIME = /^(\d{1,2})(?:[:.h](\d{2}))?(am|pm)?$/;
 const ORDINAL = /^(\d{1,2})(?:st|nd|rd|th|\.)$/;
+/** @type {Record<string, number>} */
 const NAMED_TIMES = { noon: 12, midday: 12, mittags: 12, midnight: 0, mitternacht: 0 };
 const DEFAULT_HOUR = 9;
 
@@ -78,15 +52,21 @@ export function cronOf(sentence) {
   );
 }
 
-function interval(/** @type {number} */ count, /** @type {number} */ minutes) {
+function interval(/** @type {number} */ count, /** @type {boolean} */ minutes) {
   const whole = minutes ? 60 : 24;
   if (!count || count >= whole || whole % count) return null;
   if (minutes) return `*/${count} * * * *`;
   return count === 1 ? '0 * * * *' : `0 */${count} * * *`;
 }
 
-function daysOf(/** @type {string} */ words) {
-  const found = { days: [], dates: [], group: null, monthly: false, time: null };
+/**
+ * What the words name.
+ *
+ * @typedef {{days: number[], dates: number[], group: string | null, monthly: boolean, time: {hour: number, minute: number} | null}} Found
+ */
+
+function daysOf(/** @type {string[]} */ words) {
+  const found = /** @type {Found} */ ({ days: [], dates: [], group: null, monthly: false, time: null });
   for (const word of words) {
     if (!take(word, found)) return null;
   }
@@ -103,7 +83,7 @@ function daysOf(/** @type {string} */ words) {
  * Add one word to the result; return false if the word is unknown, or the second of its kind.
  *
  * @param {string} word
- * @param {RegExpMatchArray} found
+ * @param {Found} found
  */
 function take(word, found) {
   const ordinal = ORDINAL.exec(word);
@@ -115,16 +95,17 @@ function take(word, found) {
     return found.time !== null;
   }
   if (MONTHLY.has(word)) return (found.monthly = true);
-  if (GROUPS.has(word)) return found.group === null && Boolean((found.group = GROUPS.get(word)));
+  if (GROUPS.has(word)) return found.group === null && Boolean((found.group = GROUPS.get(word) ?? null));
   if (FILLERS.has(word)) return true;
   const day = DAY.exec(word);
-  return Boolean(day) && found.days.push(DAYS[day[1] ?? day[2]]) > 0;
+  return day !== null && found.days.push(DAYS[day[1] ?? day[2]]) > 0;
 }
 
 function timeOf(/** @type {string} */ word) {
   if (word in NAMED_TIMES) return { hour: NAMED_TIMES[word], minute: 0 };
-  const [, hours, minutes = '0', half] = TIME.exec(word);
-  const wrong = half && (hours < 1 || hours > 12);
-  const hour = half ? (Number(hours) % 12) + (half === 'pm' ? 12 : 0) : Number(hours);
+  const [, hours, minutes = '0', half] = TIME.exec(word) ?? [];
+  const given = Number(hours);
+  const wrong = half && (given < 1 || given > 12);
+  const hour = half ? (given % 12) + (half === 'pm' ? 12 : 0) : given;
   return wrong || hour > 23 || Number(minutes) > 59 ? null : { hour, minute: Number(minutes) };
 }

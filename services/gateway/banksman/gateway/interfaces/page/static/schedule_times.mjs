@@ -8,7 +8,7 @@ export const WEEKDAYS = [1, 2, 3, 4, 5, 6, 0];
 /** The first day of 2023 was a Sunday. */
 const SUNDAY = Date.UTC(2023, 0, 1);
 
-/** The choices of the form. @type {Record<string, (at: {hour: number, minute: number, day: number}) => string>} */
+/** The choices of the form. @type {Record<string, (at: {hour: number | string, minute: number | string, day: number | string}) => string>} */
 export const CRON = {
   hourly: ({ minute }) => `${minute} * * * *`,
   daily: ({ hour, minute }) => `${minute} ${hour} * * *`,
@@ -28,7 +28,7 @@ export function weekday(day) {
 /** The times of a schedule in words. @param {{at: string | null, cron: string | null, timezone: string}} schedule */
 export function describeTimes({ at, cron, timezone }) {
   if (at) return t('schedule.once', { when: formatMoment(at) });
-  return t('schedule.in', { times: describeCron(cron), timezone });
+  return t('schedule.in', { times: describeCron(cron ?? ''), timezone });
 }
 
 /** The choice of the form for a cron expression, with its fields; null if none fits, and for `hourly`. @param {string} cron */

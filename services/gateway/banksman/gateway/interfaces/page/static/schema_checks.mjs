@@ -1,9 +1,9 @@
 /** Violations of a JSON Schema, in words. Unsupported keywords are ignored: the server checks them. */
 
 import { patternProblem } from './pattern_words.mjs';
-import { t } from './strings.mjs';
+import { known, t } from './strings.mjs';
 
-/** Resolve local references, a nullable `anyOf` and a single `allOf`. @param {Schema} schema @param {Schema} root */
+/** Resolve local references, a nullable `anyOf` and a single `allOf`. @param {Schema} schema @param {Schema} root @returns {Schema} */
 export function resolve(schema, root) {
   let node = schema ?? {};
   for (let hops = 0; hops < 20; hops += 1) {
@@ -17,8 +17,9 @@ export function resolve(schema, root) {
   return node;
 }
 
-function without(/** @type {Schema} */ node, ...keys) {
-  return Object.fromEntries(Object.entries(node).filter(([key]) => !keys.includes(key)));
+/** @param {Schema} node @param {(keyof Schema)[]} keys @returns {Schema} */
+function without(node, ...keys) {
+  return Object.fromEntries(Object.entries(node).filter(([key]) => !keys.some((one) => one === key)));
 }
 
 function lookUp(/** @type {string} */ reference, /** @type {Schema} */ root) {
@@ -26,13 +27,15 @@ function lookUp(/** @type {string} */ reference, /** @type {Schema} */ root) {
     .slice(2)
     .split('/')
     .map((key) => key.replaceAll('~1', '/').replaceAll('~0', '~'));
-  return keys.reduce((node, key) => node?.[key], root) ?? {};
+  return keys.reduce((/** @type {any} */ node, key) => node?.[key], root) ?? {};
 }
 
-function singleType(/** @type {Schema} */ node) {
-  const types = node.type.filter((type) => type !== 'null');
+/** @param {Schema} node @returns {Schema} */
+function singleType(node) {
+  const all = [node.type ?? []].flat();
+  const types = all.filter((type) => type !== 'null');
   return types.length === 1
-    ? { ...node, type: types[0], nullable: types.length < node.type.length }
+    ? { ...node, type: types[0], nullable: types.length < all.length }
     : without(node, 'type');
 }
 
@@ -67,7 +70,8 @@ function violations(value, schema, root, path) {
   const wrong = typeProblem(value, node) ?? choiceProblem(value, node) ?? rangeProblem(value, node);
   if (wrong) return [{ path, problem: wrong }];
   if (Array.isArray(value) && node.items) {
-    return value.flatMap((item, index) => violations(item, node.items, root, `${path}[${index}]`));
+    const of = node.items;
+    return value.flatMap((item, index) => violations(item, of, root, `${path}[${index}]`));
   }
   return isObject(value) ? objectViolations(value, node, root, path) : [];
 }
@@ -77,29 +81,32 @@ function sentence(/** @type {{path: string, problem: string}} */ { path, problem
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
-/** @param {unknown} value @param {Schema} node @param {Schema} root @param {string} path */
+/** @param {Json} value @param {Schema} node @param {Schema} root @param {string} path */
 function objectViolations(value, node, root, path) {
-  const at = (key) => (path ? `${path}.${key}` : key);
+  const at = (/** @type {string} */ key) => (path ? `${path}.${key}` : key);
   const missing = (node.required ?? [])
     .filter((key) => !(key in value))
     .map((key) => ({ path: at(key), problem: t('check.missing') }));
-  const known = node.properties ?? {};
+  const properties = node.properties ?? {};
   const extra =
-    node.additionalProperties === false ? Object.keys(value).filter((key) => !(key in known)) : [];
+    node.additionalProperties === false ? Object.keys(value).filter((key) => !(key in properties)) : [];
   return [
     ...missing,
     ...extra.map((key) => ({ path: at(key), problem: t('check.unknown') })),
-    ...Object.keys(known)
+    ...Object.keys(properties)
       .filter((key) => key in value)
-      .flatMap((key) => violations(value[key], known[key], root, at(key))),
+      .flatMap((key) => violations(value[key], properties[key], root, at(key))),
   ];
 }
 
-function isObject(/** @type {unknown} */ value) {
+/** @param {unknown} value @returns {value is Json} */
+function isObject(value) {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function typeProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
+  const type = String(node.type);
+  /** @type {Record<string, boolean>} */
   const fits = {
     string: typeof value === 'string',
     number: typeof value === 'number',
@@ -107,8 +114,8 @@ function typeProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
     boolean: typeof value === 'boolean',
     array: Array.isArray(value),
     object: isObject(value),
-  }[node.type];
-  return fits === false ? t(`check.type.${node.type}`) : null;
+  };
+  return fits[type] === false ? known(`check.type.${type}`, type) : null;
 }
 
 function choiceProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
@@ -129,7 +136,7 @@ function rangeProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) 
   return null;
 }
 
-function numberProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
+function numberProblem(/** @type {number} */ value, /** @type {Schema} */ node) {
   if (node.minimum !== undefined && value < node.minimum) return t('check.minimum', { limit: node.minimum });
   if (node.maximum !== undefined && value > node.maximum) return t('check.maximum', { limit: node.maximum });
   if (node.exclusiveMinimum !== undefined && value <= node.exclusiveMinimum)
@@ -139,16 +146,17 @@ function numberProblem(/** @type {unknown} */ value, /** @type {Schema} */ node)
   return null;
 }
 
-function stringProblem(/** @type {unknown} */ value, /** @type {Schema} */ node) {
+function stringProblem(/** @type {string} */ value, /** @type {Schema} */ node) {
   if (node.minLength !== undefined && value.length < node.minLength)
     return t('check.minLength', { count: node.minLength });
   if (node.maxLength !== undefined && value.length > node.maxLength)
     return t('check.maxLength', { count: node.maxLength });
-  if (node.pattern !== undefined && !matches(node.pattern, value)) return patternProblem(node);
+  if (node.pattern !== undefined && !matches(node.pattern, value))
+    return patternProblem({ ...node, pattern: node.pattern });
   return null;
 }
 
-function matches(/** @type {string} */ pattern, /** @type {unknown} */ value) {
+function matches(/** @type {string} */ pattern, /** @type {string} */ value) {
   try {
     return new RegExp(pattern, 'u').test(value);
   } catch {

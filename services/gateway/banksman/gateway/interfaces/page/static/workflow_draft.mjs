@@ -12,7 +12,10 @@ export const FIELD_KINDS = {
   file: { type: 'string', 'x-hint': 'file' },
 };
 
+/** @typedef {Draft['fields'][number]} Field @typedef {Draft['steps'][number]} BuiltStep */
+/** @type {Record<string, string>} */
 const KIND_OF_HINT = { multiline: 'long', date: 'date', file: 'file' };
+/** @type {Record<string, string>} */
 const KIND_OF_FORMAT = { textarea: 'long', date: 'date' };
 
 /** The step types in the order of the menu, with the fields of a new one. @type {Record<string, () => object>} */
@@ -35,14 +38,16 @@ export function nameOf(title) {
     .slice(0, 48);
 }
 
-export function withStep(/** @type {object[]} */ steps, /** @type {string} */ type) {
+/** @param {BuiltStep[]} steps @param {string} type @returns {BuiltStep[]} */
+export function withStep(steps, type) {
   const taken = new Set(steps.map((step) => step.name));
   let count = 1;
   while (taken.has(`${type}${count}`)) count += 1;
-  return [...steps, { type, name: `${type}${count}`, ...NEW_STEPS[type]() }];
+  const added = { type, name: `${type}${count}`, ...NEW_STEPS[type]() };
+  return [...steps, /** @type {BuiltStep} */ (added)];
 }
 
-/** Move the entry at `at` by one place. @param {ApprovalItem[]} items @param {number} at @param {Step} step */
+/** Move the entry at `at` by one place. @template One @param {One[]} items @param {number} at @param {1 | -1} step */
 export function moved(items, at, step) {
   const to = at + step;
   if (to < 0 || to >= items.length) return items;
@@ -54,7 +59,7 @@ export function moved(items, at, step) {
 /**
  * The references that the texts of the step at `at` may contain.
  *
- * @param {{fields: FormField[], steps: Step[]}} options
+ * @param {Pick<Draft, 'fields' | 'steps'>} draft
  * @param {number} at
  * @returns {string[]}
  */
@@ -63,6 +68,7 @@ export function referencesAt({ fields, steps }, at) {
   return [...parameters, ...steps.slice(0, at).map(({ name }) => `{{steps.${name}}}`)];
 }
 
+/** @type {Draft} */
 export const EMPTY = {
   title: '',
   description: '',
@@ -71,21 +77,36 @@ export const EMPTY = {
   fields: [],
   steps: [],
   result: '',
-  name: null,
+  name: '',
   revision: null,
 };
 
-/** The draft of a stored workflow. A property of an unknown kind stays unchanged. @param {Workflow} workflow */
+/**
+ * @typedef {object} Draft
+ * @property {string} name empty for a new workflow
+ * @property {string} title
+ * @property {string} description
+ * @property {string} category
+ * @property {number} timeout_s
+ * @property {number | null} revision
+ * @property {{name: string, label: string, kind: string, choices: unknown[], required: boolean, property?: Schema}[]} fields
+ * @property {NonNullable<Workflow['built']>['steps']} steps
+ * @property {string} result
+ * @property {Schema} [schema] the stored form
+ */
+
+/** The draft of a stored workflow. A property of an unknown kind stays unchanged. @param {Workflow} workflow @returns {Draft} */
 export function draftOf({
   name,
   title,
   description,
   category,
   timeout_s,
-  parameters_schema: schema,
+  parameters_schema,
   built,
   revision,
 }) {
+  const schema = /** @type {Schema} */ (parameters_schema);
   const required = new Set(schema?.required ?? []);
   const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({
     name: field,
@@ -103,8 +124,8 @@ export function draftOf({
     timeout_s,
     revision,
     fields,
-    steps: built.steps,
-    result: built.result ?? '',
+    steps: built?.steps ?? [],
+    result: built?.result ?? '',
     schema,
   };
 }
@@ -112,14 +133,16 @@ export function draftOf({
 function kindOf(/** @type {Schema} */ { type, format, enum: choices, items, 'x-hint': hint }) {
   if (choices) return areTexts(choices) ? 'choice' : 'other';
   if (type === 'array') return areTexts(items?.enum) ? 'several' : 'other';
-  if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : (KIND_OF_FORMAT[format] ?? 'text');
-  return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
+  if (type === 'string')
+    return hint ? (KIND_OF_HINT[hint] ?? 'other') : (KIND_OF_FORMAT[format ?? ''] ?? 'text');
+  if (type === 'number' || type === 'integer') return 'number';
+  return type === 'boolean' ? 'yes' : 'other';
 }
 
-/** @param {unknown[]} choices */
+/** @param {unknown[] | undefined} choices */
 const areTexts = (choices) => choices?.every((one) => typeof one === 'string') ?? false;
 
-/** The body that stores a draft. */
+/** The body that stores a draft. @param {Draft} draft */
 export function bodyOf(draft) {
   const { title, description, category, timeout_s, steps, result, revision } = draft;
   const built = { steps, ...(result.trim() ? { result } : {}) };
@@ -134,14 +157,14 @@ export function bodyOf(draft) {
   };
 }
 
-function schemaOf(/** @type {{fields: FormField[], schema: Schema}} */ { fields, schema }) {
+function schemaOf(/** @type {Draft} */ { fields, schema }) {
   const named = fields.filter(({ name }) => name);
   const properties = Object.fromEntries(named.map((field) => [field.name, propertyOf(field)]));
   const required = named.filter((field) => field.required).map(({ name }) => name);
   return { ...schema, type: 'object', properties, required };
 }
 
-/** @param {{kind: string, label: string, choices: unknown[], property?: Schema}} options */
+/** @param {Field} field */
 function propertyOf({ kind, label, choices, property = {} }) {
   if (kind === 'other') return property;
   const same = kindOf(property) === kind;
@@ -155,13 +178,13 @@ function propertyOf({ kind, label, choices, property = {} }) {
   return Object.fromEntries(Object.entries(written).filter(([, value]) => value !== undefined));
 }
 
-/** @param {string} kind @param {ApprovalItem[]} items @param {unknown[]} choices */
+/** @param {string} kind @param {unknown[]} choices @param {Schema | undefined} items */
 function chosenFrom(kind, choices, items) {
   if (kind === 'several') return { items: { ...(items ?? { type: 'string' }), enum: choices } };
   return kind === 'choice' ? { enum: choices } : {};
 }
 
-/** A form whose fields begin with these values. @param {object} schema @param {object} values */
+/** A form whose fields begin with these values. @param {Schema} schema @param {Json} values */
 export function withDefaults(schema, values) {
   const properties = Object.entries(schema?.properties ?? {}).map(([name, property]) => [
     name,

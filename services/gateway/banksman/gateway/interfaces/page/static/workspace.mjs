@@ -1,12 +1,17 @@
 /** The files of a workspace as a tree, and what changed in them since the conversation began. Pure. */
 
 /**
- * @typedef {{name: string, path: string, folders: Folder[], files: object[]}} Folder
- * @param {{path: string}[]} items
- * @returns {Folder} the root; folders and files sorted by name
+ * @typedef {{path: string, change: 'created' | 'modified' | 'deleted', since: string, before: string | null | undefined}} Change
+ *   of a file: `since` is the first run that changed it; `before` is null for a file that did not exist, and undefined if
+ *   its first content is not in the log
+ * @typedef {Change['change']} Kind
  */
+
+/** The root of the folders of some files; folders and files sorted by name. @param {WorkspaceFile[]} items */
 export function treeOf(items) {
+  /** @type {Folder} */
   const root = { name: '', path: '', folders: [], files: [] };
+  /** @type {Map<string, Folder>} */
   const folders = new Map([['', root]]);
   for (const item of items) folderOf(item.path.split('/').slice(0, -1), folders).files.push(item);
   for (const folder of folders.values()) {
@@ -20,7 +25,8 @@ function folderOf(/** @type {string[]} */ names, /** @type {Map<string, Folder>}
   const path = names.join('/');
   const known = folders.get(path);
   if (known) return known;
-  const made = { name: names.at(-1), path, folders: [], files: [] };
+  /** @type {Folder} */
+  const made = { name: names.at(-1) ?? '', path, folders: [], files: [] };
   folders.set(path, made);
   folderOf(names.slice(0, -1), folders).folders.push(made);
   return made;
@@ -29,25 +35,23 @@ function folderOf(/** @type {string[]} */ names, /** @type {Map<string, Folder>}
 /**
  * The total changes of files by the calls of a conversation; a file that was created and deleted is omitted.
  *
- * @param {{runs: object[]}} conversation
- * @returns {{path: string, change: 'created' | 'modified' | 'deleted', since: string, before: string | null | undefined}[]}
- *   `since` is the first run that changed it; `before` is null for a file that did not exist, and undefined if its
- *   first content is not in the log
+ * @param {{runs: Run[]}} conversation
+ * @returns {Change[]}
  */
 export function changesOf({ runs }) {
   const entries = runs.flatMap((run) => run.entries);
+  /** @type {Map<string, {change: Kind | null, since: string}>} */
   const found = new Map();
-  const since = new Map();
-  for (const [run, { path, change }] of runs.flatMap(pathsOf)) {
-    found.set(path, joined(found.get(path), change));
-    if (!since.has(path)) since.set(path, run.id);
+  for (const { run, path, change } of runs.flatMap(pathsOf)) {
+    const known = found.get(path);
+    found.set(path, { change: joined(known?.change, change), since: known?.since ?? run.id });
   }
-  const shown = [...found].filter(([, change]) => change !== null);
-  return shown
-    .map(([path, change]) => ({
+  return [...found]
+    .flatMap(([path, { change, since }]) => (change === null ? [] : [{ path, change, since }]))
+    .map(({ path, change, since }) => ({
       path,
       change,
-      since: since.get(path),
+      since,
       before: change === 'created' ? null : firstContent(entries, path),
     }))
     .sort((a, b) => a.path.localeCompare(b.path));
@@ -56,9 +60,11 @@ export function changesOf({ runs }) {
 const pathsOf = (/** @type {Run} */ run) =>
   run.entries
     .filter((entry) => entry.kind === 'changed')
-    .flatMap((entry) => entry.paths.map((one) => [run, one]));
+    .flatMap((entry) =>
+      entry.paths.map(({ path, change }) => ({ run, path, change: /** @type {Kind} */ (change) })),
+    );
 
-/** @param {string | null | undefined} earlier @param {(change: object) => void} change */
+/** @param {Kind | null | undefined} earlier @param {Kind} change @returns {Kind | null} */
 function joined(earlier, change) {
   if (earlier === 'created') return change === 'deleted' ? null : 'created';
   if (earlier === 'deleted' || earlier === 'modified') return change === 'deleted' ? 'deleted' : 'modified';
@@ -73,15 +79,16 @@ function joined(earlier, change) {
  */
 function firstContent(entries, path) {
   const items = entries.filter((entry) => entry.kind === 'approval').flatMap((entry) => entry.items);
-  return items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string')?.preview
-    .old;
+  const first = items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string');
+  return first?.preview.old ?? undefined;
 }
 
 /** The commands of a conversation with their output, oldest first. @param {{runs: Run[]}} options */
 export function commandsOf({ runs }) {
   return runs.flatMap((run) =>
     run.entries
-      .filter((entry) => entry.kind === 'call' && entry.name === 'bash')
+      .filter((entry) => entry.kind === 'call')
+      .filter((call) => call.name === 'bash')
       .map((call) => ({ run, call, output: outputOf(call) })),
   );
 }
@@ -92,6 +99,8 @@ function outputOf(/** @type {Call} */ { result, output }) {
     stdout = '',
     stderr = '',
     error = '',
-  } = typeof result.content === 'string' ? { stdout: result.content } : (result.content ?? {});
+  } = /** @type {Json} */ (
+    typeof result.content === 'string' ? { stdout: result.content } : (result.content ?? {})
+  );
   return [stdout, stderr, error].filter(Boolean).join('\n');
 }

@@ -9,7 +9,7 @@ import { Header, titleOf } from './header.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
-import { Dialog, html, lazy, useStore } from './ui.mjs';
+import { Dialog, html, isTyping, lazy, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
 
 const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
@@ -79,8 +79,7 @@ function Shortcuts() {
 
 function wantedBy(/** @type {KeyboardEvent} */ event) {
   if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
-  const typing = event.target instanceof Element && event.target.matches('input, textarea, select');
-  return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
+  return event.key === '?' && !isTyping(event) && !event.ctrlKey && !event.metaKey ? 'map' : null;
 }
 
 /** Move the focus only: the fragment of the address names the view. @param {PageEvent} event */

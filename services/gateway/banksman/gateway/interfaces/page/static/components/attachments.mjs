@@ -5,20 +5,21 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { imageFiles, isImage, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { cutLines, formatBytes, isImageData } from '../text.mjs';
+import { useRead } from './requests.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 /** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
 export function AttachButton({ onFiles }) {
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const pick = (event) => {
-    onFiles([...event.target.files]);
+  const pick = (/** @type {PageEvent} */ event) => {
+    onFiles([...(event.target.files ?? [])]);
     event.target.value = '';
   };
   return html`<${IconButton}
       name="attach"
       size=${17}
       label=${t('attach.add')}
-      onClick=${() => picker.current.click()}
+      onClick=${() => picker.current?.click()}
     />
     <input ref=${picker} type="file" multiple hidden onChange=${pick} />`;
 }
@@ -35,22 +36,24 @@ export function useDroppedFiles(onFiles) {
   latest.current = onFiles;
   useEffect(() => {
     // The panel of the workspace handles dropped files itself.
-    const isOurs = (event) =>
-      !event.defaultPrevented && [...event.dataTransfer.items].some(({ kind }) => kind === 'file');
-    const onDragOver = (event) => {
+    const isOurs = (/** @type {DragEvent} */ event) =>
+      !event.defaultPrevented && [...(event.dataTransfer?.items ?? [])].some(({ kind }) => kind === 'file');
+    const onDragOver = (/** @type {DragEvent} */ event) => {
       setOver(isOurs(event));
       if (isOurs(event)) event.preventDefault();
     };
-    const onDragLeave = (event) => event.relatedTarget === null && setOver(false);
-    const onDrop = (event) => {
+    const onDragLeave = (/** @type {DragEvent} */ event) => event.relatedTarget === null && setOver(false);
+    const onDrop = (/** @type {DragEvent} */ event) => {
       setOver(false);
       if (!isOurs(event)) return;
       event.preventDefault();
-      latest.current([...event.dataTransfer.files]);
+      latest.current([...(event.dataTransfer?.files ?? [])]);
     };
-    const listeners = { dragover: onDragOver, dragleave: onDragLeave, drop: onDrop };
-    for (const [type, listener] of Object.entries(listeners)) addEventListener(type, listener);
-    return () => Object.entries(listeners).forEach(([type, listener]) => removeEventListener(type, listener));
+    const ending = new AbortController();
+    addEventListener('dragover', onDragOver, ending);
+    addEventListener('dragleave', onDragLeave, ending);
+    addEventListener('drop', onDrop, ending);
+    return () => ending.abort();
   }, []);
   return over;
 }
@@ -58,7 +61,7 @@ export function useDroppedFiles(onFiles) {
 /**
  * The files that the next message has, each with a button that removes it.
  *
- * @param {{files: File[], onRemove: () => void}} properties
+ * @param {{files: File[], onRemove?: (at: number) => void}} properties
  */
 export function AttachedFiles({ files, onRemove }) {
   if (!files.length) return null;
@@ -74,7 +77,7 @@ export function AttachedFiles({ files, onRemove }) {
   </ul>`;
 }
 
-function Thumbnail(/** @type {{file: File, name?: string}} */ { file, name = '' }) {
+function Thumbnail(/** @type {{file: Blob, name?: string}} */ { file, name = '' }) {
   const [url, setUrl] = useState(/** @type {string | null} */ (null));
   useEffect(() => {
     const made = URL.createObjectURL(file);
@@ -88,13 +91,7 @@ function Thumbnail(/** @type {{file: File, name?: string}} */ { file, name = '' 
 function StoredImage({ path }) {
   const { api, currentId } = useStore();
   const id = currentId.value;
-  const [file, setFile] = useState(/** @type {File | null} */ (null));
-  useEffect(() => {
-    let current = true;
-    const show = (blob) => current && setFile(blob);
-    if (id) api.file(id, path).then(show, () => {});
-    return () => (current = false);
-  }, [id, path]);
+  const { value: file } = useRead(id && (() => api.file(id, path)), [id, path]);
   return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 
@@ -103,7 +100,9 @@ export function MessageContent({ content }) {
   const store = useStore();
   if (typeof content === 'string') return html`<div class="bubble" dir="auto">${cutLines(content)}</div>`;
   const text = writtenText(content);
-  const images = content.filter((part) => part.type === 'image' && isImageData(part.url));
+  const images = content
+    .filter((part) => part.type === 'image')
+    .filter((part) => isImageData(part.url ?? ''));
   const files = content.filter((part) => part.type === 'file');
   const stored = imageFiles(content);
   return html` ${stored.length > 0 && html`<div class="message-images">${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}</div>`}

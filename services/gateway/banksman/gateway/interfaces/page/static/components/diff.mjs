@@ -14,7 +14,7 @@ const SIGNS = { added: '+', removed: '−', same: ' ', skipped: '⋯' };
  */
 export function Diff({ path, before, after, patch }) {
   const { rows, added, removed } = useMemo(
-    () => (patch === undefined ? lineRows(before ?? null, after) : patchRows(patch)),
+    () => (patch === undefined ? lineRows(before ?? null, after ?? '') : patchRows(patch)),
     [before, after, patch],
   );
   return html`<div class="diff">

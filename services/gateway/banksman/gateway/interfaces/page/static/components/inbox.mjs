@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
-import { html, useStore } from './ui.mjs';
+import { html, isTyping, useStore } from './ui.mjs';
 
 /** @param {{requests: Waiting[], keys?: boolean}} properties */
 export function ApprovalList({ requests, keys = false }) {
@@ -14,10 +14,12 @@ export function ApprovalList({ requests, keys = false }) {
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
   const [failed, setFailed] = useState(/** @type {string[]} */ ([]));
   const marked = requests.filter((request) => chosen.has(request.id));
-  const toggle = (id) => setChosen(chosen.has(id) ? without(chosen, id) : new Set(chosen).add(id));
+  const toggle = (/** @type {string} */ id) =>
+    setChosen(chosen.has(id) ? without(chosen, id) : new Set(chosen).add(id));
   useListKeys(list, keys, toggle);
 
-  const decideAll = async (decision) => {
+  const decideAll = async (/** @type {Decision} */ decision) => {
+    /** @type {string[]} */
     const problems = [];
     for (const request of marked) {
       const digests = request.items.map((item) => item.digest);
@@ -50,10 +52,10 @@ function without(/** @type {Set<string>} */ set, /** @type {string} */ id) {
   return new Set([...set].filter((other) => other !== id));
 }
 
-/** @param {{request: Waiting, chosen: boolean, several: boolean, onChoose: (name: string) => void}} properties */
+/** @param {{request: Waiting, chosen: boolean, several: boolean, onChoose: () => void}} properties */
 function Request({ request, chosen, several, onChoose }) {
   const store = useStore();
-  const setAside = () => store.inbox.setAside(request.id).catch((failure) => store.toast(explain(failure)));
+  const setAside = () => store.attempt(() => store.inbox.setAside(request.id));
   const title = request.title || t('conversation.untitled');
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>
@@ -70,6 +72,9 @@ function Request({ request, chosen, several, onChoose }) {
   </li>`;
 }
 
+const focusCard = (/** @type {Element | undefined} */ item) =>
+  /** @type {HTMLElement | null | undefined} */ (item?.querySelector('.approval'))?.focus();
+
 /**
  * J and K move between the cards, X chooses one; the cards themselves handle A, R and E.
  *
@@ -82,14 +87,13 @@ function useListKeys(list, active, toggle) {
   latest.current = toggle;
   useEffect(() => {
     if (!active) return undefined;
-    const onKey = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.('input, textarea, select'))
-        return;
-      const cards = [...list.current.querySelectorAll('.inbox-item')];
+    const onKey = (/** @type {KeyboardEvent} */ event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || !list.current) return;
+      const cards = /** @type {HTMLElement[]} */ ([...list.current.querySelectorAll('.inbox-item')]);
       const at = cards.findIndex((card) => card.contains(document.activeElement));
-      const next = { j: Math.min(at + 1, cards.length - 1), k: Math.max(at - 1, 0) }[event.key];
-      if (next !== undefined) cards[next]?.querySelector('.approval').focus();
-      else if (event.key === 'x' && at >= 0) latest.current(cards[at].dataset.request);
+      if (event.key === 'j') focusCard(cards[Math.min(at + 1, cards.length - 1)]);
+      else if (event.key === 'k') focusCard(cards[Math.max(at - 1, 0)]);
+      else if (event.key === 'x' && at >= 0) latest.current(cards[at].dataset.request ?? '');
     };
     addEventListener('keydown', onKey);
     return () => removeEventListener('keydown', onKey);

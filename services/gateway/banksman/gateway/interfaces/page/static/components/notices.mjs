@@ -11,8 +11,8 @@ export function ConnectionBanner() {
   const store = useStore();
   const { phase, retryInS, reason, code, since } = store.connection.value;
   const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
-  const left = useCountdown(phase === 'offline' ? since + retryInS * 1000 : null);
-  const again = (label) =>
+  const left = useCountdown(phase === 'offline' ? (since ?? 0) + (retryInS ?? 0) * 1000 : null);
+  const again = (/** @type {string} */ label) =>
     html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
   switch (phase) {
     case 'connecting':
@@ -54,7 +54,7 @@ function useLate(/** @type {boolean} */ active, /** @type {number} */ delayMs) {
   return late;
 }
 
-function useCountdown(/** @type {number} */ until) {
+function useCountdown(/** @type {number | null} */ until) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
     if (!until) return undefined;

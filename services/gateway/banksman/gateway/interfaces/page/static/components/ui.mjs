@@ -215,6 +215,10 @@ function moveFocus(/** @type {Schema} */ root, /** @type {Step} */ step) {
   items[(at + step + items.length) % items.length]?.focus();
 }
 
+/** Whether a key belongs to the text that the user types. @param {KeyboardEvent} event */
+export const isTyping = ({ target }) =>
+  target instanceof Element && target.matches('input, textarea, select');
+
 export function Mark({ size = 28 }) {
   return html`<img class="mark" src=${FAVICON} width=${size} height=${size} alt="" />`;
 }

@@ -8,6 +8,8 @@ import { effect, signal } from '@preact/signals';
 
 const PREFIX = 'banksman.draft.';
 const MOST = 50;
+/** @typedef {{text: string, files: File[], model: string | null}} Draft */
+/** @type {Draft} */
 const EMPTY = { text: '', files: [], model: null };
 
 export class Drafts {
@@ -20,13 +22,13 @@ export class Drafts {
     this.preferences = preferences;
     this.currentId = currentId;
     /** Drafts of this visit by conversation, with '' for a new one. */
-    this.changed = signal({});
+    this.changed = signal(/** @type {Record<string, Draft>} */ ({}));
     /** Whose drafts are shown; null before the first welcome. */
-    this.user = signal(null);
+    this.user = signal(/** @type {string | null} */ (null));
     this.text = this.#field('text');
     this.files = this.#field('files');
     this.model = this.#field('model');
-    effect(() => this.#loadFiles(this.currentId.value ?? '', this.user.value));
+    effect(() => void this.#loadFiles(this.currentId.value ?? '', this.user.value));
   }
 
   /** Show the drafts of a user; one that was begun before the sign-in becomes theirs. @param {string} user */
@@ -49,9 +51,11 @@ export class Drafts {
     await import('../draft_files.mjs').then(({ clear }) => clear()).catch(() => {});
   }
 
-  #field(/** @type {string} */ name) {
+  /** @template {keyof Draft} Name @param {Name} name */
+  #field(name) {
     const drafts = this;
     return {
+      /** @returns {Draft[Name]} */
       get value() {
         return drafts.#of(drafts.currentId.value ?? '')[name];
       },
@@ -61,11 +65,12 @@ export class Drafts {
     };
   }
 
-  #of(/** @type {string} */ id) {
+  /** @param {string} id @returns {Draft} */
+  #of(id) {
     return this.changed.value[id] ?? { ...EMPTY, ...this.#stored(id) };
   }
 
-  #change(/** @type {string} */ id, /** @type {(change: object) => void} */ change) {
+  #change(/** @type {string} */ id, /** @type {Partial<Draft>} */ change) {
     const draft = { ...this.#of(id), ...change };
     this.changed.value = { ...this.changed.value, [id]: draft };
     this.#keep(id);
@@ -94,7 +99,7 @@ export class Drafts {
   #dropOldest() {
     const keys = this.#keys();
     if (keys.length <= MOST) return;
-    const age = (key) => JSON.parse(this.preferences.getItem(key)).at;
+    const age = (/** @type {string} */ key) => JSON.parse(this.preferences.getItem(key) ?? '{}').at;
     for (const key of keys.toSorted((one, other) => age(one) - age(other)).slice(0, -MOST))
       this.preferences.removeItem(key);
   }
@@ -104,7 +109,7 @@ export class Drafts {
     await put(this.#key(id), files).catch(() => {});
   }
 
-  async #loadFiles(/** @type {string} */ id, /** @type {string} */ user) {
+  async #loadFiles(/** @type {string} */ id, /** @type {string | null} */ user) {
     if (user === null || this.changed.peek()[id]) return;
     const key = this.#key(id);
     if (!JSON.parse(this.preferences.getItem(key) ?? '{}').files) return;

@@ -105,7 +105,10 @@ export class Inbox {
     const { rulesFor, withRules } = await import('../decision_rules.mjs');
     const { rules, approvals, registries, revision } = await this.api.policy();
     const action = decision === 'approve' ? 'auto' : 'deny';
-    const added = rulesFor(item).map((rule) => ({ ...rule, action }));
+    const added = (rulesFor(item) ?? []).map((rule) => ({
+      ...rule,
+      action: /** @type {Rule['action']} */ (action),
+    }));
     await this.api.replacePolicy({ rules: withRules(rules, added), approvals, registries, revision });
   }
 
@@ -151,7 +154,7 @@ export class Inbox {
   #readWhenEscalated() {
     const times = this.state.value.items
       .filter((item) => item.escalatesAt && !item.escalated)
-      .map((item) => Date.parse(item.escalatesAt) - Date.now());
+      .map((item) => Date.parse(item.escalatesAt ?? '') - Date.now());
     clearTimeout(this.escalation);
     const delay = Math.max(0, Math.min(...times)) + ESCALATION_DELAY_MS;
     if (times.length) this.escalation = setTimeout(() => this.changed(), Math.min(delay, MAX_TIMER_MS));
@@ -160,7 +163,8 @@ export class Inbox {
   /** Notify of requests that are new since the page was opened, while the user looks elsewhere. */
   #notify() {
     const ids = new Set(this.waiting.value.map((item) => item.id));
-    const fresh = this.known === null ? [] : this.waiting.value.filter((item) => !this.known.has(item.id));
+    const { known } = this;
+    const fresh = known === null ? [] : this.waiting.value.filter((item) => !known.has(item.id));
     this.known = ids;
     if (!this.notifies.value || this.pushes.value || !document.hidden) return;
     for (const item of fresh) {

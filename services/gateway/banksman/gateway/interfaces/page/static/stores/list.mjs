@@ -80,7 +80,7 @@ export class ConversationList {
     }
   }
 
-  #seen(items) {
+  #seen(/** @type {Listing[]} */ items) {
     const all = new Set([...this.labels.value, ...items.flatMap((item) => item.labels ?? [])]);
     if (all.size > this.labels.value.length) this.labels.value = [...all].sort();
   }

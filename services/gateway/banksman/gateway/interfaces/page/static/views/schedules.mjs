@@ -111,7 +111,7 @@ function Outcome({ run }) {
 }
 
 function titleOf(/** @type {Schedule} */ { title, start }) {
-  return title || start.workflow || start.content;
+  return title || (start.type === 'workflow' ? start.workflow : start.content);
 }
 
 /**

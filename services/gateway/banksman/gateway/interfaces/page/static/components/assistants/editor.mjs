@@ -16,14 +16,13 @@ import { Terms } from './terms.mjs';
 import { ToolChoice } from './tools.mjs';
 
 /** Limits of a run: the field and the step of its number input. An empty limit does not apply. */
-/** @type {{name: keyof Assistant['limits'], min: number, step: number | 'any', required?: boolean}[]} */
-const LIMITS = [
+const LIMITS = /** @type {const} */ ([
   { name: 'run_timeout_s', min: 1, step: 1, required: true },
   { name: 'calls_per_reply', min: 1, step: 1, required: true },
   { name: 'max_calls_per_run', min: 1, step: 1 },
   { name: 'max_tokens_per_run', min: 1, step: 1 },
   { name: 'max_cost_usd', min: 0.0001, step: 'any' },
-];
+]);
 
 /** The body of the request: the fields that a user sets, and the revision to replace. @param {Assistant} assistant */
 const bodyOf = ({ id, ...draft }) => draft;
@@ -60,21 +59,30 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       ><${ModelButton}
         value=${draft.model}
         label=${t('run.model')}
-        onChange=${(model) => change({ model })}
+        onChange=${(/** @type {string | null} */ model) => change({ model })}
       />
     </div>
     <${Prompt} draft=${draft} change=${change} />
     <${ToolChoice}
       tools=${draft.tools}
-      onChange=${(tools) => change({ tools: { ...draft.tools, ...tools } })}
+      onChange=${(/** @type {Partial<Assistant['tools']>} */ tools) => change({ tools: { ...draft.tools, ...tools } })}
     />
-    <${Policy} rules=${draft.approval_policy} onChange=${(rules) => change({ approval_policy: rules })} />
-    <${Terms} terms=${draft.approvals} onChange=${(approvals) => change({ approvals })} />
+    <${Policy}
+      rules=${draft.approval_policy}
+      onChange=${(/** @type {Rule[]} */ rules) => change({ approval_policy: rules })}
+    />
+    <${Terms}
+      terms=${draft.approvals}
+      onChange=${(/** @type {Assistant['approvals']} */ approvals) => change({ approvals })}
+    />
     <${LimitFields}
       limits=${draft.limits}
-      onChange=${(limits) => change({ limits: { ...draft.limits, ...limits } })}
+      onChange=${(/** @type {Partial<Assistant['limits']>} */ limits) => change({ limits: { ...draft.limits, ...limits } })}
     />
-    <${AssistantFiles} files=${draft.files} onChange=${(files) => change({ files })} />
+    <${AssistantFiles}
+      files=${draft.files}
+      onChange=${(/** @type {Assistant['files']} */ files) => change({ files })}
+    />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}
     <${FormError} error=${error}>
       ${failure?.code === 'conflict' && html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`}
@@ -118,7 +126,7 @@ function LimitFields({ limits, onChange }) {
     <legend>${t('assistant.limits')}</legend>
     <div class="limit-fields">
       ${LIMITS.map(
-        ({ name, min, step, required }) =>
+        ({ name, min, step, ...more }) =>
           html`<${TextField}
             key=${name}
             label=${t(`assistant.limit.${name}`)}
@@ -127,8 +135,8 @@ function LimitFields({ limits, onChange }) {
             type="number"
             min=${min}
             step=${step}
-            required=${required && name in limits}
-            placeholder=${required ? undefined : t('assistant.noLimit')}
+            required=${'required' in more && name in limits}
+            placeholder=${'required' in more ? undefined : t('assistant.noLimit')}
           />`,
       )}
     </div>

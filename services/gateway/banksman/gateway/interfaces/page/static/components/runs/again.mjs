@@ -10,7 +10,7 @@ import { FormDialog } from '../fields.mjs';
 import { FormError, useRead } from '../requests.mjs';
 import { html, useStore } from '../ui.mjs';
 
-/** @param {{run: Run, steps: Step[], onClose: () => void}} properties */
+/** @param {{run: StoredRun, steps: Step[], onClose: () => void}} properties */
 export function RunAgain({ run, steps, onClose }) {
   const store = useStore();
   const [model, setModel] = useState(run.model ?? '');
@@ -18,7 +18,10 @@ export function RunAgain({ run, steps, onClose }) {
   const { value: step, error } = useRead(first && (() => store.api.step(run.run_id, first.step_id)));
   const submit = async () => {
     const started = await store.api.startRun(run.conversation_id, {
-      ...repetitionOf(step?.request, run.message_id),
+      ...repetitionOf(
+        /** @type {Parameters<typeof repetitionOf>[0]} */ (step?.request),
+        run.message_id ?? '',
+      ),
       overrides: { model: model.trim() },
     });
     store.opened.showNewest(run.conversation_id);

@@ -10,7 +10,14 @@ import { toolIcon } from '../icons.mjs';
 import { Exact, Icon, html, memo } from '../ui.mjs';
 import { resultText } from './summary.mjs';
 
-const ORDERS = { time: 'run.byTime', cost: 'run.byCost', duration: 'run.byDuration' };
+/** @typedef {'time' | 'cost' | 'duration'} Order */
+/** @type {[Order, Key][]} */
+const ORDERS = [
+  ['time', 'run.byTime'],
+  ['cost', 'run.byCost'],
+  ['duration', 'run.byDuration'],
+];
+/** @type {Record<string, string>} */
 const ICONS = {
   queue: 'details',
   model: 'brain',
@@ -21,26 +28,18 @@ const ICONS = {
 };
 
 /** Statuses whose colour says that something went wrong. */
-const BAD = new Set([
-  'failed',
-  'malformed',
-  'timeout',
-  'timed_out',
-  'unknown_outcome',
-  'denied',
-  'tool_error',
-  'length',
-  'content_filter',
-]);
+const BAD = new Set(
+  'failed malformed timeout timed_out unknown_outcome denied tool_error length content_filter'.split(' '),
+);
 const GOOD = new Set(['done', 'stop', 'tool_calls', 'approved', 'provided', 'completed', 'summarised']);
 
 /** @param {{runId: string, steps: Step[], current: string | null, label?: string}} properties */
 export function StepList({ runId, steps, current, label = t('run.steps') }) {
-  const [order, setOrder] = useState('time');
+  const [order, setOrder] = useState(/** @type {Order} */ ('time'));
   if (!steps.length) return html`<p class="empty">${t('run.noSteps')}</p>`;
   return html`<section class="run-steps" aria-label=${label}>
     <div class="choice" role="group" aria-label=${t('run.order')}>
-      ${Object.entries(ORDERS).map(
+      ${ORDERS.map(
         ([name, key]) =>
           html`<button
             key=${name}
@@ -55,7 +54,7 @@ export function StepList({ runId, steps, current, label = t('run.steps') }) {
     <ol>
       ${ordered(steps, order).map((step) => {
         const { start, width } = placeOf(step, steps);
-        return html`<${Step}
+        return html`<${StepRow}
           key=${step.step_id}
           runId=${runId}
           step=${step}
@@ -68,7 +67,9 @@ export function StepList({ runId, steps, current, label = t('run.steps') }) {
   </section>`;
 }
 
-const Step = memo(function Step({ runId, step, current, start, width }) {
+/** @typedef {{runId: string, step: Step, current: boolean, start: number, width: number}} StepProperties */
+
+const StepRow = memo(function StepRow(/** @type {StepProperties} */ { runId, step, current, start, width }) {
   const { usage } = step;
   const bar = { left: `${start * 100}%`, width: `${Math.max(width * 100, 0.5)}%` };
   return html`<li class=${`step ${step.kind}`}>

@@ -9,8 +9,10 @@ import { html } from '../ui.mjs';
 /**
  * The figures of a run: the key of the label, the value as text, and the number for comparisons of two runs.
  *
+ * @typedef {{key: Key, text: string, value?: number | null, format?: (value: number) => string}} Figure
  * @param {StoredRun} run
  * @param {Step[]} steps
+ * @returns {Figure[]}
  */
 export function figuresOf(run, steps) {
   const totals = totalsOf(run, steps);

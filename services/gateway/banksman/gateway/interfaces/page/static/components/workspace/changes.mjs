@@ -29,6 +29,7 @@ function Change({ id, change: { path, change, since, before } }) {
   const store = useStore();
   const [open, setOpen] = useState(false);
   const isKnown = change === 'deleted' && before !== undefined;
+  /** @returns {Promise<Shown>} */
   const read = async () => {
     if (before === undefined) return compared(await store.api.diff(id, path, since));
     const blob = await store.api.file(id, path);
@@ -45,11 +46,15 @@ function Change({ id, change: { path, change, since, before } }) {
   </details>`;
 }
 
-function compared(/** @type {{files: File[], patch: string}} */ { files: [file], patch }) {
+/** @typedef {{note?: string, patch?: string, after?: string}} Shown */
+
+/** @param {Replies['file.diff']} diff @returns {Shown} */
+function compared({ files: [file], patch }) {
   if (!file) return { note: t('files.unchanged') };
   return file.not_compared ? { note: t(`files.notCompared.${file.not_compared}`) } : { patch };
 }
 
+/** @param {Omit<FileChange, 'since'> & {shown: Shown | null}} properties */
 function Compared({ path, change, before, shown }) {
   if (shown?.note) return html`<p class="muted">${shown.note}</p>`;
   if (shown?.patch !== undefined) return html`<${Diff} path=${path} before="" patch=${shown.patch} />`;

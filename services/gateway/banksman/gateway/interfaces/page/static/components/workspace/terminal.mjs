@@ -31,8 +31,8 @@ export function Terminal() {
   );
   // The gateway sends live output only to clients that request it.
   useEffect(() => store.opened.followOutput(true), []);
-  useLayoutEffect(() => void (atEnd.current && (scroller.current.scrollTop = scroller.current.scrollHeight)));
-  const onScroll = ({ target }) =>
+  useLayoutEffect(() => void (atEnd.current && scroller.current?.scrollTo(0, scroller.current.scrollHeight)));
+  const onScroll = (/** @type {PageEvent} */ { target }) =>
     (atEnd.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_END_PX);
   return html`<div class="terminal">
     <div
@@ -62,7 +62,9 @@ export function Terminal() {
   </div>`;
 }
 
-const Command = memo(function Command({ runId, call, output, late }) {
+/** @typedef {{runId: string, call: Call, output: string, late: boolean}} CommandProperties */
+
+const Command = memo(function Command(/** @type {CommandProperties} */ { runId, call, output, late }) {
   const store = useStore();
   const [whole, setWhole] = useState(/** @type {string | null} */ (null));
   const read = () =>
@@ -74,7 +76,7 @@ const Command = memo(function Command({ runId, call, output, late }) {
   return html`<div class="terminal-command">
     <pre
       class="terminal-line"
-    ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(call.arguments.command ?? '')} /></pre>
+    ><span aria-hidden="true">$ </span><${Exact} text=${cutLines(String(call.arguments.command ?? ''))} /></pre>
     ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${cutLines(whole ?? output)} /></pre>`}
     ${call.result?.truncated && call.result.output_ref && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
