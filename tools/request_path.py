@@ -81,7 +81,7 @@ STEPS: tuple[Step, ...] = (
             "banksman.prompting.enhance: enhance",
             "banksman.agent.protocols.native: prepare",
             "banksman.agent.model.request: unless_cancelled complete_with_fallback",
-            "banksman.agent.providers.base: complete _with_retries",
+            "banksman.agent.providers.retrying: complete _with_retries",
             "banksman.agent.providers.openai: _attempt",
             "banksman.agent.providers.openai_request: body messages",
             "banksman.agent.providers.openai_api: chunks",

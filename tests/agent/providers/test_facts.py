@@ -11,9 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.polling import eventually
 
-from banksman.agent.providers.base import ProviderSettings, RetryingProvider
+from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.providers.facts import Facts
+from banksman.agent.providers.retrying import RetryingProvider
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ from tests.agent.providers.histories import user
 from tests.support.deltas import Shown
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.base import ProviderSettings, TransientFault
+from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
+from banksman.agent.providers.faults import TransientFault
 from banksman.agent.providers.streams import MAX_EVENT_BYTES, Events
 from banksman.contracts.errors import ProviderFailed
 

@@ -13,13 +13,10 @@ import structlog
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import streams
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
-from banksman.agent.providers.base import (
-    DeltaSink,
-    RetryingProvider,
-    TransientFault,
-    status_fault,
-)
+from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
+from banksman.agent.providers.faults import TransientFault, status_fault
+from banksman.agent.providers.retrying import RetryingProvider
 from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
 from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed

@@ -12,7 +12,9 @@ import structlog
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
 from banksman.agent.providers import backboard_request
-from banksman.agent.providers.base import DeltaSink, RetryingProvider, TransientFault
+from banksman.agent.providers.base import DeltaSink
+from banksman.agent.providers.faults import TransientFault
+from banksman.agent.providers.retrying import RetryingProvider
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 

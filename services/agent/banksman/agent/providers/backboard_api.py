@@ -16,7 +16,8 @@ import httpx
 from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import ValidationError
 
-from banksman.agent.providers.base import ProviderSettings, TransientFault, status_fault
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.faults import TransientFault, status_fault
 from banksman.agent.providers.streams import IDENTITY, bounded, check_head, with_pieces
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.protocols.structured import instructed
-from banksman.agent.providers.base import DeltaSink, RetryingProvider
+from banksman.agent.providers.base import DeltaSink
+from banksman.agent.providers.retrying import RetryingProvider
 from banksman.contracts.errors import ProviderFailed
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from pydantic_ai.tools import ToolDefinition
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import exchanges as history
-from banksman.agent.providers.base import DeltaSink, ProviderSettings, TransientFault, status_fault
+from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, as_object
+from banksman.agent.providers.faults import TransientFault, status_fault
 from banksman.agent.providers.openai_api import delay_of, error_in, text_of
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE
 from banksman.agent.providers.profiles import Profile

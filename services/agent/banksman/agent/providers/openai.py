@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import responses
-from banksman.agent.providers.base import (
-    MAX_REMEMBERED_MODELS,
-    DeltaSink,
-    ProviderSettings,
-    RetryingProvider,
-    TransientFault,
-)
+from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens, merge_state
 from banksman.agent.providers.facts import Facts, ServerFacts
+from banksman.agent.providers.faults import TransientFault
 from banksman.agent.providers.openai_request import CALLS_FIELD, body
 from banksman.agent.providers.profiles import Profile
+from banksman.agent.providers.refusals import MAX_REMEMBERED_MODELS
+from banksman.agent.providers.retrying import RetryingProvider
 from banksman.agent.providers.state import MAX_STATE_CHARS
 from banksman.agent.providers.streams import END_FIELD
 from banksman.agent.providers.untyped import as_list, as_object, as_text

@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 
 from banksman.agent.providers import streams
-from banksman.agent.providers.base import ProviderSettings, TransientFault, shown_reason, status_fault
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.faults import TransientFault, shown_reason, status_fault
 from banksman.agent.providers.responses import ENDS, FAILED
 from banksman.agent.providers.untyped import as_list, as_object, as_text
 from banksman.contracts.errors import ProviderFailed

@@ -12,8 +12,9 @@ from typing import Any, assert_never
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers import exchanges
-from banksman.agent.providers.base import DeltaSink, TransientFault
+from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder, as_tokens
+from banksman.agent.providers.faults import TransientFault
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, reply_format
 from banksman.agent.providers.profiles import Profile, with_profile
 from banksman.agent.providers.state import MAX_STATE_CHARS

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
 from typing import Any, cast
 
-from banksman.agent.providers.base import TransientFault, shown_reason
+from banksman.agent.providers.faults import TransientFault, shown_reason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.json_text import MAX_VALUES, has_more_values
 

@@ -25,7 +25,9 @@ from banksman.contracts.ids import digest
 from banksman.contracts.json_text import parsed
 from banksman.contracts.work import ImportEvents
 from banksman.gateway.conversations.importing.exports import ExportedEvent, imported_events
-from banksman.gateway.conversations.importing.products import MAX_IMAGE_CHARS, PRODUCTS, Assets, frames_of
+from banksman.gateway.conversations.importing.frames import MAX_IMAGE_CHARS, frames_of
+from banksman.gateway.conversations.importing.products import PRODUCTS
+from banksman.gateway.conversations.importing.products.trees import Assets
 from banksman.gateway.conversations.importing.readings import (
     ReadConversation,
     ReadConversations,

@@ -1,0 +1,92 @@
+"""Failed attempts of a model request: which may be repeated, when, and what people read about them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from banksman.contracts.calls import WaitReason
+from banksman.contracts.errors import ProviderFailed
+from banksman.runtime.redaction import redacted
+
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+_WAIT_REASONS: Mapping[int | None, WaitReason] = {
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
+_MAY_BE_BILLED = frozenset({504, 524})
+"""Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
+_MAX_MESSAGE_CHARS = 500
+_PAGE = re.compile(r"<!doctype|<html", re.IGNORECASE)
+_MARKUP = re.compile(r"<(?:script|style)\b[^<]*(?:<(?!/(?:script|style))[^<]*)*|<[^<>]*>?", re.IGNORECASE)
+"""Tags, and scripts and styles with their content."""
+
+
+class TransientFault(Exception):
+    """An attempt failed, and another attempt may succeed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        reason: WaitReason | None = None,
+    ) -> None:
+        """`reason` is by default that of the status."""
+        self.message = shown_reason(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.reason: WaitReason = reason or _WAIT_REASONS.get(status, "failed")
+        super().__init__(self.message)
+
+
+def status_fault(
+    provider: str, status: int, message: str, headers: Mapping[str, str]
+) -> TransientFault | ProviderFailed:
+    """Map an error status to an exception. The header `x-should-retry` of the vendors takes precedence."""
+    transient = status in _TRANSIENT_STATUSES or (status >= 500 and status not in _MAY_BE_BILLED)
+    if headers.get("x-should-retry") in ("true", "false"):
+        transient = headers["x-should-retry"] == "true"
+    if transient:
+        return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
+    text = shown_reason(message)
+    return ProviderFailed(provider, text, status=status, unavailable=status in _MAY_BE_BILLED)
+
+
+def shown_reason(message: str) -> str:
+    """Return the message of a server without secrets and in at most 500 characters, a page as its text."""
+    if _PAGE.search(message):
+        message = html.unescape(" ".join(_MARKUP.sub(" ", message).split()))
+    return redacted(message)[:_MAX_MESSAGE_CHARS]
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the wait in `retry-after-ms` or `retry-after` (seconds or a date); None if missing."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    return _until(value) if seconds is None and value else seconds
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        return None
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def _until(date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):  # `OverflowError` for a number that is no C integer.
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())
