@@ -1,5 +1,6 @@
 """The client commands on the whole system, started by `banksman up` with the demo model."""
 
+import base64
 import json
 import re
 import signal
@@ -176,6 +177,60 @@ def test_run_continues_an_existing_conversation(cli: Cli) -> None:
 
     started = [event for event in cli.json("replay", conversation) if event["type"] == "run.started"]
     assert [event["data"]["message"] for event in started] == ["hello", "hello again"]
+
+
+def test_an_export_is_imported_with_its_files_and_exported_again_without_loss(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Ids, and the marks that an import sets, differ; the attached file is in the new workspace."""
+    conversation = cli.json("run", "say hello")[0]["conversation_id"]
+    first, second, attached = tmp_path / "first.json", tmp_path / "second.json", "notes/a b.txt"
+    exported = cli("export", conversation, "--output", str(first))
+    assert (exported.returncode, exported.stdout) == (0, ""), exported.stderr
+    content = json.loads(first.read_text())
+    [start] = [event for event in content["events"] if event["type"] == "run.started"]
+    # A client would have attached the file with its message.
+    start["data"]["message"] = [
+        {"type": "text", "text": "say hello"},
+        {"type": "file", "path": attached},
+    ]
+    data = "data:application/octet-stream;base64," + base64.b64encode(b"Hello").decode()
+    content["files"] = [{"path": attached, "data": data}]
+    first.write_text(json.dumps(content))
+
+    def again(file: Path) -> dict[str, Any]:
+        [result] = json.loads(cli("import", str(file), "--json").stdout)
+        assert (result["error"], result["left_out"]) == (None, {})
+        count = len(json.loads(file.read_text())["events"])
+
+        def whole() -> dict[str, Any] | None:
+            found = json.loads(cli("export", result["conversation_id"]).stdout)
+            return found if len(found["events"]) == count else None
+
+        return wait_until(whole, interval_s=1.0)
+
+    once = again(first)
+    assert once["files"] == content["files"]
+    assert _same_in_each(once) == _same_in_each(content)
+    second.write_text(json.dumps(once))
+    assert _same_in_each(again(second)) == _same_in_each(once)
+    unknown = cli("export", "c" * 22)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+
+
+def _same_in_each(export: dict[str, Any]) -> Any:
+    """Return events and files of an export, without what every import changes."""
+    ids: dict[str, str] = {}
+    events = [
+        {key: value for key, value in event.items() if key not in ("log_epoch", "imported")}
+        for event in export["events"]
+    ]
+    named = re.sub(
+        r"\b[cmki][0-9a-z]{21}(?:-[0-9a-z]{12}){0,2}\b",
+        lambda found: ids.setdefault(found[0], f"id{len(ids)}"),
+        json.dumps(events),
+    )
+    return json.loads(named), export["files"]
 
 
 def test_unknown_conversation_prints_one_sentence(cli: Cli) -> None:

@@ -20,7 +20,7 @@ from banksman.cli.output import Exit, exit_with
 from banksman.cli.services import run_service
 from banksman.contracts.errors import Fault
 from banksman.contracts.ids import check_token
-from banksman.contracts.visible import one_line
+from banksman.contracts.visible import one_line, visible_json
 
 if TYPE_CHECKING:
     from banksman.cli.client import conversations
@@ -132,6 +132,31 @@ def compact(conversation: Conversation, url: Url = None, json: Json = False) -> 
         exit_with(conversations.compact(api, conversation, as_json=json))
 
 
+@app.command("export")
+def export_file(
+    conversation: Conversation,
+    output_file: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write this file (default: print).", dir_okay=False)
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Export a conversation with its events and files.
+
+    As JSON, which the command `import` and the page read.
+    """
+    from banksman.cli.client import transfers
+
+    with gateway(url) as api:
+        content = transfers.exported(api, conversation)
+    if output_file is None:
+        output.print_json(content)
+    else:
+        output_file.write_text(visible_json(content), encoding="utf-8")
+    if output_file is not None and json:
+        output.print_json({"file": str(output_file), "events": len(content["events"])})
+
+
 @app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="JSON, or the zip file of ChatGPT or Claude.", dir_okay=False)],
@@ -142,12 +167,10 @@ def import_file(
 
     Of this product, ChatGPT, Claude or Open WebUI.
     """
-    items, start = list[Mapping[str, Any]](), 0
-    data = file.read_bytes()
+    from banksman.cli.client import transfers
+
     with gateway(url) as api:
-        while start is not None:
-            page = api.send_file("conversation.import", data, start=start)
-            items, start = [*items, *page["items"]], page["next"]
+        items = transfers.imported(api, file.read_bytes())
     if json:
         output.print_json(items)
     for one in () if json else items:

@@ -23,7 +23,7 @@ from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Fault, Unauthorized, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import new_id
-from banksman.sdk.transports.http import ROUTES, HttpApi, websocket_url
+from banksman.sdk.transports.http import ROUTES, HttpApi, HttpFiles, websocket_url
 from banksman.sdk.transports.websocket import UNAUTHENTICATED, ConnectionEnded, Websocket
 
 URL_VARIABLE = "BANKSMAN_GATEWAY_URL"
@@ -79,6 +79,12 @@ class GatewayClient:
         """Return the JSON of an operation whose body is a file."""
         send = partial(self._http.request, *ROUTES[operation], content=data, params=query)
         return self._requested(send).json()
+
+    def read_file(self, conversation_id: str, path: str) -> bytes:
+        return self._requested(HttpFiles(self._http).read, conversation_id, path)
+
+    def write_file(self, conversation_id: str, path: str, data: bytes) -> None:
+        self._requested(HttpFiles(self._http).write, conversation_id, path, data)
 
     def _requested(self, request: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         try:
