@@ -40,7 +40,7 @@ export const VIEWS = {
     load: () => withTexts(import('./views/assistants.mjs'), 'assistants', 'approvals'),
     title: 'assistant.list',
     group: 'library',
-    icon: 'brain',
+    icon: 'assistant',
   },
   workflows: {
     load: () => withTexts(import('./views/workflows.mjs'), 'workflows', 'forms'),
@@ -60,7 +60,7 @@ export const VIEWS = {
     load: () => withTexts(import('./views/rules.mjs'), 'approvals', 'assistants'),
     title: 'rules.title',
     group: 'manage',
-    icon: 'check',
+    icon: 'rules',
     right: 'approve',
   },
   people: {
@@ -81,14 +81,14 @@ export const VIEWS = {
     load: () => withTexts(import('./views/models.mjs'), 'models'),
     title: 'servers.title',
     group: 'manage',
-    icon: 'brain',
+    icon: 'model',
     right: 'admin',
   },
   audit: {
     load: () => withTexts(import('./views/audit.mjs'), 'audit'),
     title: 'audit.title',
     group: 'manage',
-    icon: 'details',
+    icon: 'log',
     right: 'admin',
   },
   operator: {

@@ -154,7 +154,7 @@ function AssistantHint() {
   const assistant = store.outbox.assistant.value;
   if (!assistant || store.currentId.value) return null;
   return html`<p class="continuing-hint">
-    <${Icon} name="brain" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
+    <${Icon} name="assistant" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
     <button type="button" class="link" onClick=${() => (store.outbox.assistant.value = null)}>
       ${t('assistant.notBeginning')}
     </button>

@@ -1,4 +1,4 @@
-/** Outlines on a 24-unit grid, drawn with a stroke. */
+/** Outlines on a 24-unit grid, drawn with a stroke. Each has one meaning, and each meaning one outline. */
 
 /** @type {Record<string, string>} */
 const PATHS = {
@@ -40,11 +40,26 @@ const PATHS = {
   pin: 'M9 4h6l-1 6 3 3H7l3-3zM12 13v7',
   archive: 'M4 5h16v4H4zM5.5 9v10.5h13V9M10 13h4',
   compact: 'M12 3.5v6M9 7l3 3 3-3M12 20.5v-6M9 17l3-3 3 3M4 12h16',
-  up: 'M12 19V6M6 12l6-6 6 6',
+  up: 'M6 15l6-6 6 6',
   attach: 'M8 12.5l6-6a3 3 0 0 1 4.5 4.5l-8 8a5 5 0 0 1-7-7l8-8',
   branch: 'M7 4v16M7 4a1 1 0 1 0 0-.01M7 9c0 4 10 1 10 7v4',
   brain: 'M9 18h6M10 21h4M8.5 14.5a5.5 5.5 0 1 1 7 0c-.7.6-1 1.2-1 2h-5c0-.8-.3-1.4-1-2z',
-  back: 'M15 6l-6 6 6 6',
+  back: 'M19 12H5M11 6l-6 6 6 6',
+  previous: 'M15 6l-6 6 6 6',
+  assistant: 'M5.5 9h13v9.5h-13zM12 9V5M9.5 13v1.5M14.5 13v1.5M3 12.5v2M21 12.5v2',
+  model:
+    'M6.5 6.5h11v11h-11zM10 10h4v4h-4zM9.5 3.5v3M14.5 3.5v3M9.5 17.5v3M14.5 17.5v3M3.5 9.5h3M3.5 14.5h3M17.5 9.5h3M17.5 14.5h3',
+  rules: 'M4 7l1.5 1.5L8.5 5.5M4 16l1.5 1.5 3-3M12 7.5h8M12 16.5h8',
+  log: 'M6 3.5h12v17H6zM9 8h6M9 12h6M9 16h4',
+  wait: 'M7 4h10M7 20h10M8 4c0 4 8 4.5 8 8s-8 4-8 8M16 4c0 4-8 4.5-8 8s8 4 8 8',
+  question:
+    'M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM9.5 9.5a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M12 16.5v.01',
+  keyboard: 'M3 7h18v10H3zM6.5 10.5h.01M10 10.5h.01M14 10.5h.01M17.5 10.5h.01M8 14h8',
+  manage: 'M4 4h6.5v6.5H4zM13.5 4H20v6.5h-6.5zM4 13.5h6.5V20H4zM13.5 13.5H20V20h-6.5z',
+  language: 'M4 6h9M8.5 4v2M6 6c.5 3 3 5.5 6 6.5M11 6c-.5 3-3 5.5-6.5 6.5M12.5 20l4-9 4 9M14 17h5',
+  theme: 'M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM12 3.5v17M12 8l6-2M12 12h8.5M12 16l6 2',
+  repository: 'M6 18V5.5a2 2 0 0 1 2-2h10.5v17H8A2 2 0 0 1 6 18a2 2 0 0 1 2-2h10.5',
+  repeat: 'M17 3.5l3 3-3 3M4 11.5v-1a4 4 0 0 1 4-4h12M7 20.5l-3-3 3-3M20 12.5v1a4 4 0 0 1-4 4H4',
   key: 'M8 19a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9zM11.2 11.3L19.5 3M16 6.5l2.5 2.5',
   exit: 'M10 4.5H5v15h5M15 8l4 4-4 4M19 12H10',
   'folder-plus': 'M3.5 18.5v-13h6l2 2.5h9v10.5zM12 10.5v5.5M9.25 13.25h5.5',

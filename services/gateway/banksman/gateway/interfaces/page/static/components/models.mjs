@@ -27,7 +27,7 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
       onClick=${() => setOpen(true)}
       ...${rest}
     >
-      <${Icon} name="brain" size=${16} /><span
+      <${Icon} name="model" size=${16} /><span
         >${value ? value.slice(value.indexOf(':') + 1) : t('models.default')}</span
       >
     </button>

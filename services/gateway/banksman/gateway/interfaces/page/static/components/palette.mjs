@@ -224,17 +224,17 @@ function commandsOf(store, setDialog) {
       action: () => store.list.showLabel(name),
     })),
     { label: t('import.title'), icon: 'upload', action: chooseImport },
-    ...accountItems(store).filter(({ icon }) => icon !== 'gauge'),
+    ...accountItems(store).filter(({ icon }) => icon !== 'manage'),
     ...THEMES.map((name) => ({
       label: t('palette.theme', { theme: t(`settings.theme.${name}`) }),
-      icon: 'settings',
+      icon: 'theme',
       action: () => setTheme(name, store.preferences),
     })),
     ...Object.entries(LANGUAGES)
       .filter(([tag]) => tag !== locale())
       .map(([tag, name]) => ({
         label: t('palette.language', { language: name }),
-        icon: 'globe',
+        icon: 'language',
         action: () => store.setLanguage(tag),
       })),
   ];

@@ -248,8 +248,8 @@ export function accountItems(store) {
   const [manage] = tabsOf('manage', store.welcome.value?.rights);
   return [
     { label: t('settings.title'), icon: 'settings', action: go(addressOf('settings')) },
-    manage && { label: t('sidebar.manage'), icon: 'gauge', action: go(addressOf(manage)) },
-    { label: t('keys.title'), icon: 'info', action: () => (store.shortcut.value = 'map') },
+    manage && { label: t('sidebar.manage'), icon: 'manage', action: go(addressOf(manage)) },
+    { label: t('keys.title'), icon: 'keyboard', action: () => (store.shortcut.value = 'map') },
     store.token
       ? { label: t('sidebar.signOut'), icon: 'exit', action: () => store.logout() }
       : { label: t('sidebar.signIn'), icon: 'key', action: () => store.signIn() },

@@ -340,7 +340,7 @@ function Outcome({ run, isLast, place }) {
     <${Sources} run=${run} />
     <div class="reply-tools">
       ${textOf(run) && html`<${CopyButton} text=${() => textOf(run)} label=${t('timeline.copyMessage')} />`}
-      ${again && html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${again} />`}
+      ${again && html`<${IconButton} name="repeat" size=${15} label=${t('versions.again')} onClick=${again} />`}
       ${place && html`<${VersionChoice} place=${place} />`}
       ${again && !isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}
       <a href=${addressOf('runs', run.id)} title=${usageParts(run, run.finished.usage).join(' · ')}>

@@ -14,7 +14,7 @@ export function VersionChoice({ place }) {
   const show = (step) => store.opened.showVersion(parent, versions[at - 1 + step]);
   return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
     <${IconButton}
-      name="back"
+      name="previous"
       size=${14}
       label=${t('versions.previous')}
       disabled=${at === 1}

@@ -53,7 +53,7 @@ export function Welcome() {
         ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), () => (store.workflowsOpen.value = true))}
       </div>
       <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
-        <${Icon} name="branch" size=${16} />${t('welcome.repository')}
+        <${Icon} name="repository" size=${16} />${t('welcome.repository')}
       </button>
     </section>
     ${asks && html`<${RepositoryDialog} onClose=${() => setAsks(false)} />`}`;

@@ -33,7 +33,7 @@ export default function AssistantsView({ path: [id] }) {
 function AssistantList() {
   const store = useStore();
   const read = useRead(() => store.api.assistants());
-  const actions = html`<a class="button" href=${addressOf('assistants', NEW)}
+  const actions = html`<a class="button primary" href=${addressOf('assistants', NEW)}
     ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
   >`;
   return html`<${Frame} title=${t('assistant.list')} actions=${actions}>

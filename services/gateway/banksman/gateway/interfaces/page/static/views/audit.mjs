@@ -49,7 +49,7 @@ export default function AuditView() {
     (format) =>
       html`<button
         type="button"
-        class="toggle"
+        class="toggle named"
         aria-label=${t(`audit.save.${format}`)}
         onClick=${save(format)}
       >

@@ -65,9 +65,11 @@ function Servers({ servers, onEdit, onChanged, onError }) {
       : t(one.has_key ? 'servers.keyStored' : 'servers.noKey'),
     one.models.length || '',
     !one.setting &&
-      html`<button type="button" class="link" onClick=${() => test(one.name)}>${t('servers.test')}</button>
+      html`<div class="row-actions">
+        <button type="button" class="link" onClick=${() => test(one.name)}>${t('servers.test')}</button>
         <button type="button" class="link" onClick=${() => onEdit(one)}>${t('servers.change')}</button>
-        <button type="button" class="link" onClick=${() => remove(one.name)}>${t('servers.remove')}</button>`,
+        <button type="button" class="link" onClick=${() => remove(one.name)}>${t('servers.remove')}</button>
+      </div>`,
   ]);
   return html`<${Records}
     title=${t('servers.list')}

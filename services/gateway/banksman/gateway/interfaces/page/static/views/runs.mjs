@@ -35,7 +35,7 @@ function OneRun(
   const actions = html`<a class="toggle" href=${`#/c/${conversationId}`} aria-label=${t('run.conversation')}
       ><${Icon} name="back" size=${16} /><span>${t('run.conversation')}</span></a
     >
-    ${run && steps.length > 0 && html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}><${Icon} name="refresh" size=${16} /><span>${t('run.again')}</span></button>`}`;
+    ${run && steps.length > 0 && html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}><${Icon} name="repeat" size=${16} /><span>${t('run.again')}</span></button>`}`;
   return html`<${Frame} title=${t('run.title')} actions=${actions}>
     <${FormError} error=${error} />
     ${!run && !error && html`<${Loading} />`} ${run && html`<${Siblings} run=${run} other=${other} />`}

@@ -94,8 +94,9 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
   return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
     <p>
-      <${State} server=${server} />
-      ${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}
+      <${State}
+        server=${server}
+      />${' '}${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}
     </p>
     ${
       server.problem &&

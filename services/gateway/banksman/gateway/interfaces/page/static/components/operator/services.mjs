@@ -51,7 +51,7 @@ function Readiness(/** @type {{process: Replies['operator.services']['processes'
 
 /** The version of a process, and the time of its start. @param {{process: Replies['operator.services']['processes'][number]}} properties */
 function Begun({ process }) {
-  return html`${process.version ?? ''}
+  return html`${`${process.version ?? ''} `}
   ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
 }
 

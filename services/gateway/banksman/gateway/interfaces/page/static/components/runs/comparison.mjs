@@ -63,7 +63,7 @@ function difference(one, other) {
     return '';
   const change = other.value - one.value;
   const share = one.value
-    ? ` (${change > 0 ? '+' : '−'}${Math.round((100 * Math.abs(change)) / one.value)} %)`
+    ? ` (${change > 0 ? '+' : '−'}${Math.round((100 * Math.abs(change)) / one.value)}\u00a0%)`
     : '';
   return `${change > 0 ? '+' : '−'}${one.format(Math.abs(change))}${share}`;
 }

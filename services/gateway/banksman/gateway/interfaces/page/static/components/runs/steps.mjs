@@ -19,12 +19,12 @@ const ORDERS = [
 ];
 /** @type {Record<string, string>} */
 const ICONS = {
-  queue: 'details',
-  model: 'brain',
-  compaction: 'details',
-  notice: 'details',
+  queue: 'wait',
+  model: 'model',
+  compaction: 'compact',
+  notice: 'info',
   approval: 'shield',
-  input: 'pencil',
+  input: 'question',
 };
 
 /** Statuses whose colour says that something went wrong. */

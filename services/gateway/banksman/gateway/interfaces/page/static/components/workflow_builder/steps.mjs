@@ -7,7 +7,7 @@ import { t } from '../../strings.mjs';
 import { Choice } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
-const ICONS = { prompt: 'brain', tool: 'terminal', input: 'pencil', approval: 'shield' };
+const ICONS = { prompt: 'message', tool: 'tool', input: 'question', approval: 'shield' };
 
 /** @param {{draft: WorkflowDraft, tools: ToolView[], onChange: () => void}} properties */
 export function Steps({ draft, tools, onChange }) {
@@ -21,7 +21,7 @@ export function Steps({ draft, tools, onChange }) {
         (step, at) =>
           html`<li key=${step.name} aria-label=${t('builder.step', { number: at + 1 })}>
             <header>
-              <${Icon} name=${ICONS[step.type] ?? 'details'} size=${16} /><strong
+              <${Icon} name=${ICONS[step.type] ?? 'workflow'} size=${16} /><strong
                 >${t(`builder.type.${step.type}`)}</strong
               >
               <code>${step.name}</code>

@@ -121,5 +121,5 @@ export default {
   'operator.stream': 'Stream',
   'operator.messages': 'Nachrichten',
   'operator.size': 'Größe',
-  'operator.usedOf': '{used} von {limit}',
+  'operator.usedOf': '{used}\u00a0von\u00a0{limit}',
 };

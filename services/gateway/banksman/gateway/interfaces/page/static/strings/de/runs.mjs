@@ -15,7 +15,7 @@ export default {
   'run.cost': 'Kosten',
   'run.tokensIn': 'Tokens hinein',
   'run.tokensOut': 'Tokens heraus',
-  'run.cached': 'Eingabe-Tokens aus dem Cache',
+  'run.cached': 'Davon aus dem Cache',
   'run.duration': 'Dauer',
   'run.waited': 'Auf Menschen gewartet',
   'run.requests': 'Modellanfragen',

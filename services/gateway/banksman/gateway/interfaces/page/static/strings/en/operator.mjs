@@ -119,5 +119,5 @@ export default {
   'operator.stream': 'Stream',
   'operator.messages': 'Messages',
   'operator.size': 'Size',
-  'operator.usedOf': '{used} of {limit}',
+  'operator.usedOf': '{used}\u00a0of\u00a0{limit}',
 };

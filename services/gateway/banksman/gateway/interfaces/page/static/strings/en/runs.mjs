@@ -14,7 +14,7 @@ export default {
   'run.cost': 'Cost',
   'run.tokensIn': 'Tokens in',
   'run.tokensOut': 'Tokens out',
-  'run.cached': 'Cached tokens in',
+  'run.cached': 'Of these cached',
   'run.duration': 'Duration',
   'run.waited': 'Waited for people',
   'run.requests': 'Model requests',
