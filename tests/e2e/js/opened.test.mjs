@@ -51,29 +51,28 @@ function scene() {
     sent,
     timers,
     texts: () => state.value.runs.flatMap(({ entries }) => entries.map(({ text }) => text)),
-    confirm: (epoch = 'e1') =>
-      subscriptions.receive({
-        type: 'subscribed',
-        reply_to: sent.findLast(({ type }) => type === 'subscribe').id,
-        conversation_id: 'c1',
-        log_epoch: epoch,
-      }),
+    confirm: (epoch = 'e1', isDone = true) => {
+      const place = { conversation_id: 'c1', log_epoch: epoch };
+      const id = sent.findLast(({ type }) => type === 'subscribe').id;
+      subscriptions.receive({ type: 'subscribed', reply_to: id, ...place });
+      if (isDone) subscriptions.receive({ type: 'replay.done', ...place });
+    },
     receive: (...frames) => frames.forEach((frame) => subscriptions.receive(frame)),
   };
 }
 
-test('events are folded once and in order, and the replay ends with its mark', async () => {
+test('events are folded once and in order, and all at once when the replay is done', async () => {
   const { state, events, confirm, receive, texts } = scene();
-  confirm();
+  confirm('e1', false);
   receive(message(1, 'one'), message(1, 'one'), message(2, 'two'));
+  await shown();
+  assert.deepEqual([texts(), events, state.value.replayed], [[], [], false]);
+  receive({ type: 'replay.done', conversation_id: 'c1', seq: 2 });
   await shown();
   assert.deepEqual(
     [texts(), events, state.value.replayed, state.value.title],
-    [['one', 'two'], [1, 2], false, 'Cranes'],
+    [['one', 'two'], [1, 2], true, 'Cranes'],
   );
-  receive({ type: 'replay.done', conversation_id: 'c1', seq: 2 });
-  await shown();
-  assert.equal(state.value.replayed, true);
 });
 
 test('a restored log is read from its first event under the same title', async () => {

@@ -289,7 +289,7 @@ export class Store {
 
   toast(/** @type {string} */ text, tone = 'error') {
     const key = newId('t');
-    this.toasts.value = [...this.toasts.value, { key, text, tone }];
+    this.toasts.value = [{ key, text, tone }, ...this.toasts.value];
     setTimeout(() => this.dismiss(key), TOAST_MS);
   }
 

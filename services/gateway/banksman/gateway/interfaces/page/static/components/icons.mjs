@@ -1,7 +1,7 @@
 /** Outlines on a 24-unit grid, drawn with a stroke. Each has one meaning, and each meaning one outline. */
 
 /** @type {Record<string, string>} */
-const PATHS = {
+export const ICONS = {
   gauge: 'M4.5 18a8.5 8.5 0 1 1 15 0M12 14l4-5M12 15.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3z',
   people:
     'M9 11.5a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7zM2.5 19.5c.5-3.5 3-5 6.5-5s6 1.5 6.5 5M16 4.8a3.5 3.5 0 0 1 0 6.4M18 14.9c2 .6 3.2 2.1 3.5 4.6',
@@ -70,7 +70,7 @@ const PATHS = {
 
 /** @param {string} name @returns {string} the path's data */
 export function icon(name) {
-  return PATHS[name] ?? PATHS.tool;
+  return ICONS[name] ?? ICONS.tool;
 }
 
 /** @type {Record<string, string>} */
@@ -89,7 +89,7 @@ const TOOL_ICONS = {
  * @param {{icon: string}} workflow
  */
 export function categoryIcon({ icon: name }) {
-  return PATHS[name] ? name : 'workflow';
+  return ICONS[name] ? name : 'workflow';
 }
 
 /** The icon of a tool. @param {string} tool */

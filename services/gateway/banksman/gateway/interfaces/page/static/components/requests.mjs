@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { explain } from '../strings.mjs';
+import { explain, t } from '../strings.mjs';
 import { Loading, html } from './ui.mjs';
 
 /** Why something failed, with what may help; nothing without an error. @param {{error?: string | null, children?: Shown}} properties */
@@ -10,9 +10,20 @@ export function FormError({ error, children }) {
   return error ? html`<p class="form-error" role="alert">${error} ${children}</p>` : null;
 }
 
-/** The state of what is read for the first time. @param {{of: {value: unknown, error: string | null}}} properties */
-export function Reading({ of: { value, error } }) {
-  return error ? html`<${FormError} error=${error} />` : value === null ? html`<${Loading} />` : null;
+/** The state of what is read, with a button to try again. @param {{of: {value: unknown, error: string | null, read: () => void}}} properties */
+export function Reading({ of: { value, error, read } }) {
+  if (!error) return value === null ? html`<${Loading} />` : null;
+  return html`<${FormError} error=${error}>
+    <button type="button" class="link" onClick=${read}>${t('app.tryAgain')}</button>
+  <//>`;
+}
+
+/** A list without entries, and the action that adds the first. @param {{text: string, children: Shown}} properties */
+export function Empty({ text, children }) {
+  return html`<div class="empty">
+    <p>${text}</p>
+    ${children}
+  </div>`;
 }
 
 /**

@@ -5,7 +5,7 @@ import { useState } from 'preact/hooks';
 import { NewServer } from '../components/mcp/form.mjs';
 import { OneServer } from '../components/mcp/server.mjs';
 import { State, placeOf } from '../components/mcp/state.mjs';
-import { Reading, useRead } from '../components/requests.mjs';
+import { Empty, Reading, useRead } from '../components/requests.mjs';
 import { AddButton, Exact, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
@@ -20,11 +20,12 @@ function ServerList() {
   const store = useStore();
   const read = useRead(() => store.api.mcpServers());
   const [adding, setAdding] = useState(false);
+  const isEmpty = read.value?.length === 0;
   const actions = html`<${AddButton} label=${t('mcp.add')} onClick=${() => setAdding(true)} />`;
-  return html`<${Frame} title=${t('mcp.title')} actions=${actions}>
+  return html`<${Frame} title=${t('mcp.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('mcp.intro')}</p>
     <${Reading} of=${read} />
-    ${read.value?.length === 0 && html`<p class="empty">${t('mcp.none')}</p>`}
+    ${isEmpty && html`<${Empty} text=${t('mcp.none')}>${actions}<//>`}
     <ul class="assistants">
       ${read.value?.map(
         (server) =>

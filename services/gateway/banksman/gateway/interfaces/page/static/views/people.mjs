@@ -6,7 +6,7 @@ import { Check, Choice, FormDialog, TextField } from '../components/fields.mjs';
 import { Records } from '../components/operator/records.mjs';
 import { Account, providerName } from '../components/people/account.mjs';
 import { Line, Reachable, pageAddress } from '../components/people/sent.mjs';
-import { Reading, useRead } from '../components/requests.mjs';
+import { Empty, Reading, useRead } from '../components/requests.mjs';
 import { AddButton, Dialog, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { parts, t } from '../strings.mjs';
@@ -32,12 +32,13 @@ export default function PeopleView() {
   const { value: keys, read } = listed;
   const providers = (found ?? []).filter((one) => one.on_page);
   const invite = () => (store.token ? setInviting : setStarting)(true);
+  const isEmpty = keys?.length === 0;
   const actions = html`<${AddButton} label=${t('people.invite')} onClick=${invite} />`;
-  return html`<${Frame} title=${t('people.title')} actions=${actions}>
+  return html`<${Frame} title=${t('people.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('people.intro')}</p>
     <${Reading} of=${listed} />
     ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
-    ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
+    ${isEmpty && html`<${Empty} text=${t('people.none')}>${actions}<//>`}
     ${keys && keys.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
     ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}

@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { FormDialog } from '../components/fields.mjs';
-import { Reading, useRead } from '../components/requests.mjs';
+import { Empty, Reading, useRead } from '../components/requests.mjs';
 import { Calendar } from '../components/schedules/calendar.mjs';
 import { ScheduleDialog } from '../components/schedules/dialog.mjs';
 import { AddButton, html, useStore } from '../components/ui.mjs';
@@ -17,11 +17,12 @@ export default function SchedulesView() {
   const listed = useRead(() => Promise.all([store.api.schedules(), store.api.comingStarts()]));
   const [creating, setCreating] = useState(false);
   const [schedules, coming] = listed.value ?? [[], []];
+  const isEmpty = listed.value && !schedules.length;
   const actions = html`<${AddButton} label=${t('schedule.new')} onClick=${() => setCreating(true)} />`;
-  return html`<${Frame} title=${t('schedule.title')} actions=${actions}>
+  return html`<${Frame} title=${t('schedule.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('schedule.intro')}</p>
     <${Reading} of=${listed} />
-    ${listed.value && !schedules.length && html`<p class="empty">${t('schedule.none')}</p>`}
+    ${isEmpty && html`<${Empty} text=${t('schedule.none')}>${actions}<//>`}
     ${schedules.length > 0 && html`<${Calendar} coming=${coming} names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))} onChoose=${show} />`}
     ${schedules.map((schedule) => html`<${OneSchedule} key=${schedule.id} schedule=${schedule} onChange=${listed.read} />`)}
     ${creating && html`<${ScheduleDialog} onClose=${() => (setCreating(false), listed.read())} />`}

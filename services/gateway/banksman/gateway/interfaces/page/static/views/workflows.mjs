@@ -4,7 +4,7 @@ import { useMemo } from 'preact/hooks';
 
 import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
 import { categoryIcon } from '../components/icons.mjs';
-import { FormError, Reading, useRead } from '../components/requests.mjs';
+import { Empty, FormError, Reading, useRead } from '../components/requests.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
@@ -24,13 +24,14 @@ function WorkflowList() {
   const store = useStore();
   const read = useRead(() => categoriesOf(store.api));
   const categories = read.value?.filter((one) => one.workflows.length);
+  const isEmpty = categories?.length === 0;
   const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}
     ><${Icon} name="plus" size=${16} />${t('builder.new')}</a
   >`;
-  return html`<${Frame} title=${t('workflow.title')} actions=${actions}>
+  return html`<${Frame} title=${t('workflow.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('builder.intro')}</p>
     <${Reading} of=${read} />
-    ${categories?.length === 0 && html`<p class="empty">${t('workflow.none')}</p>`}
+    ${isEmpty && html`<${Empty} text=${t('workflow.none')}>${actions}<//>`}
     ${categories?.map(
       (category) =>
         html`<section key=${category.name}>

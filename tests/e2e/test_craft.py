@@ -1,0 +1,93 @@
+"""What all views have in common: one left edge and width, reachable buttons, and one action when empty."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e import mcp_scenes, scenes
+from tests.e2e.assistant_scenes import assistants
+from tests.e2e.run_scenes import runs
+from tests.e2e.stage import RUN, Stage
+from tests.e2e.test_rules import POLICY, REMEMBERED
+from tests.support.browser import Look, opened
+
+pytestmark = pytest.mark.timeout(120)
+"""Seconds; a browser starts slowly on a busy machine."""
+
+VIEWS = (
+    f"runs/{RUN}", "approvals", "assistants", "assistants/cranes", "workflows", "schedules", "rules",
+    "people", "mcp", "mcp/issues", "models", "audit", "operator", "settings",
+)  # fmt: skip
+
+EDGES = """() => {
+  const view = document.querySelector('.view');
+  const { paddingLeft, paddingRight } = getComputedStyle(view);
+  const { left, right } = view.getBoundingClientRect();
+  const tab = document.querySelector('.tabs a');
+  return {
+    title: document.querySelector('#title').getBoundingClientRect().left,
+    text: left + parseFloat(paddingLeft),
+    tabs: tab && tab.getBoundingClientRect().left + parseFloat(getComputedStyle(tab).paddingLeft),
+    width: right - left - parseFloat(paddingLeft) - parseFloat(paddingRight),
+    narrower: [...view.children].filter((child) => getComputedStyle(child).maxWidth !== 'none').length,
+  };
+}"""
+
+SEND_IS_REACHABLE = """() => {
+  const send = document.querySelector('.send');
+  const { left, top, width, height } = send.getBoundingClientRect();
+  return send.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+async def test_every_view_begins_at_the_same_edge_and_has_the_same_width(stage: Stage, width: int) -> None:
+    """R38: the text begins below the title and the tabs, and moves with no view."""
+    stage.resources |= scenes.RESOURCES | mcp_scenes.RESOURCES
+    stage.resources |= {"context/policy": POLICY, "context/remembered": {"items": [REMEMBERED]}}
+    assistants(stage)
+    runs(stage)
+    found: dict[str, dict[str, float]] = {}
+    async with opened(stage.url, look=Look(width)) as page:
+        for view in VIEWS:
+            await page.goto(f"{stage.url}/#/{view}")
+            await expect(page.locator(".view")).to_be_visible()
+            found[view] = await page.evaluate(EDGES)
+    assert len({edges["width"] for edges in found.values()}) == 1, found
+    for view, edges in found.items():
+        lefts = {round(edges[name]) for name in ("title", "text", "tabs") if edges[name] is not None}
+        assert len(lefts) == 1, (view, edges)
+        assert edges["narrower"] == 0, view
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_toasts_never_cover_the_button_that_sends(stage: Stage, width: int) -> None:
+    """R38: also several long ones."""
+    scenes.start(stage)
+    error = {"code": "conflict", "message": "The run has ended, and nothing is left to stop. " * 8}
+    stage.refused["run.cancel"] = error
+    async with opened(stage.url, look=Look(width)) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        stop = page.locator(".activity .stop")
+        for count in range(1, 6):
+            await stop.dispatch_event("click")
+            await expect(page.locator(".toast")).to_have_count(count)
+        await page.get_by_role("textbox", name="Message").fill("Next")
+        assert await page.evaluate(SEND_IS_REACHABLE)
+
+
+async def test_an_empty_list_offers_one_action_and_a_failed_one_is_read_again(stage: Stage) -> None:
+    """R38: the action is where the entries will be; after an error it takes no reload of the page."""
+    stage.failures["GET context/mcp-servers"] = (503, {"code": "unavailable", "message": "NATS is away."})
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/mcp")
+        again = page.get_by_role("button", name="Try again")
+        await expect(page.get_by_text("NATS is away.")).to_be_visible()
+        stage.failures.clear()
+        await again.click()
+        add = page.get_by_role("button", name="Add a server")
+        await expect(page.locator(".empty").get_by_role("button")).to_have_count(1)
+        await expect(add).to_have_count(1)
+        await add.click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
