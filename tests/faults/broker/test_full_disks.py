@@ -106,7 +106,7 @@ async def test_a_nearly_full_disk_warns_first_and_then_leaves_room_for_open_runs
 async def test_a_full_disk_of_the_workspaces_alone_fails_commands_until_there_is_space(
     place: Path, model: ScriptedModel
 ) -> None:
-    """A37: the runner is not ready and stays, so that commands can still delete files."""
+    """A37: the runner is not ready and stays, so that commands can still delete files; uploads get 507."""
     require_volumes()
     write = bash("head -c 3000000 /dev/zero > big && echo written")
     name = model.play("write", [write, _said("Tried."), write, _said("Tried again.")])
@@ -124,7 +124,12 @@ async def test_a_full_disk_of_the_workspaces_alone_fails_commands_until_there_is
                 ended = await client.finished(first)
                 assert ended["content"] == "Tried."
                 assert "written\n" not in _outputs(ended)
+                for size in (1_000, 3_000_000):
+                    uploaded = await _uploaded(system, conversation, size)
+                    assert uploaded.status_code == 507, uploaded.text
+                    assert int(uploaded.headers["retry-after"]) >= 1
             await eventually(lambda: _all_ready(system))
+            assert (await _uploaded(system, conversation, 3_000_000)).is_success
             second = await client.chat(conversation, "again")
             await client.approve(second)
             ended = await client.finished(second)
@@ -176,6 +181,11 @@ async def _refused(system: System, conversation: str, reason: str = "") -> float
     assert int(response.headers["retry-after"]) >= 1
     assert reason in response.text
     return time.monotonic() - began
+
+
+async def _uploaded(system: System, conversation: str, size: int) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S) as http:
+        return await http.put(f"/context/conversations/{conversation}/files/upload", content=bytes(size))
 
 
 def _get(system: System, process: str, path: str) -> httpx.Response:
