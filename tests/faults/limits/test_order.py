@@ -11,6 +11,7 @@ from banksman import sdk
 from tests.faults.limits.conftest import Stage
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.replies import bash
 from tests.support.scripted_models import Gate, ScriptedReply
 from tests.support.system import ScriptedModel
 
@@ -90,6 +91,22 @@ async def test_a_message_that_steers_a_run_reaches_it_before_a_later_message(
     told = [event["data"] for event in client.events(conversation, "message.completed")]
     assert [data["content"] for data in told if data["role"] == "user"] == steers
     assert started(client, conversation) == [first, last]
+
+
+async def test_a_decision_counts_after_the_message_that_steered_before_it(client: Client, play: Play) -> None:
+    """P19: the run continues with the approved call, and its next request to the model has the message."""
+    for _ in range(20):
+        conversation = await client.create(play(bash("echo done"), FINE, at_end="repeat"))
+        run = await client.chat(conversation, "go")
+        asked = await client.approval_request(run)
+        await client.chat(conversation, "And then?", mode="steer")
+        await client.decide(asked["approval_id"])
+        await client.finished(run)
+
+        told = client.events(conversation, "message.completed")
+        (steered,) = [event["seq"] for event in told[1:] if event["data"]["role"] == "user"]
+        _, second, *_ = client.events(conversation, "iteration.started")
+        assert steered < second["seq"]
 
 
 async def test_the_queue_of_a_conversation_is_bounded_and_ends_with_it(
