@@ -3,8 +3,9 @@
     make release                  build and check everything, images included; stop if the tree has changes
     make release ARGS=--dry-run   the same without images, also from a tree with changes
 
-The version is the one of `pyproject.toml`. The wheel and the sdist are built twice, from the files of the
-commit and with its time, and must be the same byte by byte. Nothing is uploaded, and no tag is set.
+The version is the one of `pyproject.toml`. The wheel, the sdist and the npm package of the client are built
+twice, from the files of the commit and with its time, and must be the same byte by byte. Nothing is
+uploaded, and no tag is set.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _check_documents() -> None:
 
 
 def built_twice(commit: Commit) -> dict[str, bytes]:
-    """Return the wheel and the sdist by file name.
+    """Return the wheel, the sdist and the client's npm package by file name.
 
     Raises:
         ReleaseError: Two builds in different folders differ.
@@ -155,7 +156,7 @@ def built_twice(commit: Commit) -> dict[str, bytes]:
 
 
 def built(commit: Commit) -> dict[str, bytes]:
-    """Build the files of a commit in a new folder; return the wheel and the sdist by file name."""
+    """Build the files of a commit in a new folder; return them by file name."""
     with tempfile.TemporaryDirectory() as scratch:
         sources, out = Path(scratch) / "sources", Path(scratch) / "out"
         sources.mkdir()
@@ -163,6 +164,7 @@ def built(commit: Commit) -> dict[str, bytes]:
             ["git", "archive", commit.revision], cwd=ROOT, check=True, capture_output=True
         ).stdout
         subprocess.run(["tar", "-x", "-C", str(sources)], input=archive, check=True)
+        _pack_client(sources, out)
         command = [Path(sys.executable).with_name("uv"), "build", "--quiet", "--no-config"]
         options = ["--no-build-isolation", "--python", sys.executable, "--wheel", "--sdist", "--out-dir", out]
         epoch = str(int(commit.made_at.timestamp()))
@@ -170,6 +172,15 @@ def built(commit: Commit) -> dict[str, bytes]:
             [*command, *options, sources], env=os.environ | {"SOURCE_DATE_EPOCH": epoch}, check=True
         )
         return {file.name: file.read_bytes() for file in sorted(out.glob("banksman-*"))}
+
+
+def _pack_client(sources: Path, out: Path) -> None:
+    """Pack the client of `sources` with the licence. npm writes no times, so two packages are the same."""
+    out.mkdir()
+    client = sources / CLIENT.parent.relative_to(ROOT)
+    shutil.copy(sources / "LICENSE", client)
+    command = ["npm", "pack", "--ignore-scripts", "--silent", "--pack-destination", str(out)]
+    subprocess.run(command, cwd=client, check=True, stdout=subprocess.DEVNULL)
 
 
 def _checksums(folder: Path) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from tools import release
 from tools.sbom import sbom
 from tools.third_party import Part, page_assets, python_packages
 
+from tests.support import privileged
 from tests.support.paths import ROOT
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 COMMIT = release.head()
 
@@ -38,10 +42,34 @@ def test_a_release_names_every_place_with_another_version() -> None:
     ]
 
 
-def test_two_builds_of_a_commit_are_the_same_byte_by_byte() -> None:
-    files = release.built_twice(COMMIT)
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """The packages of the current commit, which two builds made the same byte by byte."""
+    privileged.require("npm", shutil.which("npm") is not None, "the package of the client")
+    return release.built_twice(COMMIT)
 
-    assert sorted(Path(name).suffix for name in files) == [".gz", ".whl"]
+
+def test_two_builds_of_a_commit_are_the_same_byte_by_byte(files: dict[str, bytes]) -> None:
+    assert sorted(Path(name).suffix for name in files) == [".gz", ".tgz", ".whl"]
+
+
+def test_the_packed_client_works_in_another_program(files: dict[str, bytes], tmp_path: Path) -> None:
+    package = f"banksman-client-{release.project_version()}.tgz"
+    (tmp_path / package).write_bytes(files[package])
+    (tmp_path / "use.mjs").write_text(
+        "import * as client from '@banksman/client'; console.log(Object.keys(client).sort().join());"
+    )
+    install = ["npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", f"./{package}"]
+    subprocess.run(install, cwd=tmp_path, check=True, timeout=WAIT_TIMEOUT_S)
+    used = subprocess.run(
+        ["node", "use.mjs"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=WAIT_TIMEOUT_S
+    )
+
+    exported = "Api,ApiError,Client,Connection,LogRestored,RequestError,connect,conversationOf,newId"
+    assert used.stdout.strip() == exported
+    installed = {path.name for path in (tmp_path / "node_modules/@banksman/client").iterdir()}
+    sources = {path.name for path in release.CLIENT.parent.iterdir()}
+    assert installed == {*sources, "LICENSE"}
 
 
 def test_licences_are_known_for_every_pinned_package_and_every_vendored_package(parts: list[Part]) -> None:

@@ -33,6 +33,7 @@ const { options } = ts.convertCompilerOptionsFromJson(
     paths: {
       katex: [resolve('tools/page/untyped.d.ts')],
       'diff/line': [`${modules}/diff/libesm/diff/line`],
+      '@banksman/client': [resolve(root, 'client')],
       '*': [`${modules}/*`],
     },
   },
@@ -40,7 +41,7 @@ const { options } = ts.convertCompilerOptionsFromJson(
 );
 
 const program = ts.createProgram(
-  [`${root}/main.mjs`, `${root}/client/index.mjs`, 'tools/page/types.d.ts'],
+  [`${root}/main.mjs`, 'tools/page/client.ts', 'tools/page/types.d.ts'],
   options,
 );
 const unchecked = new Set(readFileSync('tools/page/unchecked.txt', 'utf8').split('\n').filter(Boolean));

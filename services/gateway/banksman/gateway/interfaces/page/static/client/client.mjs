@@ -170,15 +170,21 @@ export class Client extends Api {
    * Iterate over the events of a conversation without end: stored ones once each and in order, across reconnections.
    * With `live`, also text and output while they are produced; these may be lost.
    *
+   * @template {boolean} [Live=false]
    * @param {string} conversationId
-   * @param {T.FollowOptions} [options]
-   * @returns {AsyncIterableIterator<T.EventFrame>}
+   * @param {Omit<T.FollowOptions, 'live'> & {live?: Live}} [options]
+   * @returns {AsyncIterableIterator<Live extends true ? T.EventFrame : T.StoredEvent>}
    */
-  follow(conversationId, { afterSeq = 0, detail = 'steps', live = false, signal } = {}) {
+  follow(conversationId, { afterSeq = 0, detail = 'steps', live, signal } = {}) {
     if (this.#ending) throw this.#ending;
-    const follower = this.#subscriptions.follow(conversationId, { afterSeq, detail, live, signal });
+    const follower = this.#subscriptions.follow(conversationId, {
+      afterSeq,
+      detail,
+      live: live ?? false,
+      signal,
+    });
     // Without `marks` it delivers events only.
-    return /** @type {AsyncIterableIterator<T.EventFrame>} */ (/** @type {unknown} */ (follower));
+    return /** @type {any} */ (follower);
   }
 
   /**

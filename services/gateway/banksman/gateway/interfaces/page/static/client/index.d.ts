@@ -2,9 +2,9 @@ import type {
   Ack,
   Content,
   Decision,
+  EventFrame,
   FollowOptions,
   Frame,
-  LiveFrame,
   NewConversation,
   Options,
   RequestOptions,
@@ -33,7 +33,7 @@ export class Api {
   conversations(options?: { query?: string; cursor?: string | null; limit?: number }): Reply<'conversation.list'>;
   conversation(id: string): Reply<'conversation.read'>;
   renameConversation(id: string, title: string): Reply<'conversation.rename'>;
-  importConversation(exported: { conversation?: object; events: object[] }): Reply<'conversation.import'>;
+  importFile(file: Blob, start: number): Reply<'conversation.import'>;
   generateTitle(id: string): Reply<'conversation.title'>;
   deleteConversation(id: string): Promise<null>;
   run(id: string): Reply<'run.read'>;
@@ -87,8 +87,10 @@ export class Client extends Api {
     parameters?: Record<string, unknown>,
     options?: RequestOptions & { conversationId?: string },
   ): Promise<StartedRun>;
-  follow(conversationId: string, options: FollowOptions & { live: true }): AsyncIterableIterator<StoredEvent | LiveFrame>;
-  follow(conversationId: string, options?: FollowOptions & { live?: false }): AsyncIterableIterator<StoredEvent>;
+  follow<Live extends boolean = false>(
+    conversationId: string,
+    options?: Omit<FollowOptions, 'live'> & { live?: Live },
+  ): AsyncIterableIterator<Live extends true ? EventFrame : StoredEvent>;
   outcome(run: StartedRun | string, options?: { signal?: AbortSignal }): Promise<RunFinished>;
   request(frame: Frame, options?: RequestOptions): Promise<Ack>;
 }
@@ -116,6 +118,7 @@ export class Connection {
 
 /** A request failed: by an error of the gateway, or by a `code` of the client: `timeout`, `offline`, `closed`, `unauthorized`, `outdated`, `stopped`. */
 export class RequestError extends Error {
+  constructor(failure: { code: string; message: string });
   readonly code: string;
   readonly retryable: boolean;
   readonly retryAfterS: number | null;
@@ -124,11 +127,15 @@ export class RequestError extends Error {
 
 /** An HTTP response that is not a success; `status` 0 if no response arrived. */
 export class ApiError extends Error {
+  constructor(status: number, message: string, error?: { code?: string | null; field?: string | null });
   readonly status: number;
   readonly code: string | null;
+  /** The field of the request that was refused. */
+  readonly field: string | null;
 }
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
+  constructor(conversationId: string);
   readonly conversationId: string;
 }
