@@ -35,6 +35,7 @@ def server(id: str, **more: Any) -> dict[str, Any]:
         "problem_code": None,
         "refused": [],
         "needs_sign_in": False,
+        "sign_in": "tenant",
         "signed_in": None,
         **more,
     }

@@ -225,6 +225,7 @@ type ServerDraft = {
   secrets: { name: string; value: string }[];
   description: string;
   trusted: boolean;
+  signIn: 'tenant' | 'user';
   timeoutS: string;
 };
 type WorkflowDraft = import('../../services/gateway/banksman/gateway/interfaces/page/static/workflow_draft.mjs').Draft;

@@ -9,6 +9,7 @@ const EMPTY = {
   secrets: [],
   description: '',
   trusted: false,
+  signIn: 'tenant',
   timeoutS: '60',
 };
 
@@ -24,6 +25,7 @@ export function draftOf(server) {
     secrets: secrets.map((name) => ({ name, value: '' })),
     description: server.description,
     trusted: server.trusted,
+    signIn: server.sign_in,
     timeoutS: String(server.timeout_s),
   };
 }
@@ -59,7 +61,7 @@ export function valueStays({ name }, draft, server) {
  * @param {ServerDraft} draft
  */
 export function bodyOf(draft, server) {
-  const { id, type, url, command, description, trusted, timeoutS } = draft;
+  const { id, type, url, command, description, trusted, signIn, timeoutS } = draft;
   const values = Object.fromEntries(
     draft.secrets.map((secret) => [
       secret.name,
@@ -68,7 +70,8 @@ export function bodyOf(draft, server) {
   );
   const transport =
     type === 'http' ? { type, url, headers: values } : { type, command: wordsOf(command), env: values };
-  const fields = { transport, description, trusted, timeout_s: Number(timeoutS) };
+  const ofUsers = type === 'http' && signIn === 'user' ? { sign_in: signIn } : {};
+  const fields = { transport, description, trusted, ...ofUsers, timeout_s: Number(timeoutS) };
   return server ? { ...fields, revision: server.revision } : { id, ...fields };
 }
 

@@ -419,6 +419,20 @@ export class Api {
     return this.#json('mcp.sign_out', { server_id: id });
   }
 
+  /** The servers at which each user signs in, with the sign-ins of this user. */
+  mcpAccounts() {
+    return this.#items('mcp_account.list');
+  }
+
+  /** Begin a sign-in of this user. @param {string} id @param {object} options */
+  beginOwnSignIn(id, options) {
+    return this.#json('mcp_account.sign_in', { server_id: id }, options);
+  }
+
+  endOwnSignIn(/** @type {string} */ id) {
+    return this.#json('mcp_account.sign_out', { server_id: id });
+  }
+
   /** The servers of models: those of the operator, then those of the tenant. */
   modelServers() {
     return this.#items('model_server.list');

@@ -7,6 +7,7 @@ import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
 import { known, parts, t, withTexts } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
+import { SignInNeeded } from './accounts.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
@@ -252,6 +253,7 @@ function Calls({ group, runId, succeeded, onExpand }) {
   if (shown) {
     return html`<div class="tools">
       ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)}
+      <${SignInNeeded} calls=${calls} />
     </div>`;
   }
   const marks = succeeded ? [] : unsuccessful(calls);
@@ -261,10 +263,11 @@ function Calls({ group, runId, succeeded, onExpand }) {
     (call, at) => call.status === 'running' || (!call.result && (waits < 0 || at < waits)),
   );
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
-    ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
-    <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
-    ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
-  </button>`;
+      ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
+      <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
+      ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
+    </button>
+    <${SignInNeeded} calls=${calls} />`;
 }
 
 const MAX_CHANGED_SHOWN = 12;

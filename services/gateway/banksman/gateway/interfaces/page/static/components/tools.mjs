@@ -96,7 +96,7 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
     ${found.length > 0 ? html`<${FoundPages} pages=${found} />` : sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
     <p class="tool-facts">
       ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
-      ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
+      ${errorKind && !call.result.content?.sign_in && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
       ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
       ${truncated && reference && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>
@@ -106,7 +106,7 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
 /** The sections of a result: each text under its name, other values as JSON. @param {Content} content */
 export function sections(content) {
   if (typeof content === 'string') return [[t('tool.output'), content]];
-  const { success, exit_code: exitCode, error_kind: errorKind, ...rest } = content ?? {};
+  const { success, exit_code: exitCode, error_kind: errorKind, sign_in: signIn, ...rest } = content ?? {};
   const texts = Object.entries(rest).filter(([, value]) => typeof value === 'string' && value !== '');
   const others = Object.fromEntries(
     Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null),

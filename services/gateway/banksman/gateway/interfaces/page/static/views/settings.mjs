@@ -1,7 +1,8 @@
-/** Settings of this browser; the user's own instructions and this month's cost; and the keyboard map. */
+/** Settings of this browser; the user's own instructions, sign-ins and this month's cost; and the keyboard map. */
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { Accounts } from '../components/accounts.mjs';
 import { Check, Choice, TextField } from '../components/fields.mjs';
 import { KeyboardMap } from '../components/keyboard_map.mjs';
 import { FormError, useRead } from '../components/requests.mjs';
@@ -11,7 +12,8 @@ import { LANGUAGES, locale, t } from '../strings.mjs';
 import { formatCost } from '../text.mjs';
 import { THEMES, setTheme, theme } from '../theme.mjs';
 
-export default function SettingsView() {
+/** @param {{path: string[]}} properties `mcp`, the server of a sign-in and its outcome, when the browser returns from one */
+export default function SettingsView({ path }) {
   const store = useStore();
   const { inbox, preferences } = store;
   return html`<${Frame} title=${t('settings.title')}>
@@ -39,6 +41,7 @@ export default function SettingsView() {
       }
     </section>
     <${Instructions} />
+    <${Accounts} path=${path.slice(1)} />
     <${Month} />
     <section class="settings">
       <h2>${t('keys.title')}</h2>

@@ -10,6 +10,7 @@ import { FormError, useAction } from '../requests.mjs';
 import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 
 const KINDS = /** @type {const} */ (['http', 'stdio']);
+const SIGN_INS = /** @type {const} */ (['tenant', 'user']);
 const MAX_SECRETS = 32;
 /** @typedef {'id' | 'url' | 'command' | 'description' | 'timeoutS'} TextName */
 /** @type {TextName[]} */
@@ -96,6 +97,16 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
         draft.type === 'http'
           ? field('url', 'mcp.url', { type: 'url', required: true, maxlength: 2000, placeholder: 'https://' })
           : field('command', 'mcp.command', { required: true }, t('mcp.commandText'))
+      }
+      ${
+        draft.type === 'http' &&
+        html`<${Choice}
+          label=${t('mcp.signInBy')}
+          value=${draft.signIn}
+          onChange=${(/** @type {ServerDraft['signIn']} */ signIn) => change({ signIn })}
+          options=${SIGN_INS.map((by) => [by, t(`mcp.signInBy.${by}`)])}
+          ><small>${t(`mcp.signInByText.${draft.signIn}`)}</small><//
+        >`
       }
       <${Secrets}
         draft=${draft}

@@ -12,6 +12,7 @@ export function SignIn({ server, act }) {
   const store = useStore();
   const [client, setClient] = useState({ client_id: '', client_secret: '' });
   const { signed_in: signedIn } = server;
+  const own = server.sign_in === 'user';
   if (!signedIn && !server.needs_sign_in) return null;
   const begin = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
@@ -34,7 +35,7 @@ export function SignIn({ server, act }) {
   return html`<section class="mcp-part" aria-label=${t('mcp.signIn')}>
     <h2>${t('mcp.account')}</h2>
     <p class="muted">
-      ${signedIn ? t('mcp.signedIn', { user: signedIn.user, when: formatWhen(signedIn.at) }) : t('mcp.signInText')}
+      ${signedIn ? t(own ? 'mcp.signedInOwn' : 'mcp.signedIn', { user: signedIn.user, when: formatWhen(signedIn.at) }) : t(own ? 'mcp.signInOwnText' : 'mcp.signInText')}
     </p>
     <form class="mcp-sign-in" onSubmit=${begin}>
       <div class="row-actions">

@@ -60,6 +60,17 @@ export default {
     'Der Server muss wissen, mit wessen Konto er arbeitet. Melden Sie sich dort an: Die Agenten Ihres ganzen Teams nutzen seine Werkzeuge dann mit Ihrem Konto.',
   'mcp.signedIn':
     '{user} hat sich angemeldet ({when}). Die Agenten Ihres Teams nutzen die Werkzeuge mit diesem Konto.',
+  'mcp.signInBy': 'Wer sich dort anmeldet, falls eine Anmeldung nötig ist',
+  'mcp.signInBy.tenant': 'Eine Person der Verwaltung, für alle',
+  'mcp.signInBy.user': 'Jede Person selbst',
+  'mcp.signInByText.tenant':
+    'Agenten benutzen die Werkzeuge mit einem Konto, für wen auch immer sie arbeiten.',
+  'mcp.signInByText.user':
+    'Agenten benutzen die Werkzeuge mit dem Konto der Person, für die sie arbeiten. Jede Person meldet sich unter Einstellungen an.',
+  'mcp.signInOwnText':
+    'Hier meldet sich jede Person mit ihrem eigenen Konto an. Melden Sie sich an, um die Werkzeuge des Servers zu lesen; Ihre eigenen Läufe benutzen dann Ihr Konto.',
+  'mcp.signedInOwn':
+    '{user} hat sich angemeldet ({when}). Die Werkzeuge werden mit diesem Konto gelesen, und nur Ihre eigenen Läufe benutzen es.',
   'mcp.signInAgain': 'Neu anmelden',
   'mcp.signInEnded':
     'Die Anmeldung hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich noch einmal an.',

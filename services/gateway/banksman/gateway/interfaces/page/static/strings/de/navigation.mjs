@@ -97,6 +97,21 @@ export default {
     'Sie gelten für jede Antwort in allen Unterhaltungen, ab Ihrer nächsten Nachricht.',
   'settings.instructionsSaved': 'Ihre Anweisungen sind gespeichert.',
   'settings.save': 'Speichern',
+  'accounts.title': 'Ihre Konten bei Werkzeugservern',
+  'accounts.text':
+    'Agenten, die für Sie arbeiten, benutzen diese Werkzeuge mit Ihrem eigenen Konto. Keine andere Person tut das.',
+  'accounts.signIn': 'Anmelden',
+  'accounts.again': 'Erneut anmelden',
+  'accounts.signOut': 'Abmelden',
+  'accounts.none': 'Nicht angemeldet',
+  'accounts.signedIn': 'Angemeldet {when}',
+  'accounts.ended':
+    'Die Anmeldung bei {name} hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich erneut an.',
+  'accounts.failed':
+    'Die Anmeldung bei {name} wurde dort abgebrochen oder abgelehnt. Sie können es noch einmal versuchen.',
+  'accounts.needed':
+    '{name} verlangt eine Anmeldung der Person, für die dieser Lauf arbeitet. Melden Sie sich an, und fragen Sie dann noch einmal.',
+  'accounts.open': 'Einstellungen öffnen',
   'settings.month': 'Dieser Monat',
   'settings.monthLimit': 'von höchstens {cost}',
   'settings.monthText': {

@@ -56,6 +56,16 @@ export default {
   'mcp.signInText':
     'The server must know whose account it works with. Sign in there: the agents of your whole team then use its tools with your account.',
   'mcp.signedIn': '{user} signed in ({when}). The agents of your team use the tools with this account.',
+  'mcp.signInBy': 'Who signs in there, if it asks for a sign-in',
+  'mcp.signInBy.tenant': 'An administrator, for everyone',
+  'mcp.signInBy.user': 'Each person',
+  'mcp.signInByText.tenant': 'Agents use the tools with one account, whoever they work for.',
+  'mcp.signInByText.user':
+    'Agents use the tools with the account of the person they work for. Each person signs in under Settings.',
+  'mcp.signInOwnText':
+    'Each person signs in here with an account of their own. Sign in to list the tools of the server; your own runs then use your account.',
+  'mcp.signedInOwn':
+    '{user} signed in ({when}). The tools are listed with this account, and only your own runs use it.',
   'mcp.signInAgain': 'Sign in again',
   'mcp.signInEnded':
     'The sign-in took longer than ten minutes, or another one was begun meanwhile. Sign in again.',
