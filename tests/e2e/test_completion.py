@@ -81,6 +81,7 @@ async def test_a_prompt_of_a_server_is_filled_in_and_its_text_is_put_into_the_bo
         await box.press("Enter")
         dialog = page.get_by_role("dialog", name="Triage")
         await expect(dialog.get_by_text("A prompt of the server issues")).to_be_visible()
+        await expect(dialog.get_by_role("textbox", name="Tone optional")).to_be_visible()
         insert = dialog.get_by_role("button", name="Insert the text")
         await insert.click()
         await expect(dialog.get_by_role("textbox", name="Label")).to_be_focused()

@@ -153,6 +153,7 @@ type Wanted = {
   message: string;
   schema: Json;
   server: string | null;
+  expiresAt: string;
   resolved: import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').InputResolved | null;
 };
 type Changed = { kind: 'changed'; id: string; paths: import('../../services/gateway/banksman/gateway/interfaces/page/static/client/types.d.ts').PathChange[]; more: number };

@@ -128,6 +128,7 @@ const RUN_EVENTS = {
       message: data.message,
       schema: data.schema,
       server: data.server ?? null,
+      expiresAt: data.expires_at,
       resolved: null,
     }),
     status: 'awaiting_input',

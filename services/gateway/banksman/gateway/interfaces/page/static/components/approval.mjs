@@ -225,7 +225,7 @@ function titleOf(/** @type {ApprovalItem[]} */ items) {
     : t('approval.title', { count: items.length });
 }
 
-function Expiry(/** @type {{at: number}} */ { at }) {
+export function Expiry(/** @type {{at: number}} */ { at }) {
   if (!at) return null;
   const left = Date.parse(at) - Date.now();
   const days = Math.round(left / 86_400_000);

@@ -3,12 +3,12 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
-import { parts, t } from '../strings.mjs';
+import { parts, t, withTexts } from '../strings.mjs';
 import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
 import { Icon, IconButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
-const PromptDialog = lazy(() => import('./prompt.mjs'), 'PromptDialog');
+const PromptDialog = lazy(() => withTexts(import('./prompt.mjs'), 'forms', 'workflows'), 'PromptDialog');
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;

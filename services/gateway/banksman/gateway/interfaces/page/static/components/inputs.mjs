@@ -1,6 +1,7 @@
 /** Requests of workflows and servers of tools for a value of a user, or for yes or no with one click. */
 
 import { known, t } from '../strings.mjs';
+import { Expiry } from './approval.mjs';
 import { FormError, useAction } from './requests.mjs';
 import { Exact, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
@@ -11,34 +12,41 @@ const APPROVAL = 'approval';
 
 export function InputCard(/** @type {{request: Wanted}} */ { request }) {
   const store = useStore();
-  const { message, schema, server, resolved } = request;
+  const declining = useAction();
+  const { message, schema, server, expiresAt, resolved } = request;
   if (resolved)
     return html`<section class="input-card resolved">
       <p><${Exact} text=${message} /></p>
       <${Submitted} schema=${schema} resolved=${resolved} />
     </section>`;
   const submit = (/** @type {unknown} */ value) => store.replyToInput(request.id, { value });
+  const decline = () => declining.run(() => store.replyToInput(request.id, { decline: true }));
+  const beside =
+    server &&
+    html`<button type="button" class="button" disabled=${declining.busy} onClick=${decline}>
+      ${t('input.decline')}
+    </button>`;
   return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
     <h2><${Exact} text=${message} /></h2>
-    ${server && html`<p class="muted">${t('input.server', { server })}</p>`}
-    ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} />`}
-    ${server && html`<${Decline} onDecline=${() => store.replyToInput(request.id, { decline: true })} />`}
+    ${
+      server &&
+      html`<p class="muted">${t('input.server', { server })}</p>
+        <p class="muted"><${Expiry} at=${expiresAt} /></p>`
+    }
+    ${schema?.type === 'boolean' ? html`<${Choice} schema=${schema} onSubmit=${submit} />` : html`<${Form} schema=${schema} onSubmit=${submit} beside=${beside} />`}
+    <${FormError} error=${declining.error} />
   </section>`;
 }
 
-/** @param {{onDecline: () => Promise<unknown>}} properties */
-function Decline({ onDecline }) {
-  const { busy, error, run } = useAction();
-  return html`<${FormError} error=${error} />
-    <button type="button" class="button" disabled=${busy} onClick=${() => run(onDecline)}>
-      ${t('input.decline')}
-    </button>`;
-}
-
-/** @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>}} properties */
-function Form({ schema, onSubmit }) {
+/** @param {{schema: Schema, onSubmit: (value: unknown) => Promise<unknown>, beside: Shown}} properties */
+function Form({ schema, onSubmit, beside }) {
   if (schema?.type === 'object')
-    return html`<${SchemaForm} schema=${schema} submitLabel=${t('input.submit')} onSubmit=${onSubmit} />`;
+    return html`<${SchemaForm}
+      schema=${schema}
+      submitLabel=${t('input.submit')}
+      onSubmit=${onSubmit}
+      beside=${beside}
+    />`;
   const wrapped = {
     type: 'object',
     properties: { value: { title: t('input.value'), ...schema } },

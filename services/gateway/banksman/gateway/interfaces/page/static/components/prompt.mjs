@@ -15,9 +15,11 @@ export function PromptDialog({ prompt, onInsert, onClose }) {
   const get = async (/** @type {Json} */ values) =>
     onInsert((await store.api.mcpPrompt(prompt.server, prompt.name, values)).text);
   return html`<${Dialog} title=${prompt.title || prompt.name} onClose=${onClose}>
-    <p class="muted">${t('prompt.server', { server: prompt.server })}</p>
-    ${prompt.description && html`<p><${Exact} text=${prompt.description} /></p>`}
-    <${SchemaForm} schema=${schemaOf(prompt)} submitLabel=${t('prompt.insert')} onSubmit=${get} />
+    <div class="dialog-body">
+      <p class="muted">${t('prompt.server', { server: prompt.server })}</p>
+      ${prompt.description && html`<p><${Exact} text=${prompt.description} /></p>`}
+      <${SchemaForm} schema=${schemaOf(prompt)} submitLabel=${t('prompt.insert')} onSubmit=${get} />
+    </div>
   <//>`;
 }
 

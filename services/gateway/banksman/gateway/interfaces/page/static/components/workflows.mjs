@@ -156,9 +156,10 @@ let forms = 0;
 /**
  * A form for an object schema; `onSubmit` receives valid values.
  *
- * @param {{schema: Schema, submitLabel: string, onSubmit: (value: Json) => Promise<unknown>}} properties
+ * @param {{schema: Schema, submitLabel: string, onSubmit: (value: Json) => Promise<unknown>, beside?: Shown}} properties
+ * `beside` is shown before the button that submits
  */
-export function SchemaForm({ schema, submitLabel, onSubmit }) {
+export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
   const fields = useMemo(() => fieldsOf(schema), [schema]);
   // Several forms may be shown at once, with fields of the same names.
   const prefix = useMemo(() => `form-${(forms += 1)}`, []);
@@ -184,6 +185,7 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
     ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
     <${FormError} error=${error && withoutPattern(error)} />
     <div class="dialog-actions">
+      ${beside}
       <button class="button primary" disabled=${busy}>${busy ? t('form.sending') : submitLabel}</button>
     </div>
   </form>`;
