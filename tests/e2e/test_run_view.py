@@ -35,6 +35,8 @@ async def test_two_runs_are_compared(stage: Stage) -> None:
     async with opened(stage.url, bypass_csp=True) as page:
         await _go(page, f"#/runs/{RUN}")
         await page.get_by_label("Compare with").select_option(OTHER_RUN)
-        row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="Tokens in", exact=True))
+        row = page.get_by_role("row").filter(
+            has=page.get_by_role("rowheader", name="Input tokens", exact=True)
+        )
         await expect(row).to_contain_text("39,350 (\N{MINUS SIGN}91 %)")
         assert page.url.endswith(f"#/runs/{RUN}/with/{OTHER_RUN}")

@@ -86,7 +86,7 @@ async def test_a_rejection_with_a_reason_lets_the_agent_continue(office: Office,
         await ask(page, "Räume auf.")
         await card(page).get_by_role("button", name="Begründung hinzufügen").click()
         await card(page).get_by_role("textbox", name="Begründung").fill("Das wird noch gebraucht.")
-        tell = card(page).get_by_role("button", name="Ablehnen und dem Agenten sagen")
+        tell = card(page).get_by_role("button", name="Ablehnen und dem Agenten mitteilen")
         await expect(tell).to_contain_text("Der Lauf geht weiter.")
         await tell.click()
         await ended(page)

@@ -129,7 +129,7 @@ export function pendingApprovals(conversation) {
  */
 export function activity(run, isGiven = () => false) {
   if (run.status === 'queued')
-    return run.position ? t('activity.queuedAt', { position: run.position }) : t('activity.queued');
+    return run.position ? t('activity.queuedAt', { position: run.position }) : t('timeline.queued');
   if (run.cancelling) return t('activity.stopping');
   const asked = run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved);
   if (asked.length) return t(asked.every(isGiven) ? 'activity.otherApproval' : 'activity.approval');

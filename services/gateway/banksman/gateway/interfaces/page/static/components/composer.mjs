@@ -98,7 +98,7 @@ export function Composer() {
             class="toggle to-workflows"
             onClick=${() => (store.workflowsOpen.value = true)}
           >
-            <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
+            <${Icon} name="workflow" size=${16} /><span>${t('workflow.title')}</span>
           </button>
           <${ModelButton}
             value=${store.outbox.model.value}

@@ -32,7 +32,7 @@ function LabelDialog({ id, labels, onClose }) {
   const others = store.list.labels.value;
   return html`<${FormDialog}
     title=${t('conversation.labels')}
-    label=${t('settings.save')}
+    label=${t('app.save')}
     onSubmit=${submit}
     onClose=${onClose}
   >
@@ -74,7 +74,7 @@ function DeleteDialog({ id, title, onClose }) {
   const store = useStore();
   return html`<${FormDialog}
     title=${t('conversation.deleteTitle')}
-    label=${t('conversation.delete')}
+    label=${t('app.delete')}
     danger
     onSubmit=${() => (store.remove(id), onClose())}
     onClose=${onClose}

@@ -34,7 +34,7 @@ export function FilePanel() {
   };
   return html`<aside
     class="panel"
-    aria-label=${t('files.label')}
+    aria-label=${t('header.files')}
     tabindex="-1"
     ref=${panel}
     onDragOver=${(event) => event.preventDefault()}
@@ -43,7 +43,7 @@ export function FilePanel() {
   >
     <header class="panel-head">
       ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
-      <h2>${opened ? opened.path.split('/').at(-1) : t('files.label')}</h2>
+      <h2>${opened ? opened.path.split('/').at(-1) : t('header.files')}</h2>
       ${opened ? html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => files.download(opened.path)} />` : html`<${ListActions} files=${files} />`}
       <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
     </header>
@@ -85,7 +85,7 @@ function FileList(/** @type {{files: File[], onOpen: () => void}} */ { files, on
   const { items, error } = files;
   const menuOf = (file) => [
     { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
-    { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
+    { label: t('app.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
   ];
   if (!items) return error ? null : html`<${Loading} />`;
   if (!items.length) return html`<p class="empty">${t('files.empty')}</p>`;

@@ -49,7 +49,7 @@ function Form({ schema, onSubmit, beside }) {
     />`;
   const wrapped = {
     type: 'object',
-    properties: { value: { title: t('input.value'), ...schema } },
+    properties: { value: { title: t('app.value'), ...schema } },
     required: ['value'],
   };
   return html`<${SchemaForm}

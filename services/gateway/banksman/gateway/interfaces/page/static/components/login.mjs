@@ -29,7 +29,7 @@ export function Login() {
       <${FormError} error=${error ?? store.signInError} />
       <${FormError} error=${refused} />
       ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
-      <label for="token">${t('login.token')}</label>
+      <label for="token">${t('app.key')}</label>
       <input
         id="token"
         type="password"

@@ -65,7 +65,7 @@ function ProviderForm({ stored, onChanged }) {
       onChange=${setProvider}
       options=${[...none, ...Object.entries(TITLES)]}
     />
-    ${provider === 'searxng' && html`<${TextField} label=${t('servers.address')} value=${url} onChange=${setUrl} type="url" required placeholder=${'https://…/search'} />`}
+    ${provider === 'searxng' && html`<${TextField} label=${t('app.address')} value=${url} onChange=${setUrl} type="url" required placeholder=${'https://…/search'} />`}
     ${
       provider &&
       html`<${KeyField}
@@ -76,7 +76,7 @@ function ProviderForm({ stored, onChanged }) {
       />`
     }
     <${FormError} error=${error} />
-    ${(provider || stored.provider) && html`<button class="button" disabled=${busy}>${t(provider ? 'servers.save' : 'servers.remove')}</button>`}
+    ${(provider || stored.provider) && html`<button class="button" disabled=${busy}>${t(provider ? 'servers.save' : 'app.remove')}</button>`}
   </form>`;
 }
 
@@ -88,7 +88,7 @@ function ProviderForm({ stored, onChanged }) {
  */
 export function KeyField({ value, onChange, required, kept, children }) {
   return html`<${TextField}
-    label=${t('servers.key')}
+    label=${t('app.key')}
     value=${value}
     onChange=${(/** @type {string} */ key) => onChange(key.trim())}
     type="password"

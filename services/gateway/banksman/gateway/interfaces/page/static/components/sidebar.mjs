@@ -284,7 +284,7 @@ export function menuOf(store, item, setDialog) {
       icon: 'archive',
       action: () => store.mark(id, { archived: !archived }),
     },
-    { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
+    { label: t('app.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
   ];
 }
 

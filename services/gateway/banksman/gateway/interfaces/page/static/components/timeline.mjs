@@ -7,7 +7,6 @@ import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
 import { known, parts, t, withTexts } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
-import { SignInNeeded } from './accounts.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
@@ -24,6 +23,7 @@ const LinkedWorkflow = lazy(
   () => withTexts(import('./workflows.mjs'), 'workflows', 'forms'),
   'LinkedWorkflow',
 );
+const SignInNeeded = lazy(() => import('./accounts.mjs'), 'SignInNeeded');
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
 const Value = lazy(() => withTexts(import('./value.mjs'), 'forms'), 'Value');
 
@@ -111,7 +111,7 @@ function Outgoing({ entry }) {
           ${t('app.tryAgain')}
         </button>
         <button type="button" class="link" onClick=${() => store.outbox.discard(entry.key)}>
-          ${t('timeline.discard')}
+          ${t('app.discard')}
         </button>
       </p>`
     }
@@ -250,10 +250,11 @@ function parsed(text) {
 /** Calls that failed before a successful one are shown only with details. */
 function Calls({ group, runId, succeeded, onExpand }) {
   const { calls, shown } = group;
+  const needs =
+    calls.some(({ result }) => result?.content?.sign_in) && html`<${SignInNeeded} calls=${calls} />`;
   if (shown) {
     return html`<div class="tools">
-      ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)}
-      <${SignInNeeded} calls=${calls} />
+      ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)} ${needs}
     </div>`;
   }
   const marks = succeeded ? [] : unsuccessful(calls);
@@ -267,7 +268,7 @@ function Calls({ group, runId, succeeded, onExpand }) {
       <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
       ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
     </button>
-    <${SignInNeeded} calls=${calls} />`;
+    ${needs}`;
 }
 
 const MAX_CHANGED_SHOWN = 12;

@@ -94,7 +94,7 @@ function Entries({ pages, tenants }) {
   return html`<${PagedRecords}
     pages=${pages}
     title=${t('audit.entries')}
-    columns=${['audit.when', ...(tenants ? ['audit.tenant'] : []), 'audit.actor', 'audit.what', 'audit.target']}
+    columns=${['audit.when', ...(tenants ? ['audit.tenant'] : []), 'audit.actor', 'operator.action', 'audit.target']}
     row=${row}
     more=${t('audit.earlier')}
     empty=${t('audit.none')}

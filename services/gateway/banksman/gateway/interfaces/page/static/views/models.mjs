@@ -28,7 +28,7 @@ const VENDORS = {
 const urlOf = ({ scheme = 'https', address }) => address && `${scheme}://${address}`;
 const APIS = /** @type {const} */ (['chat', 'responses', 'anthropic']);
 /** @type {Key[]} */
-const COLUMNS = ['servers.name', 'servers.address', 'servers.key', 'servers.models', 'servers.actions'];
+const COLUMNS = ['app.name', 'app.address', 'app.key', 'servers.title', 'servers.actions'];
 
 export default function ModelsView() {
   const store = useStore();
@@ -67,8 +67,8 @@ function Servers({ servers, onEdit, onChanged, onError }) {
     !one.setting &&
       html`<div class="row-actions">
         <button type="button" class="link" onClick=${() => test(one.name)}>${t('servers.test')}</button>
-        <button type="button" class="link" onClick=${() => onEdit(one)}>${t('servers.change')}</button>
-        <button type="button" class="link" onClick=${() => remove(one.name)}>${t('servers.remove')}</button>
+        <button type="button" class="link" onClick=${() => onEdit(one)}>${t('app.change')}</button>
+        <button type="button" class="link" onClick=${() => remove(one.name)}>${t('app.remove')}</button>
       </div>`,
   ]);
   return html`<${Records}
@@ -116,9 +116,9 @@ function ServerForm({ server, onClose }) {
     ${isNew && html`<${Choice} label=${t('servers.vendor')} value=${vendor} onChange=${setVendor} options=${[...vendors, ['', t('servers.other')]]} />`}
     ${
       !known &&
-      html`${isNew && html`<${TextField} label=${t('servers.name')} value=${own.name} onChange=${set('name')} required pattern="[a-z][a-z0-9_\\-]{0,31}" title=${t('servers.nameHint')} />`}
+      html`${isNew && html`<${TextField} label=${t('app.name')} value=${own.name} onChange=${set('name')} required pattern="[a-z][a-z0-9_\\-]{0,31}" title=${t('servers.nameHint')} />`}
         <${TextField}
-          label=${t('servers.address')}
+          label=${t('app.address')}
           value=${own.base_url}
           onChange=${set('base_url')}
           required
@@ -159,7 +159,7 @@ function DefaultModel() {
       html`<p>
         <${ModelButton}
           value=${assistant.model}
-          label=${t('servers.default')}
+          label=${t('run.model')}
           onChange=${(/** @type {string | null} */ model) => change({ model })}
         />
         <span class="muted">${t('servers.thenFallback')}</span>

@@ -94,7 +94,7 @@ function FirstKey({ onClose, onCreated }) {
     return html`<${Dialog} title=${t('people.ownCreated')} onClose=${onCreated}>
       <div class="dialog-body">
         <p>${t('people.ownOnce')}</p>
-        <${Line} label=${t('people.key')} text=${created.key} />
+        <${Line} label=${t('app.key')} text=${created.key} />
         <div class="dialog-actions">
           <button type="button" class="button primary" onClick=${onCreated}>${t('people.continue')}</button>
         </div>

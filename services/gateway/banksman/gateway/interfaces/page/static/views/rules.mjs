@@ -66,7 +66,7 @@ function TenantPolicy() {
       <button type="button" class="link" onClick=${reload}>${t('assistant.reload')}</button>
     <//>
     ${draft && !mayChange && html`<p class="muted">${t('rules.readOnly')}</p>`}
-    ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t('assistant.save')}</button></div>`}
+    ${draft && mayChange && html`<div class="assistant-actions"><button class="button primary" disabled=${!changed}>${t('app.save')}</button></div>`}
   </form>`;
 }
 

@@ -32,8 +32,8 @@ function OneRun(
   const { run, steps, error } = useRun(id);
   const [again, setAgain] = useState(false);
   const conversationId = conversationOf(id);
-  const actions = html`<a class="toggle" href=${`#/c/${conversationId}`} aria-label=${t('run.conversation')}
-      ><${Icon} name="back" size=${16} /><span>${t('run.conversation')}</span></a
+  const actions = html`<a class="toggle" href=${`#/c/${conversationId}`} aria-label=${t('timeline.label')}
+      ><${Icon} name="back" size=${16} /><span>${t('timeline.label')}</span></a
     >
     ${run && steps.length > 0 && html`<button type="button" class="toggle" aria-label=${t('run.again')} onClick=${() => setAgain(true)}><${Icon} name="repeat" size=${16} /><span>${t('run.again')}</span></button>`}`;
   return html`<${Frame} title=${t('run.title')} actions=${actions}>

@@ -70,14 +70,14 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         aria-label=${t('schedule.deleteOf', { name })}
         onClick=${() => setDeleting(true)}
       >
-        ${t('schedule.delete')}
+        ${t('app.delete')}
       </button>
     </div>
     ${
       deleting &&
       html`<${FormDialog}
         title=${t('schedule.deleteTitle')}
-        label=${t('schedule.delete')}
+        label=${t('app.delete')}
         danger
         onSubmit=${() => store.api.deleteSchedule(schedule.id).then(onChange)}
         onClose=${() => setDeleting(false)}

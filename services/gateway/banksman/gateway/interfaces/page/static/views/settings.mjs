@@ -74,7 +74,7 @@ function Instructions() {
       <small class="muted">${t('settings.instructionsText')}</small>
     <//>
     <${FormError} error=${error} />
-    <button class="button" disabled=${text === stored}>${t('settings.save')}</button>
+    <button class="button" disabled=${text === stored}>${t('app.save')}</button>
   </form>`;
 }
 

@@ -33,7 +33,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
       ${
         item.editable !== false &&
         html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
-          ${t(edit ? 'approval.undoEdit' : 'approval.edit')} ${!edit && html`<kbd>E</kbd>`}
+          ${t(edit ? 'approval.undoEdit' : 'app.edit')} ${!edit && html`<kbd>E</kbd>`}
         </button>`
       }
     </div>

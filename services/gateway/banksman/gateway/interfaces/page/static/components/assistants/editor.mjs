@@ -49,7 +49,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
   };
   return html`<form class="assistant" onSubmit=${save}>
     <${TextField}
-      label=${t('assistant.name')}
+      label=${t('app.name')}
       value=${draft.name}
       onChange=${(/** @type {string} */ name) => change({ name })}
       maxlength="200"
@@ -88,7 +88,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
       ${failure?.code === 'conflict' && html`<button type="button" class="link" onClick=${onReload}>${t('assistant.reload')}</button>`}
     <//>
     <div class="assistant-actions">
-      <button class="button primary" disabled=${busy || !changed}>${t('assistant.save')}</button>
+      <button class="button primary" disabled=${busy || !changed}>${t('app.save')}</button>
       ${stored.revision && html`<span class="muted">${t('assistant.revision', { revision: stored.revision })}</span>`}
     </div>
   </form>`;

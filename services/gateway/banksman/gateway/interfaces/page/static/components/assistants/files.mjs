@@ -18,7 +18,7 @@ export function AssistantFiles({ files, onChange }) {
     if (skill) onChange(withFiles(files, skill));
   };
   return html`<fieldset class="assistant-part">
-    <legend>${t('assistant.files')}</legend>
+    <legend>${t('header.files')}</legend>
     <p class="muted">
       ${t('assistant.filesText')} ${parts('assistant.skillText', { folder: html`<code>${SKILLS}</code>` })}
     </p>

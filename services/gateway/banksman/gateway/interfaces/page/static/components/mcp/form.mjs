@@ -44,7 +44,7 @@ export function ChangedServer({ server, onChanged, onClose }) {
   return html`<${ServerForm}
     key=${server.revision}
     title=${t('mcp.changeTitle', { name: server.id })}
-    submitLabel=${t('mcp.save')}
+    submitLabel=${t('app.save')}
     server=${server}
     onSubmit=${replace}
     onReload=${reload}
@@ -86,7 +86,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
   const hint = t('mcp.nameText');
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      ${!server && field('id', 'mcp.name', { required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: hint }, hint)}
+      ${!server && field('id', 'app.name', { required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: hint }, hint)}
       <${Choice}
         label=${t('mcp.kind')}
         value=${draft.type}
@@ -95,7 +95,12 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
       />
       ${
         draft.type === 'http'
-          ? field('url', 'mcp.url', { type: 'url', required: true, maxlength: 2000, placeholder: 'https://' })
+          ? field('url', 'app.address', {
+              type: 'url',
+              required: true,
+              maxlength: 2000,
+              placeholder: 'https://',
+            })
           : field('command', 'mcp.command', { required: true }, t('mcp.commandText'))
       }
       ${
@@ -174,8 +179,8 @@ function Secrets({ draft, server, error, onChange }) {
       required=${!stays}
       type="password"
       autocomplete="off"
-      aria-label=${t('mcp.value')}
-      placeholder=${t(stays ? 'mcp.valueStays' : 'mcp.value')}
+      aria-label=${t('app.value')}
+      placeholder=${t(stays ? 'mcp.valueStays' : 'app.value')}
       value=${secret.value}
       onInput=${(event) => replace(at, { value: event.target.value })}
     />`;
@@ -191,8 +196,8 @@ function Secrets({ draft, server, error, onChange }) {
         html`<div key=${at}>
           <input
             required
-            aria-label=${t('mcp.valueName')}
-            placeholder=${t('mcp.valueName')}
+            aria-label=${t('app.name')}
+            placeholder=${t('app.name')}
             value=${secret.name}
             onInput=${(event) => replace(at, { name: event.target.value.trim() })}
           />

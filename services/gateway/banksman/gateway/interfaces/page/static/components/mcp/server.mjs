@@ -121,10 +121,10 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
         <${Icon} name="refresh" size=${14} />${t('mcp.look')}
       </button>
       <button type="button" class="button small" disabled=${busy} onClick=${onChange}>
-        <${Icon} name="pencil" size=${14} />${t('mcp.change')}
+        <${Icon} name="pencil" size=${14} />${t('app.change')}
       </button>
       <button type="button" class="button small" onClick=${onRemove}>
-        <${Icon} name="trash" size=${14} />${t('mcp.remove')}
+        <${Icon} name="trash" size=${14} />${t('app.remove')}
       </button>
     </div>
   </section>`;
@@ -134,7 +134,7 @@ function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose 
   const store = useStore();
   return html`<${FormDialog}
     title=${t('mcp.removeTitle')}
-    label=${t('mcp.remove')}
+    label=${t('app.remove')}
     danger
     onSubmit=${() => store.api.deleteMcpServer(id).then(() => (location.hash = addressOf('mcp')))}
     onClose=${onClose}

@@ -32,7 +32,7 @@ export function SignIn({ server, act }) {
       autocomplete="off"
       maxlength="2000"
     />`;
-  return html`<section class="mcp-part" aria-label=${t('mcp.signIn')}>
+  return html`<section class="mcp-part" aria-label=${t('login.submit')}>
     <h2>${t('mcp.account')}</h2>
     <p class="muted">
       ${signedIn ? t(own ? 'mcp.signedInOwn' : 'mcp.signedIn', { user: signedIn.user, when: formatWhen(signedIn.at) }) : t(own ? 'mcp.signInOwnText' : 'mcp.signInText')}
@@ -40,9 +40,9 @@ export function SignIn({ server, act }) {
     <form class="mcp-sign-in" onSubmit=${begin}>
       <div class="row-actions">
         <button class=${signedIn ? 'button' : 'button primary'}>
-          ${t(signedIn ? 'mcp.signInAgain' : 'mcp.signIn')}
+          ${t(signedIn ? 'mcp.signInAgain' : 'login.submit')}
         </button>
-        ${signedIn && html`<button type="button" class="button" onClick=${end}>${t('mcp.signOut')}</button>`}
+        ${signedIn && html`<button type="button" class="button" onClick=${end}>${t('sidebar.signOut')}</button>`}
       </div>
       <details>
         <summary>${t('mcp.ownClient')}</summary>

@@ -94,7 +94,7 @@ function Letter({ id, onDone, onClose }) {
             </div>`
           : html`<div class="dialog-actions">
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
-                ${t('operator.discard')}
+                ${t('app.discard')}
               </button>
               ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => store.api.replayDeadLetter(id).then(onDone))}>${t('operator.replay')}</button>`}
             </div>`)

@@ -13,7 +13,7 @@ import { PagedRecords } from './records.mjs';
 const STATES = /** @type {const} */ (['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow']);
 const REFRESH_MS = 5_000;
 /** @type {Key[]} */
-const COLUMNS = ['operator.tenant', 'operator.run', 'operator.state', 'operator.when', 'operator.action'];
+const COLUMNS = ['operator.tenant', 'run.title', 'operator.state', 'operator.when', 'operator.action'];
 /** @type {Replies['operator.runs']} */
 const END = { items: [], next: null };
 

@@ -9,7 +9,7 @@ import { Records } from './records.mjs';
 const COLUMNS = {
   services: ['operator.service', 'operator.process', 'operator.serves', 'operator.version', 'operator.state'],
   servers: ['operator.server', 'operator.role', 'operator.lag', 'operator.state'],
-  runners: ['operator.runner', 'operator.kind', 'operator.load', 'operator.version', 'operator.state'],
+  runners: ['app.name', 'operator.serves', 'operator.load', 'operator.version', 'operator.state'],
 };
 
 /**

@@ -10,9 +10,9 @@ import { PagedRecords } from './records.mjs';
 const COLUMNS = [
   'operator.tenant',
   'operator.openRuns',
-  'operator.today',
-  'operator.month',
-  'operator.conversations',
+  'sidebar.today',
+  'settings.month',
+  'sidebar.label',
   'operator.keys',
   'operator.limits',
 ];

@@ -10,7 +10,7 @@ export const pageAddress = () => location.origin + location.pathname;
 
 /** The address of the page, and whether others can open it. */
 export function Address() {
-  return html`<${Line} label=${t('people.address')} text=${pageAddress()} /> <${Reachable} />`;
+  return html`<${Line} label=${t('app.address')} text=${pageAddress()} /> <${Reachable} />`;
 }
 
 /** A note where only this computer can open the page. */

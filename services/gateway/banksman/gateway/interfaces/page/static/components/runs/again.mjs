@@ -30,7 +30,7 @@ export function RunAgain({ run, steps, onClose }) {
   };
   return html`<${FormDialog}
     title=${t('run.againTitle')}
-    label=${t('run.start')}
+    label=${t('workflow.start')}
     disabled=${!step || !model.trim()}
     onSubmit=${submit}
     onClose=${onClose}

@@ -41,7 +41,7 @@ function Content({ detail: { step, request, result } }) {
     }
     ${
       result &&
-      html`<h3>${t('run.response')}</h3>
+      html`<h3>${t('tool.result')}</h3>
         <${Fields} value=${result} />`
     }
   </div>`;

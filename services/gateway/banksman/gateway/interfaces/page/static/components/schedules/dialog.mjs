@@ -39,7 +39,7 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
   return html`<${Dialog} title=${t('schedule.new')} onClose=${onClose}>
     <div class="dialog-body">
       <${FormError} error=${error} />
-      <${TextField} label=${optional('schedule.name')} value=${title} onChange=${setTitle} maxlength="200" />
+      <${TextField} label=${optional('app.name')} value=${title} onChange=${setTitle} maxlength="200" />
       <${Choice}
         label=${t('schedule.what')}
         value=${what}

@@ -39,7 +39,7 @@ export function WorkflowBuilder({ stored, onStored }) {
   };
   return html`<form class="builder" onSubmit=${save}>
     <${TextField}
-      label=${t('builder.title')}
+      label=${t('app.name')}
       value=${draft.title}
       onChange=${set('title')}
       required
@@ -74,7 +74,7 @@ export function WorkflowBuilder({ stored, onStored }) {
     </fieldset>
     <${FormError} error=${error} />
     <div class="builder-actions">
-      <button class="button primary" disabled=${busy || !draft.steps.length}>${t('builder.save')}</button>
+      <button class="button primary" disabled=${busy || !draft.steps.length}>${t('app.save')}</button>
       ${draft.name && html`<button type="button" class="button danger" disabled=${busy} onClick=${() => setDeleting(true)}>${t('builder.delete')}</button>`}
       ${!draft.steps.length && html`<span class="muted">${t('builder.noSteps')}</span>`}
     </div>

@@ -50,7 +50,7 @@ export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file })
         ? html`<${Editor} id=${id} file=${file} before=${shown.text} onClose=${() => setEditing(false)} />`
         : html`<div class="preview-body">
             <button type="button" class="button small" onClick=${() => setEditing(true)}>
-              ${t('files.edit')}
+              ${t('app.edit')}
             </button>
             <${Code} language=${languageOf(file.path)} source=${shown.text} label=${file.path} />
           </div>`;
@@ -138,7 +138,7 @@ ${markup === null ? html`<code>${text}${'\n'}</code>` : html`<code class="hljs" 
     <div class="dialog-actions">
       <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
       <button type="button" class="button small primary" disabled=${busy || text === before} onClick=${save}>
-        ${t(changed ? 'files.saveAnyway' : 'files.save')}
+        ${t(changed ? 'files.saveAnyway' : 'app.save')}
       </button>
     </div>
   </div>`;

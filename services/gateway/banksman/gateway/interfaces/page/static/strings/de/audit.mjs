@@ -9,7 +9,6 @@ export default {
   'audit.tenant': 'Mandant',
   'audit.ownTenant': 'der eigene; * für alle',
   'audit.when': 'Wann',
-  'audit.what': 'Aktion',
   'audit.target': 'Betrifft',
   'audit.entries': 'Einträge',
   'audit.none': 'Kein Eintrag passt.',

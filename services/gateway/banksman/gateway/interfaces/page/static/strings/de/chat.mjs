@@ -30,7 +30,6 @@ export default {
   'composer.placeholder': 'Nachricht schreiben',
   'composer.steerPlaceholder': 'Den Agenten lenken: Er liest dies vor seinem nächsten Schritt',
   'composer.queuePlaceholder': 'Nächste Nachricht schreiben: Sie folgt nach diesem Lauf',
-  'composer.workflows': 'Workflows',
   'composer.enter': '{key} sendet',
   'composer.stop': 'Lauf anhalten',
   'composer.send': 'Senden',
@@ -54,7 +53,6 @@ export default {
   'timeline.fetchedLater': 'Es wird geladen, sobald der Agent eine Datei braucht.',
   'timeline.latest': 'Zum Ende',
   'timeline.notSent': 'Nicht gesendet: {reason}',
-  'timeline.discard': 'Verwerfen',
   'timeline.hideSteps': 'Schritte ausblenden',
   'timeline.thinking': 'Denkt nach …',
   'timeline.thought': '{duration} nachgedacht',
@@ -82,7 +80,6 @@ export default {
   'usage.iterations': { one: '{count} Iteration', other: '{count} Iterationen' },
 
   // What a run does
-  'activity.queued': 'Eingereiht',
   'activity.queuedAt': 'Eingereiht ({position})',
   'activity.stopping': 'Wird angehalten',
   'activity.approval': 'Wartet auf Ihre Freigabe',

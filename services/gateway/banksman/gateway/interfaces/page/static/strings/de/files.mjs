@@ -1,7 +1,6 @@
 /** @satisfies {import("../../strings.mjs").Translation<typeof import("../en/files.mjs").default>} */
 export default {
   // Files
-  'files.label': 'Dateien',
   'files.all': 'Alle Dateien',
   'files.upload': 'Hochladen',
   'files.download': 'Herunterladen',
@@ -15,9 +14,7 @@ export default {
   'files.tab.terminal': 'Terminal',
   'files.tab.running': 'Laufend',
   'files.downloadAll': 'Alle Dateien herunterladen',
-  'files.edit': 'Bearbeiten',
   'files.editing': 'Inhalt von {path}',
-  'files.save': 'Speichern',
   'files.saveAnyway': 'Trotzdem speichern',
   'files.changedMeanwhile':
     'Die Datei wurde geändert, seit Sie sie geöffnet haben. Speichern ersetzt diese Änderung.',
@@ -34,9 +31,9 @@ export default {
   // A workspace that starts from a repository
   'repository.intro':
     'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',
-  'repository.repository': 'Adresse',
   'repository.allowed': 'Vom Betreiber erlaubt: {patterns}',
   'repository.noneAllowed': 'Der Betreiber erlaubt noch kein Repository.',
+  'repository.repository': 'Adresse',
   'repository.branch': 'Zweig',
   'repository.defaultBranch': 'der Standardzweig',
   'repository.depth': 'Commits der Historie',
@@ -56,5 +53,5 @@ export default {
   'processes.session': 'Sitzung {name}',
   'processes.noOutput': 'Noch keine Ausgabe.',
   'processes.earlier': 'Nur das Ende der Ausgabe wird gezeigt.',
-  'processes.stop': '{command} stoppen',
+  'processes.stop': '{command} beenden',
 };

@@ -11,7 +11,6 @@ export default {
   'form.upload': 'Datei für {label} hochladen',
   'input.submitted': 'Gesendet:',
   'input.submittedBy': 'Gesendet von {user}:',
-  'input.value': 'Wert',
   'input.label': 'Eingabe erbeten',
   'input.submit': 'Absenden',
   'input.yes': 'Ja',

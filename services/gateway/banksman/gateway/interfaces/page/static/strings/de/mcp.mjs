@@ -5,13 +5,11 @@ export default {
     'Server des Model Context Protocol geben Agenten weitere Werkzeuge. Agenten erhalten ein Werkzeug, sobald Sie es freigeben.',
   'mcp.none': 'Noch ist kein Server verbunden.',
   'mcp.add': 'Server hinzufügen',
-  'mcp.name': 'Name',
   'mcp.nameText':
     'Kleinbuchstaben, Ziffern und Bindestriche. Agenten sehen seine Werkzeuge als name__werkzeug.',
   'mcp.kind': 'Wo er läuft',
   'mcp.kind.http': 'Auf einem entfernten Server (URL)',
   'mcp.kind.stdio': 'In der Sandbox, als Programm',
-  'mcp.url': 'Adresse',
   'mcp.command': 'Befehl',
   'mcp.commandText':
     'Das Programm muss dort installiert sein, wo die Werkzeuge laufen. Setzen Sie ein Wort mit Leerzeichen in Anführungszeichen.',
@@ -21,14 +19,10 @@ export default {
     'Werte werden verschlüsselt gespeichert und nie wieder gezeigt. {secret} steht für ein Geheimnis Ihres Teams.',
   'mcp.addValue.http': 'Kopfzeile hinzufügen',
   'mcp.addValue.stdio': 'Variable hinzufügen',
-  'mcp.valueName': 'Name',
-  'mcp.value': 'Wert',
   'mcp.removeValue': '{name} entfernen',
   'mcp.trusted': 'Werkzeuge, die der Server nur lesend nennt, laufen ohne Freigabe',
   'mcp.connect': 'Verbinden',
-  'mcp.change': 'Ändern',
   'mcp.changeTitle': '{name} ändern',
-  'mcp.save': 'Speichern',
   'mcp.description': 'Beschreibung',
   'mcp.timeout': 'Sekunden, die ein Aufruf dauern darf',
   'mcp.callTimeout': 'Ein Aufruf darf {duration} dauern.',
@@ -51,11 +45,9 @@ export default {
   'mcp.secrets.stdio': 'Erhält die Variablen {names}, deren Werte geheim sind.',
   'mcp.createdBy': 'Hinzugefügt von {user}, {when}',
   'mcp.look': 'Werkzeuge neu lesen',
-  'mcp.remove': 'Entfernen',
   'mcp.removeTitle': 'Server entfernen',
   'mcp.removeQuestion': '{name} entfernen? Agenten können seine Werkzeuge dann nicht mehr nutzen.',
   'mcp.account': 'Konto beim Server',
-  'mcp.signIn': 'Anmelden',
   'mcp.signInText':
     'Der Server muss wissen, mit wessen Konto er arbeitet. Melden Sie sich dort an: Die Agenten Ihres ganzen Teams nutzen seine Werkzeuge dann mit Ihrem Konto.',
   'mcp.signedIn':
@@ -74,7 +66,6 @@ export default {
   'mcp.signInAgain': 'Neu anmelden',
   'mcp.signInEnded':
     'Die Anmeldung hat länger als zehn Minuten gedauert, oder inzwischen wurde eine andere begonnen. Melden Sie sich noch einmal an.',
-  'mcp.signOut': 'Abmelden',
   'mcp.ownClient': 'Eigene Client-ID verwenden',
   'mcp.ownClientText':
     'Bei manchen Anbietern muss Banksman vorher registriert werden. Geben Sie dort die Rückkehradresse {address} an, und tragen Sie hier ein, was Sie erhalten haben.',

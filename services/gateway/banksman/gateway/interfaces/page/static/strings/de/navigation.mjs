@@ -61,7 +61,6 @@ export default {
   'conversation.renameTitle': 'Unterhaltung umbenennen',
   'conversation.compact': 'Jetzt zusammenfassen',
   'conversation.title': 'Titel',
-  'conversation.delete': 'Löschen',
   'conversation.deleteTitle': 'Unterhaltung löschen',
   'conversation.deleteQuestion':
     '{title} mit Verlauf und Arbeitsbereich löschen? Das lässt sich nicht rückgängig machen.',
@@ -96,7 +95,6 @@ export default {
   'settings.instructionsText':
     'Sie gelten für jede Antwort in allen Unterhaltungen, ab Ihrer nächsten Nachricht.',
   'settings.instructionsSaved': 'Ihre Anweisungen sind gespeichert.',
-  'settings.save': 'Speichern',
   'accounts.title': 'Ihre Konten bei Werkzeugservern',
   'accounts.text':
     'Agenten, die für Sie arbeiten, benutzen diese Werkzeuge mit Ihrem eigenen Konto. Keine andere Person tut das.',
@@ -130,7 +128,7 @@ export default {
   'keys.line': 'Neue Zeile beginnen',
   'keys.approve': 'Ausgewählte Anfrage freigeben',
   'keys.reject': 'Ausgewählte Anfrage ablehnen',
-  'keys.edit': 'Ihre Argumente bearbeiten',
+  'keys.edit': 'Argumente der Anfrage bearbeiten',
   'keys.move': 'Nächste und vorherige Anfrage',
   'keys.choose': 'Anfrage auswählen, um mehrere zugleich zu entscheiden',
   'keys.close': 'Schließen, oder eine Anfrage verlassen',

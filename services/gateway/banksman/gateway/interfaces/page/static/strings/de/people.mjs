@@ -32,8 +32,6 @@ export default {
     'Senden Sie diesen Link an die Person. Er wird nur jetzt angezeigt und gilt einmal, {count} Tage lang.',
   'people.link': 'Link',
   'people.invitedUntil': 'eingeladen bis {when}',
-  'people.address': 'Adresse',
-  'people.key': 'Schlüssel',
   'people.loopback':
     'Diese Adresse ist nur auf diesem Rechner erreichbar. Starten Sie Banksman für andere mit {command} auf einer Adresse Ihres Netzes.',
   'people.done': 'Fertig',

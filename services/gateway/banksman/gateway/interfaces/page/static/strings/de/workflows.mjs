@@ -73,7 +73,6 @@ export default {
   'builder.intro':
     'Ein Workflow ist eine feste Folge von Schritten, die Sie mit einem Formular starten. Bauen Sie einen aus Prompts, Werkzeugen, Fragen und Freigaben, ohne Code.',
   'builder.startOf': '{title} starten',
-  'builder.title': 'Name',
   'builder.description': 'Wofür er da ist',
   'builder.category': 'Kategorie',
   'builder.fields': 'Formular',
@@ -118,7 +117,6 @@ export default {
   'builder.insert': 'Wert einfügen',
   'builder.end': 'Am Ende',
   'builder.result': 'Was am Ende zu lesen ist; leer für das Ergebnis des letzten Schritts',
-  'builder.save': 'Speichern',
   'builder.saved': 'Der Workflow ist gespeichert.',
   'builder.noSteps': 'Fügen Sie mindestens einen Schritt hinzu.',
   'builder.delete': 'Workflow löschen',

@@ -8,7 +8,6 @@ export default {
   'audit.tenant': 'Tenant',
   'audit.ownTenant': 'your own; * for all',
   'audit.when': 'When',
-  'audit.what': 'Action',
   'audit.target': 'Concerns',
   'audit.entries': 'Entries',
   'audit.none': 'No entry matches.',

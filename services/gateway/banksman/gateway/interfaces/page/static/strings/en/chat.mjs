@@ -30,7 +30,6 @@ export default {
   'composer.placeholder': 'Write a message',
   'composer.steerPlaceholder': 'Steer the agent: it reads this before its next step',
   'composer.queuePlaceholder': 'Write the next message: it is sent when this run ends',
-  'composer.workflows': 'Workflows',
   'composer.enter': '{key} sends',
   'composer.stop': 'Stop the run',
   'composer.send': 'Send',
@@ -54,7 +53,6 @@ export default {
   'timeline.fetchedLater': 'It is fetched when the agent first needs a file.',
   'timeline.latest': 'Latest',
   'timeline.notSent': 'Not sent: {reason}',
-  'timeline.discard': 'Discard',
   'timeline.hideSteps': 'Hide the steps',
   'timeline.thinking': 'Thinking…',
   'timeline.thought': 'Thought for {duration}',
@@ -82,7 +80,6 @@ export default {
   'usage.iterations': { one: '{count} iteration', other: '{count} iterations' },
 
   // What a run does
-  'activity.queued': 'Queued',
   'activity.queuedAt': 'Queued ({position})',
   'activity.stopping': 'Stopping',
   'activity.approval': 'Waiting for your approval',

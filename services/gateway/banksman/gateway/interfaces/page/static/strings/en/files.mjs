@@ -1,6 +1,5 @@
 export default {
   // Files
-  'files.label': 'Files',
   'files.all': 'All files',
   'files.upload': 'Upload',
   'files.download': 'Download',
@@ -13,9 +12,7 @@ export default {
   'files.tab.terminal': 'Terminal',
   'files.tab.running': 'Running',
   'files.downloadAll': 'Download all files',
-  'files.edit': 'Edit',
   'files.editing': 'Content of {path}',
-  'files.save': 'Save',
   'files.saveAnyway': 'Save anyway',
   'files.changedMeanwhile': 'The file was changed since you opened it. Saving replaces that change.',
   'files.noChanges': 'The agent has not changed any files yet.',
@@ -31,9 +28,9 @@ export default {
   // A workspace that starts from a repository
   'repository.intro':
     'The agent works on a copy of a git repository. You see its changes as a patch; nothing is pushed.',
-  'repository.repository': 'Address',
   'repository.allowed': 'Allowed by the operator: {patterns}',
   'repository.noneAllowed': 'The operator allows no repository yet.',
+  'repository.repository': 'Address',
   'repository.branch': 'Branch',
   'repository.defaultBranch': 'the default branch',
   'repository.depth': 'Commits of its history',

@@ -10,7 +10,6 @@ export default {
   'form.upload': 'Upload a file for {label}',
   'input.submitted': 'Submitted:',
   'input.submittedBy': 'Submitted by {user}:',
-  'input.value': 'Value',
   'input.label': 'Input requested',
   'input.submit': 'Submit',
   'input.yes': 'Yes',

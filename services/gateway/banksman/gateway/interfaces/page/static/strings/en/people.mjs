@@ -29,8 +29,6 @@ export default {
   'people.once': 'Send this link to the person. It is shown only now, works once, and for {count} days.',
   'people.link': 'Link',
   'people.invitedUntil': 'invited until {when}',
-  'people.address': 'Address',
-  'people.key': 'Key',
   'people.loopback':
     'Only this computer can open this address. For others, start Banksman with {command} set to an address of your network.',
   'people.done': 'Done',

@@ -67,7 +67,6 @@ export default {
   'builder.intro':
     'A workflow is a fixed sequence of steps that you start with a form. Build one from prompts, tools, questions and approvals, without code.',
   'builder.startOf': 'Start {title}',
-  'builder.title': 'Name',
   'builder.description': 'What it is for',
   'builder.category': 'Category',
   'builder.fields': 'Form',
@@ -111,7 +110,6 @@ export default {
   'builder.insert': 'Insert a value',
   'builder.end': 'At the end',
   'builder.result': 'What the user reads at the end; if empty, the result of the last step',
-  'builder.save': 'Save',
   'builder.saved': 'The workflow is saved.',
   'builder.noSteps': 'Add at least one step.',
   'builder.delete': 'Delete the workflow',
