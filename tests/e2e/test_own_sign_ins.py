@@ -72,7 +72,7 @@ async def test_the_texts_are_german_and_a_server_says_whose_sign_in_it_uses(stag
     async with opened(stage.url, look=Look(language="de")) as page:
         await page.goto(f"{stage.url}/#/settings/mcp/issues/failed")
         section = page.get_by_role("region", name="Ihre Konten bei Werkzeugservern")
-        await expect(section.get_by_role("alert")).to_contain_text("wurde dort abgebrochen oder abgelehnt")
+        await expect(section.get_by_role("alert")).to_contain_text("wurde dort abgebrochen")
         await page.goto(f"{stage.url}/#/mcp/issues")
         await expect(
             page.get_by_text("Hier meldet sich jede Person mit ihrem eigenen Konto an")

@@ -31,6 +31,7 @@ POLL_EVERY_S: Final = 0.2
 
 SendToRunner = Callable[[mcp.RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
+Changes = Mapping[str, object]
 M = TypeVar("M", bound=BaseModel)
 S = TypeVar("S", mcp.McpServer, mcp.McpAccount)
 
@@ -41,23 +42,17 @@ TOKEN_TIMEOUT_S = 15.0
 class AccessMissing(Fault):
     """A server cannot be reached without a sign-in."""
 
-    def __init__(self, reason: str, *, of_user: bool = False) -> None:
-        self.of_user = of_user
-        """Whether the user for whom a run acts must sign in."""
-        super().__init__(reason)
+
+class UserAccessMissing(AccessMissing):
+    """The user for whom a run acts must sign in."""
 
 
 def needs_sign_in(record: mcp.McpServer | mcp.McpAccount) -> AccessMissing:
     if isinstance(record, mcp.McpServer):
         return AccessMissing(f"the server {record.id!r} needs a sign-in by an administrator")
-    return needs_sign_in_of(record.user, record.server)
-
-
-def needs_sign_in_of(user: str, server_id: str) -> AccessMissing:
-    place = f"under Settings on the page, or with `banksman mcp sign-in {server_id} --own`"
-    return AccessMissing(
-        f"the server {server_id!r} needs a sign-in by the user {user!r}: {place}", of_user=True
-    )
+    place = f"under Settings on the page, or with `banksman mcp sign-in {record.server} --own`"
+    text = f"the server {record.server!r} needs a sign-in by the user {record.user!r}: {place}"
+    return UserAccessMissing(text)
 
 
 class Tokens(Generic[S]):
@@ -104,12 +99,12 @@ class Tokens(Generic[S]):
             else:
                 entry, usable = await self._renewed(entry, signed_in, send)
 
-    async def update(self, key: str, change: Callable[[mcp.SignInState], Mapping[str, object]]) -> S:
+    async def update(self, key: str, change: Callable[[S], Changes]) -> S:
         """Change fields of the current record; raise the errors of `change`, or `NotFound`."""
         while True:
             entry = await self.bucket.get(key)
             if entry is None:
-                raise NotFound("server", key.split(".")[1])
+                raise NotFound("server", key.partition(".")[2])
             record = entry.value.model_copy(update=dict(change(entry.value)))
             if await self.bucket.update(key, record, entry.revision) is not None:
                 return record
@@ -206,11 +201,7 @@ class McpAccess:
         self.users = Tokens(Bucket(bus, MCP_ACCOUNTS, mcp.McpAccount), box, now)
 
     async def authorized(
-        self,
-        entry: Entry[mcp.McpServer],
-        user: str,
-        transport: mcp.McpTransport,
-        send: SendToRunner,
+        self, entry: Entry[mcp.McpServer], user: str, transport: mcp.McpTransport, send: SendToRunner
     ) -> tuple[mcp.McpTransport, str]:
         """Return what `Tokens.authorized` returns, and the account whose access it has, as in `McpTarget`.
 
@@ -222,7 +213,7 @@ class McpAccess:
             return (await self.tenants.authorized(entry, transport, send))[0], ""
         account = await self.account(entry, user)
         if account is None:
-            raise needs_sign_in_of(user, server.id)
+            raise needs_sign_in(mcp.new_account(server, user))
         transport, used = await self.users.authorized(account, transport, send)
         return transport, f"{user} {used.signed_in and used.signed_in.at}"
 

@@ -282,11 +282,6 @@ class SignInState(Stored):
     pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
     signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
 
-    @property
-    def place(self) -> object:
-        """What the access is for: a place of another server, or a server of another time, never gets it."""
-        raise NotImplementedError
-
 
 class McpServer(SignInState):
     """KV `mcp`, key `{tenant}.{id}`: a server, the tools that are offered, and the access of the tenant."""
@@ -319,9 +314,9 @@ class McpServer(SignInState):
     """The encrypted `OAuthClient` with which users sign in; None without one, and for a tenant's sign-in."""
 
     @property
-    def place(self) -> object:
-        """The address or the program, and when the server was configured."""
-        return place_of(self.transport), self.created_at
+    def place(self) -> str:
+        """What access is for: a digest of the address or program, and of when the server was configured."""
+        return digest(f"{place_of(self.transport)} {self.created_at.isoformat()}".encode())
 
 
 class McpAccount(SignInState):
@@ -329,14 +324,8 @@ class McpAccount(SignInState):
 
     server: McpServerId
     user: str
-    url: str
-    """The address of the server."""
-    server_created_at: Timestamp
-
-    @property
-    def place(self) -> object:
-        """What `McpServer.place` was at the sign-in."""
-        return self.url, self.server_created_at
+    place: str
+    """That of the server at the sign-in. Another place never gets the access."""
 
 
 def place_of(transport: McpTransport) -> object:
@@ -345,15 +334,8 @@ def place_of(transport: McpTransport) -> object:
 
 
 def new_account(server: McpServer, user: str) -> McpAccount:
-    """Return the record of a user who has not signed in at a server with an address."""
-    assert isinstance(server.transport, HttpServer)
-    return McpAccount(
-        server=server.id,
-        user=user,
-        url=server.transport.url,
-        server_created_at=server.created_at,
-        needs_sign_in=True,
-    )
+    """Return the record of a user who has not signed in."""
+    return McpAccount(server=server.id, user=user, place=server.place, needs_sign_in=True)
 
 
 def account_key(tenant: str, server_id: str, user: str) -> str:

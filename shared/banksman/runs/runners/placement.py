@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import TimedOut
-from banksman.bus.mcp_access import AccessMissing, McpTargets
+from banksman.bus.mcp_access import AccessMissing, McpTargets, UserAccessMissing
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.secrets import CallTickets, SecretBox, SecretUnusable, TenantSecrets, output_ticket
 from banksman.bus.storage.kv import Bucket, Entry
@@ -223,9 +223,8 @@ class Placements(Scoped):
                 return calls.CallReply(answer="accepted")
             return calls.CallReply.model_validate_json(reply)
         except (SecretUnusable, AccessMissing) as error:
-            missing = isinstance(error, AccessMissing) and error.of_user
-            reason = f"The call was not sent: {error}."
-            return calls.CallReply(answer="refused", reason=reason, sign_in=missing)
+            reason, of_user = f"The call was not sent: {error}.", isinstance(error, UserAccessMissing)
+            return calls.CallReply(answer="refused", reason=reason, sign_in=of_user)
         except (Unavailable, ValidationError):
             return None
 

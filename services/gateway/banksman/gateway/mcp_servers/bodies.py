@@ -143,6 +143,17 @@ class McpSignInBody(McpOwnSignInBody, McpClientBody):
     """How to sign in. All fields may be absent."""
 
 
+class BeginOwnSignIn(RequestBody):
+    """How to sign in at an MCP server."""
+
+    gateway_url: GatewayUrl
+    """The address of the gateway as browsers reach it."""
+
+
+class BeginMcpSignIn(BeginOwnSignIn, McpClientBody):
+    """How to sign in at an MCP server."""
+
+
 class McpSignInStarted(Stored):
     """A sign-in that a user may finish within ten minutes."""
 
@@ -167,13 +178,7 @@ async def described_to(
 
 def described_account(server: mcp.McpServer) -> McpAccountDescription:
     """Describe a server as `ConfiguredServers.seen_by` returns it."""
-    signed_in = server.signed_in and McpSignedIn(**dict(server.signed_in))
-    return McpAccountDescription(
-        id=server.id,
-        description=server.description,
-        needs_sign_in=server.needs_sign_in,
-        signed_in=signed_in,
-    )
+    return McpAccountDescription(**dict(described(LookedAt(server))))
 
 
 def described(looked_at: LookedAt) -> McpServerDescription:

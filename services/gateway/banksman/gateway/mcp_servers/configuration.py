@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from banksman.bus.mcp_access import Changes
 from banksman.contracts import mcp
 from banksman.contracts.errors import NULL, BadInput, Conflict
 from banksman.contracts.urls import checked_url
@@ -116,8 +117,8 @@ def _values(asked: GivenTransport) -> Mapping[str, str | None]:
     return asked.env if isinstance(asked, Program | ChangedProgram) else asked.headers
 
 
-def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransport) -> mcp.McpServer:
-    """Return the next revision of a server. A different address or program removes its approvals and sign-in.
+def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransport) -> Changes:
+    """Return the changes of the next revision. Another address or program removes approvals and sign-ins.
 
     Args:
         server: The server as it is stored.
@@ -136,17 +137,15 @@ def replaced(server: mcp.McpServer, asked: McpServerChange, given: mcp.McpTransp
     listed = {} if same else {"tools": (), "replaced": (), "prompts": ()}
     # A token is for one address: another server must never receive it.
     access = {} if same and server.sign_in == asked.sign_in else NO_ACCESS
-    return server.model_copy(
-        update={
-            **asked.treatment,
-            **listed,
-            **access,
-            "changes": (),
-            "transport": transport,
-            "needs_sign_in": False,
-            "revision": server.revision + 1,
-        }
-    )
+    return {
+        **asked.treatment,
+        **listed,
+        **access,
+        "changes": (),
+        "transport": transport,
+        "needs_sign_in": False,
+        "revision": server.revision + 1,
+    }
 
 
 def _with_kept(given: mcp.McpTransport, stored: mcp.McpTransport, asked: GivenTransport) -> mcp.McpTransport:

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import quote, unquote, urlsplit
 
-from fastapi import Request, Response
+from fastapi import Query, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
 
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.ids import digest
+from banksman.gateway.audit.operations import Trail
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.bodies import (
     Approval,
-    GatewayUrl,
-    McpClientBody,
+    BeginMcpSignIn,
+    BeginOwnSignIn,
+    McpAccountDescription,
+    McpOwnSignInBody,
     McpServerDescription,
     McpSignInBody,
     McpSignInReturned,
     McpSignInStarted,
+    described_account,
     described_to,
 )
 from banksman.gateway.mcp_servers.configuration import McpServerChange, NewMcpServer
-from banksman.gateway.mcp_servers.own_sign_ins import operations as own_operations
 from banksman.gateway.mcp_servers.prompts import operations as prompt_operations
-from banksman.gateway.mcp_servers.returning import (
-    MCP_SIGNED_IN,
-    TO_PAGE,
-    SignIns,
-    base_of,
-    set_cookie,
-)
-from banksman.gateway.mcp_servers.returning import operations as callback_operations
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
-from banksman.gateway.mcp_servers.sign_ins import CALLBACK, McpSignIns
-from banksman.gateway.operation.caller import ADMIN
+from banksman.gateway.mcp_servers.sign_ins import (
+    CALLBACK,
+    SIGN_IN_TIME,
+    Begun,
+    BegunElsewhere,
+    McpSignIns,
+    Returned,
+    SignInEnded,
+)
+from banksman.gateway.operation.caller import ADMIN, CHAT, PUBLIC
 from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, Listing, StrictBody, provided
 from banksman.runs.runners.placement import Placements
 
 Servers = Annotated[ConfiguredServers, provided(ConfiguredServers)]
+SignIns = Annotated[McpSignIns, provided(McpSignIns)]
+MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
+"""Recorded by the callback itself: the user returns from another server, without a key."""
+MCP_SIGNED_OUT: Final = Audit("mcp_server.signed_out")
+HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+ELSEWHERE = """\
+You are not signed in yet: this sign-in was not begun in this browser.
+
+If you began it in a terminal or another program, copy the address of this page, and paste it there.
+If another person sent you here, close this window. Its address is a key to your account: keep it secret.
+"""
+TO_PAGE, TO_SETTINGS = "page", "settings"
+"""The part of the cookie that states that the browser returns to the page after the sign-in: to the view of
+the server, or to the user's own sign-ins."""
+_VIEWS = {TO_PAGE: "mcp", TO_SETTINGS: "settings/mcp"}
+Part = Annotated[str | None, Query(max_length=4_096)]
 DETAILS = ("name",)
 
 operations = Operations("mcp-servers", right=ADMIN)
@@ -131,17 +154,9 @@ async def begin_mcp_sign_in(
     A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
     Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
     """
-    base = base_of(body.gateway_url, request)
-    begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client)
-    set_cookie(response, begun, base, TO_PAGE if body.to_page else "")
-    return McpSignInStarted(url=begun.url)
-
-
-class BeginMcpSignIn(McpClientBody):
-    """How to sign in at an MCP server."""
-
-    gateway_url: GatewayUrl
-    """The address of the gateway as browsers reach it."""
+    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client, own=False)
+    return _started(response, begun, base, TO_PAGE if body.to_page else "")
 
 
 @operations.over_nats(
@@ -157,7 +172,7 @@ async def begin_mcp_sign_in_over_nats(
 ) -> McpSignInStarted:
     """Begin a sign-in at an MCP server. The access that the user grants there is for the whole tenant."""
     callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
-    begun = await sign_ins.begin(caller, server_id, callback, request.client)
+    begun = await sign_ins.begin(caller, server_id, callback, request.client, own=False)
     return McpSignInStarted(url=begun.url)
 
 
@@ -176,15 +191,166 @@ async def finish_mcp_sign_in_for_user(
     return await described_to(caller, sign_ins.servers, looked_at)
 
 
-@operations.add(
-    "mcp.sign_out", "DELETE /context/mcp-servers/{server_id}/sign-in", audit=Audit("mcp_server.signed_out")
-)
+@operations.add("mcp.sign_out", "DELETE /context/mcp-servers/{server_id}/sign-in", audit=MCP_SIGNED_OUT)
 async def delete_mcp_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
     """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again.
 
-    If each user signs in, it deletes the caller's tokens, and the client with which users sign in.
+    If each user signs in, it deletes the caller's tokens.
     """
-    await sign_ins.forget(caller, server_id)
+    await sign_ins.forget(caller, server_id, own=False)
+
+
+@operations.add("mcp_account.list", "GET /context/mcp-accounts", right=CHAT)
+async def list_mcp_accounts(sign_ins: SignIns, caller: CallerDep) -> Listing[McpAccountDescription]:
+    """List the servers at which each user signs in, with the sign-ins of the caller."""
+    found = await sign_ins.own(caller)
+    return Listing[McpAccountDescription](items=tuple(map(described_account, found)))
+
+
+@operations.add(
+    "mcp_account.sign_in",
+    "POST /context/mcp-accounts/{server_id}/sign-in",
+    right=CHAT,
+    errors=(MISSING, CONFLICT),
+    not_over_nats="declared below, without the cookie of a browser",
+)
+async def begin_own_sign_in(
+    server_id: str,
+    body: StrictBody[McpOwnSignInBody],
+    request: Request,
+    response: Response,
+    sign_ins: SignIns,
+    caller: CallerDep,
+) -> McpSignInStarted:
+    """Begin a sign-in of the caller at a server. Only runs that act for the caller use the access.
+
+    It is finished as the sign-in of an administrator is.
+    """
+    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", None, own=True)
+    return _started(response, begun, base, TO_SETTINGS if body.to_page else "")
+
+
+@operations.over_nats(
+    "mcp_account.sign_in",
+    "server_id",
+    right=CHAT,
+    errors=(MISSING, CONFLICT),
+    not_over_http="declared above, with a cookie for browsers",
+)
+async def begin_own_sign_in_over_nats(
+    server_id: str, request: BeginOwnSignIn, sign_ins: SignIns, caller: CallerDep
+) -> McpSignInStarted:
+    """Begin a sign-in of the caller at a server. Only runs that act for the caller use the access."""
+    callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
+    begun = await sign_ins.begin(caller, server_id, callback, None, own=True)
+    return McpSignInStarted(url=begun.url)
+
+
+@operations.add(
+    "mcp_account.finish",
+    "POST /context/mcp-accounts/{server_id}/sign-in/finish",
+    right=CHAT,
+    errors=(MISSING, CONFLICT),
+    audit=MCP_SIGNED_IN,
+    confidential=True,
+)
+async def finish_own_sign_in(
+    server_id: str, body: StrictBody[McpSignInReturned], sign_ins: SignIns, caller: CallerDep
+) -> McpAccountDescription:
+    """Finish a sign-in that the caller began without a browser."""
+    looked_at = await sign_ins.finish_for(caller, server_id, body.url)
+    return described_account(await sign_ins.servers.seen_by(caller, looked_at.server))
+
+
+@operations.add(
+    "mcp_account.sign_out",
+    "DELETE /context/mcp-accounts/{server_id}/sign-in",
+    right=CHAT,
+    errors=(MISSING, CONFLICT),
+    audit=MCP_SIGNED_OUT,
+)
+async def delete_own_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
+    """Delete the caller's tokens of a server. Runs for the caller then need another sign-in for its tools."""
+    await sign_ins.forget(caller, server_id, own=True)
+
+
+@operations.add(
+    "mcp.callback",
+    f"GET {CALLBACK}",
+    right=PUBLIC,
+    not_over_nats="authorization servers redirect browsers here",
+    response_class=PlainTextResponse,
+    responses={
+        202: {"description": "Not signed in: another client began it", "content": {"text/plain": {}}},
+        303: {"description": "To the page, which began the sign-in and shows its outcome"},
+    },
+)
+async def finish_mcp_sign_in(
+    request: Request,
+    sign_ins: SignIns,
+    trail: Annotated[Trail, provided(Trail)],
+    state: Annotated[str, Query(max_length=500)],
+    code: Part = None,
+    iss: Part = None,
+    error: Part = None,
+) -> Response:
+    """Finish a sign-in. Authorization servers redirect users here; `state` and a cookie replace a key.
+
+    Without the cookie that the browser got when the sign-in was begun, nothing changes, and the response
+    explains how to continue.
+    """
+    cookie = _cookie(state)
+    browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
+    path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
+    try:
+        user, server_id = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
+    except BegunElsewhere:
+        return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
+    except BanksmanError as failure:
+        if target not in _VIEWS:
+            raise
+        # Every other failure is stored as the problem of the server, which its view shows.
+        failed = "/ended" if isinstance(failure, SignInEnded) else "" if target == TO_PAGE else "/failed"
+        return _without(cookie, path, _page(target, state, failed))
+    await trail.record(user, MCP_SIGNED_IN, "http", tenant=user.tenant, target=server_id, reply={})
+    if target in _VIEWS:
+        return _without(cookie, path, _page(target, state))
+    text = f"You are signed in at the MCP server {server_id}. You can close this window.\n"
+    return _without(cookie, path, PlainTextResponse(text, headers=HEADERS))
+
+
+def _page(target: str, state: str, note: str = "") -> Response:
+    # Relative, because a proxy may serve the gateway below a path.
+    view = f"../#/{_VIEWS[target]}/{quote(state.partition('.')[2].partition('.')[0])}{note}"
+    return RedirectResponse(view, 303, headers=HEADERS)
+
+
+def _without(cookie: str, path: str, response: Response) -> Response:
+    response.delete_cookie(cookie, path=path)
+    return response
+
+
+def _cookie(state: str) -> str:
+    """Return the name of the cookie of a sign-in: several may be open in one browser."""
+    return f"mcp-sign-in-{digest(state.encode())[:16]}"
+
+
+def _started(response: Response, begun: Begun, base: str, target: str) -> McpSignInStarted:
+    """Let the browser of a response finish a sign-in; `target` is where it returns to, or empty."""
+    # A proxy may serve the gateway below a path, which the request of the callback does not show.
+    below = quote(urlsplit(base).path, safe="/%")
+    response.set_cookie(
+        _cookie(begun.state),
+        ".".join((begun.browser, target, quote(below, safe=""))),
+        max_age=int(SIGN_IN_TIME.total_seconds()),
+        path=f"{below}{CALLBACK}",
+        secure=base.startswith("https:"),
+        httponly=True,
+        # Not strict: the browser returns from another site.
+        samesite="lax",
+    )
+    return McpSignInStarted(url=begun.url)
 
 
 async def build(base: Foundation) -> None:
@@ -192,4 +358,4 @@ async def build(base: Foundation) -> None:
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 
-FEATURE = Feature((*operations, *callback_operations, *own_operations, *prompt_operations), build)
+FEATURE = Feature((*operations, *prompt_operations), build)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import checked_reply
-from banksman.bus.mcp_access import AccessMissing, McpAccess
+from banksman.bus.mcp_access import AccessMissing, Changes, McpAccess
 from banksman.bus.names import MCP
 from banksman.bus.secrets import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.bus.storage.kv import Bucket, Entry
@@ -107,13 +107,8 @@ class ConfiguredServers:
         tenant = caller.tenant
         given = sealed_transport(tenant, server_id, given_transport(asked), self._box)
 
-        def changed(server: mcp.McpServer) -> mcp.McpServer:
-            return replaced(server, asked, given)
-
-        before = await self.get(caller, server_id)
-        server = await self.update(tenant, server_id, changed)
-        if (before.place, before.sign_in) != (server.place, server.sign_in):
-            await self._forget_users(tenant, server_id)
+        server = await self.update(tenant, server_id, lambda server: replaced(server, asked, given))
+        await self._forget_users(tenant, server_id, server.place if server.sign_in == "user" else None)
         return await self.try_look(caller, server)
 
     async def try_look(self, caller: Caller, server: mcp.McpServer) -> LookedAt:
@@ -143,14 +138,14 @@ class ConfiguredServers:
             return LookedAt(await self.failed(tenant, server_id, "server", reply.error, needs_sign_in=needs))
         found, now = reply.tools, self._clock.now()
 
-        def changed(server: mcp.McpServer) -> mcp.McpServer:
+        def changed(server: mcp.McpServer) -> Changes:
             approved = {(tool.name, tool.digest) for tool in server.tools}
             same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
             others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
             before = {tool.name: tool for tool in (*server.replaced, *server.tools)}
             replaced = tuple(before[tool.name] for tool in others if tool.name in before)
             seen = {"tools": same, "changes": others, "replaced": replaced, "found_at": now}
-            return server.model_copy(update={**_WORKS, **seen, "prompts": reply.prompts})
+            return {**_WORKS, **seen, "prompts": reply.prompts}
 
         server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=(*reply.refused_tools, *await self._offer(tenant, server)))
@@ -158,21 +153,21 @@ class ConfiguredServers:
     async def failed(
         self, tenant: str, server_id: str, code: mcp.McpProblem, problem: str, *, needs_sign_in: bool = False
     ) -> mcp.McpServer:
-        def changed(server: mcp.McpServer) -> mcp.McpServer:
+        def changed(server: mcp.McpServer) -> Changes:
             needs = server.needs_sign_in or needs_sign_in
             stored = {"problem": problem[:MAX_PROBLEM_CHARS], "problem_code": code}
-            return server.model_copy(update={**stored, "needs_sign_in": needs})
+            return {**stored, "needs_sign_in": needs}
 
         return await self.update(tenant, server_id, changed)
 
     async def approve(self, caller: Caller, server_id: str, digest: str) -> LookedAt:
         """Offer the changes that an administrator has seen; raise `Conflict` if they have another digest."""
 
-        def changed(server: mcp.McpServer) -> mcp.McpServer:
+        def changed(server: mcp.McpServer) -> Changes:
             if LookedAt(server).changes_digest != digest:
                 raise Conflict(f"the changes of server {server_id!r} differ from the ones that were shown")
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
-            return server.model_copy(update={"tools": tuple(tools.values()), "changes": (), "replaced": ()})
+            return {"tools": tuple(tools.values()), "changes": (), "replaced": ()}
 
         server = await self.update(caller.tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(caller.tenant, server))
@@ -184,10 +179,12 @@ class ConfiguredServers:
         await self._forget_users(caller.tenant, server_id)
         await self._bucket.delete(entry.key)
 
-    async def _forget_users(self, tenant: str, server_id: str) -> None:
+    async def _forget_users(self, tenant: str, server_id: str, place: str | None = None) -> None:
+        """Delete what users got by signing in, except at `place`."""
         accounts = self.access.users.bucket
-        for key in await accounts.keys(f"{tenant}.{server_id}"):
-            await accounts.delete(key)
+        async for entry in accounts.entries(f"{tenant}.{server_id}"):
+            if entry.value.place != place:
+                await accounts.delete(entry.key)
 
     async def prompt(self, caller: Caller, server_id: str, name: str, arguments: dict[str, str]) -> str:
         """Return the text of a listed prompt; raise `Conflict` with the reason why there is none."""
@@ -235,14 +232,10 @@ class ConfiguredServers:
         return entry
 
     async def update(
-        self, tenant: str, server_id: str, change: Callable[[mcp.McpServer], mcp.McpServer]
+        self, tenant: str, server_id: str, change: Callable[[mcp.McpServer], Changes]
     ) -> mcp.McpServer:
-        """Apply a change to the current entry of a server; raises the errors of `change`."""
-        while True:
-            entry = await self.entry(tenant, server_id)
-            server = change(entry.value)
-            if await self._bucket.update(entry.key, server, entry.revision) is not None:
-                return server
+        """Change fields of the current entry of a server; raises the errors of `change`."""
+        return await self.access.tenants.update(f"{tenant}.{check_token(server_id, 'server_id')}", change)
 
     async def _offer(self, tenant: str, server: mcp.McpServer) -> tuple[mcp.RefusedTool, ...]:
         definitions = tuple(mcp.definition_of(server, tool) for tool in server.tools)

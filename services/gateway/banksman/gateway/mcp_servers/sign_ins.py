@@ -16,13 +16,13 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from banksman.bus.mcp_access import Tokens
+from banksman.bus.mcp_access import Changes, Tokens
 from banksman.contracts import mcp
 from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
@@ -35,7 +35,7 @@ CALLBACK: Final = "/context/mcp-sign-in"
 SIGN_IN_TIME: Final = timedelta(minutes=10)
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
 
-Changes = Mapping[str, object]
+Record = mcp.McpServer | mcp.McpAccount
 T = TypeVar("T")
 
 
@@ -64,42 +64,26 @@ class McpSignIns:
     clock: Clock
 
     async def begin(
-        self, caller: Caller, server_id: str, redirect_uri: str, client: mcp.OAuthClient | None
+        self, caller: Caller, server_id: str, redirect_uri: str, client: mcp.OAuthClient | None, *, own: bool
     ) -> Begun:
-        """Begin a sign-in of an administrator, which replaces an earlier one that has not been finished.
+        """Begin a sign-in, which replaces an earlier one that has not been finished.
 
         Without a `client` that the authorization server knows, it uses the client of the last sign-in, or
-        registers one. Raises `Conflict` if the server is a program, or offers no sign-in.
+        registers one. `own` is for users who are no administrators; then no tools are listed afterwards.
+
+        Raises `Conflict` if the server is a program, or offers no sign-in.
         """
-        server = await self.servers.get(caller, server_id)
-        return await self._begin(caller, server, redirect_uri, client, lists=True)
-
-    async def begin_own(self, caller: Caller, server_id: str, redirect_uri: str) -> Begun:
-        """Begin a sign-in of a user for the user's own runs.
-
-        Raises `Conflict` as `begin`, or if an administrator signs in at the server for the whole tenant.
-        """
-        server = await self._of_users(caller, server_id)
-        return await self._begin(caller, server, redirect_uri, None, lists=False)
-
-    async def _begin(
-        self,
-        caller: Caller,
-        server: mcp.McpServer,
-        redirect_uri: str,
-        client: mcp.OAuthClient | None,
-        *,
-        lists: bool,
-    ) -> Begun:
-        tenant, changed_meanwhile = caller.tenant, Conflict(f"server {server.id!r} was changed meanwhile")
+        server = await self._server(caller, server_id, own)
+        tenant, key, account = caller.tenant, self._key(caller, server), None
         if not isinstance(server.transport, mcp.HttpServer):
-            raise Conflict(f"server {server.id!r} is a program, which has no sign-in")
+            raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
         known = client or self._known(tenant, server)
         request = mcp.DiscoverSignIn(url=server.transport.url, redirect_uri=redirect_uri, client=known)
         found = _known_part((await self._asked(tenant, request)).authorization)
-        key = self._key(caller, server)
         if server.sign_in == "user":
-            await self._share(key, caller, server, found.client)
+            account = mcp.new_account(server, caller.user)
+            await self.servers.access.users.bucket.create(key, account)
+            await self._share(tenant, server, found.client)
         proof, verifier, browser = (secrets.token_urlsafe(size) for size in (32, 64, 32))
         kept = mcp.PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
         pending = mcp.PendingSignIn(
@@ -108,13 +92,16 @@ class McpSignIns:
             browser=_digest(browser),
             expires_at=self.clock.now() + SIGN_IN_TIME,
             sealed=self._tokens(key).sealed(key, kept),
-            lists=lists,
+            lists=not own,
         )
 
-        def changed(current: mcp.SignInState) -> Changes:
-            if current.place != server.place:
-                raise changed_meanwhile
-            return {"pending": pending}
+        def changed(current: Record) -> Changes:
+            if current.place == server.place:
+                return {"pending": pending}
+            if account is None:
+                raise Conflict(f"server {server_id!r} was changed meanwhile")
+            # What the user got for an earlier address ends.
+            return {**dict(account), "pending": pending}
 
         await self._tokens(key).update(key, changed)
         state = f"{key}.{proof}"
@@ -169,10 +156,9 @@ class McpSignIns:
         return caller, await self.servers.try_look(caller, server) if pending.lists else LookedAt(server)
 
     async def _granted(
-        self, key: str, record: mcp.SignInState, pending: mcp.PendingSignIn, returned: Returned
+        self, key: str, record: Record, pending: mcp.PendingSignIn, returned: Returned
     ) -> None:
         tokens, (tenant, server_id) = self._tokens(key), key.split(".")[:2]
-        changed_meanwhile = Conflict(f"server {server_id!r} was changed meanwhile: sign in again")
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server_id!r}")
         kept = tokens.unsealed(mcp.PendingSecrets, key, pending.sealed)
@@ -183,91 +169,67 @@ class McpSignIns:
         access = mcp.Access(authorization=kept.authorization, token=token)
         signed_in = tokens.signed_in(key, pending.user, access)
 
-        def changed(current: mcp.SignInState) -> Changes:
+        def changed(current: Record) -> Changes:
             # A token is for one server at one address.
             if current.place != record.place:
-                raise changed_meanwhile
+                raise Conflict(f"server {server_id!r} was changed meanwhile: sign in again")
             return {"signed_in": signed_in, "needs_sign_in": False}
 
-        try:
-            await tokens.update(key, changed)
-        except NotFound as error:
-            raise changed_meanwhile from error
+        await tokens.update(key, changed)
 
-    async def forget(self, caller: Caller, server_id: str) -> None:
-        """Delete the tokens of a tenant, or an administrator's own and the client of users' sign-ins."""
-        server = await self.servers.get(caller, server_id)
-        if server.sign_in == "user":
-            await self._tenant_tokens.update(_server_key(caller, server), lambda _: {"client": None})
-            return await self.forget_own(caller, server_id)
+    async def forget(self, caller: Caller, server_id: str, *, own: bool) -> None:
+        """Delete the tokens of the tenant, or of the caller if each user signs in; `own` as in `begin`."""
+        key = self._key(caller, await self._server(caller, server_id, own))
 
-        def changed(server: mcp.SignInState) -> Changes:
-            if server.signed_in is None and server.pending is None:
+        def changed(record: Record) -> Changes:
+            if record.signed_in is None and record.pending is None:
                 raise NotFound("sign-in", server_id)
-            needs = server.needs_sign_in or server.signed_in is not None
+            needs = record.needs_sign_in or record.signed_in is not None
             return {"signed_in": None, "pending": None, "needs_sign_in": needs}
 
-        await self._tenant_tokens.update(_server_key(caller, server), changed)
-
-    async def forget_own(self, caller: Caller, server_id: str) -> None:
-        """Delete the tokens of a user; raise `NotFound` if the user has none."""
-        key = self._key(caller, await self._of_users(caller, server_id))
-        accounts = self.servers.access.users.bucket
-        if await accounts.get(key) is None:
-            raise NotFound("sign-in", server_id)
-        await accounts.delete(key)
+        await self._tokens(key).update(key, changed)
 
     async def own(self, caller: Caller) -> list[mcp.McpServer]:
         """Return the servers at which each user signs in, with the sign-ins of the caller."""
         found = [server for server in await self.servers.list(caller) if server.sign_in == "user"]
         return [await self.servers.seen_by(caller, server) for server in found]
 
-    async def _of_users(self, caller: Caller, server_id: str) -> mcp.McpServer:
+    async def _server(self, caller: Caller, server_id: str, own: bool) -> mcp.McpServer:
         server = await self.servers.get(caller, server_id)
-        if server.sign_in == "tenant":
+        if own and server.sign_in == "tenant":
             raise Conflict(f"at server {server_id!r}, an administrator signs in for all")
         return server
 
-    @property
-    def _tenant_tokens(self) -> Tokens[mcp.McpServer]:
-        return self.servers.access.tenants
-
     def _tokens(self, key: str) -> Tokens[mcp.McpServer] | Tokens[mcp.McpAccount]:
-        return self.servers.access.users if key.count(".") > 1 else self._tenant_tokens
+        access = self.servers.access
+        return access.users if key.count(".") > 1 else access.tenants
 
     def _key(self, caller: Caller, server: mcp.McpServer) -> str:
         """Return the key of the record with a caller's sign-in: of the server, or of the caller's account."""
         if server.sign_in == "tenant":
-            return _server_key(caller, server)
+            return f"{caller.tenant}.{server.id}"
         return mcp.account_key(caller.tenant, server.id, caller.user)
 
     def _known(self, tenant: str, server: mcp.McpServer) -> mcp.OAuthClient | None:
         """Return the client of the last sign-in: of any user, if each user signs in."""
-        key, tokens = f"{tenant}.{server.id}", self._tenant_tokens
+        key, tokens = f"{tenant}.{server.id}", self.servers.access.tenants
         if server.client is not None:
             return tokens.unsealed(mcp.OAuthClient, key, server.client)
-        if server.signed_in is None:
-            return None
-        access = tokens.unsealed(mcp.Access, key, server.signed_in.sealed)
+        access = server.signed_in and tokens.unsealed(mcp.Access, key, server.signed_in.sealed)
         return access and access.authorization.client
 
-    async def _share(self, key: str, caller: Caller, server: mcp.McpServer, client: mcp.OAuthClient) -> None:
-        """Store the client of a user's sign-in for all users, and the user's account if there is none."""
-        if client != self._known(caller.tenant, server):
-            server_key = _server_key(caller, server)
-            sealed = self._tenant_tokens.sealed(server_key, client)
+    async def _share(self, tenant: str, server: mcp.McpServer, client: mcp.OAuthClient) -> None:
+        """Store the client of a user's sign-in for the sign-ins of other users."""
+        if client == self._known(tenant, server):
+            return
+        key, tokens = f"{tenant}.{server.id}", self.servers.access.tenants
+        sealed = tokens.sealed(key, client)
 
-            def changed(current: mcp.SignInState) -> Changes:
-                # The secret of a client must not reach another authorization server.
-                return {"client": sealed} if current.place == server.place else {}
+        def changed(current: Record) -> Changes:
+            # The secret of a client must not reach another authorization server.
+            return {"client": sealed} if current.place == server.place else {}
 
-            await self._tenant_tokens.update(server_key, changed)
-        accounts = self.servers.access.users.bucket
-        account = mcp.new_account(server, caller.user)
-        found = await accounts.get(key)
-        if found is not None and found.value.place != account.place:
-            await accounts.delete(key, revision=found.revision)
-        await accounts.create(key, account)
+        await tokens.update(key, changed)
 
     async def _asked(self, tenant: str, request: mcp.DiscoverSignIn | mcp.RequestToken) -> FileReply:
         reply = await self.servers.ask_runner(tenant, request)
@@ -277,16 +239,15 @@ class McpSignIns:
 
     async def _consume(
         self, key: str, state: str, check: Callable[[mcp.PendingSignIn], None]
-    ) -> tuple[mcp.SignInState, mcp.PendingSignIn]:
+    ) -> tuple[Record, mcp.PendingSignIn]:
         """Return the record and the sign-in of a state, and invalidate the state unless `check` raises."""
         proof = _digest(state.rpartition(".")[2])
         taken: list[mcp.PendingSignIn] = []
 
-        def changed(record: mcp.SignInState) -> Changes:
+        def changed(record: Record) -> Changes:
             pending = record.pending
-            if pending is None or not hmac.compare_digest(pending.state, proof):
-                raise SignInEnded(REFUSED)
-            if pending.expires_at < self.clock.now():
+            known = pending is not None and hmac.compare_digest(pending.state, proof)
+            if pending is None or not known or pending.expires_at < self.clock.now():
                 raise SignInEnded(REFUSED)
             check(pending)
             taken[:] = [pending]
@@ -297,10 +258,6 @@ class McpSignIns:
         except (NotFound, BadInput) as error:
             raise SignInEnded(REFUSED) from error
         return record, taken[0]
-
-
-def _server_key(caller: Caller, server: mcp.McpServer) -> str:
-    return f"{caller.tenant}.{server.id}"
 
 
 def _known_part(part: T | None) -> T:
