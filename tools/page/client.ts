@@ -22,5 +22,6 @@ export async function example(url: string): Promise<string> {
     if (error instanceof LogRestored) return error.conversationId;
     if (error instanceof RequestError || error instanceof ApiError) return String(error.code);
   }
-  return (await api.conversations()).items[0]?.title ?? '';
+  const { items } = await api.call('model.list');
+  return (await api.conversations()).items[0]?.title ?? items[0]?.id ?? '';
 }

@@ -24,8 +24,10 @@ UNDESCRIBED = {
     *(("POST", "/mcp"), ("POST", "/context/chat/v1/messages")),
 }
 """Routes of the page, of a protocol and of a vendor's SDK, which the OpenAPI document omits."""
-REQUESTED = re.compile(r"this\.#(?:json|items|blob|fetch|url)\('([a-z_.]+)'(?:, \{([^}]*)\})?")
-"""A request of the client for an operation, with the parameters that it gives."""
+REQUESTED = re.compile(
+    r"(?:this|\bapi)\s*\.(?:call|items|blob|#fetch|#url)\(\s*'([a-z_.]+)'(?:,\s*\{([^}]*)\})?"
+)
+"""A request of the client or of the page for an operation, with the parameters that it gives."""
 EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
 
 
@@ -75,9 +77,10 @@ def test_the_client_knows_the_level_of_every_event() -> None:
 def test_the_client_requests_operations_that_exist_with_the_parameters_of_their_path() -> None:
     text = (CLIENT / "routes.mjs").read_text("utf-8")
     paths = dict(re.findall(r'"([a-z_.]+)": \["[A-Z]+", "(.+)"\]', text))
-    requests = REQUESTED.findall((CLIENT / "api.mjs").read_text("utf-8"))
+    modules = [path for path in CLIENT.parent.rglob("*.mjs") if "vendor" not in path.parts]
+    requests = [one for path in modules for one in REQUESTED.findall(path.read_text("utf-8"))]
 
-    assert len(requests) > 70
+    assert len(requests) > 100
     assert [name for name, _ in requests if name not in paths] == []
     for name, given in requests:
         assert set(re.findall(r"\{(\w+)\}", paths[name])) <= set(re.findall(r"\w+", given)), name

@@ -30,7 +30,7 @@ export function writtenText(content) {
     .join('\n\n');
 }
 
-/** Content with another text and the same attachments. @param {Content} content @param {string} text */
+/** Content with another text and the same attachments. @param {Content} content @param {string} text @returns {Content} */
 export function withText(content, text) {
   if (typeof content === 'string') return text;
   return [{ type: 'text', text }, ...content.filter((part) => part.type !== 'text')];

@@ -74,7 +74,7 @@ async function claimed() {
   if (!text) return null;
   history.replaceState(null, '', location.pathname);
   try {
-    return { token: (await api.claimInvitation(text)).key };
+    return { token: (await api.call('invitation.claim', {}, { text })).key };
   } catch (failure) {
     return { failure };
   }

@@ -70,11 +70,15 @@ export async function complete(api, { session, preferences, location, history })
   if (!code)
     return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
-    const { token } = await api.signIn({
-      code,
-      code_verifier: pending.verifier,
-      redirect_uri: here(location),
-    });
+    const { token } = await api.call(
+      'sign_in.finish',
+      {},
+      {
+        code,
+        code_verifier: pending.verifier,
+        redirect_uri: here(location),
+      },
+    );
     preferences.removeItem(SIGNED_OUT);
     return { token };
   } catch (failure) {

@@ -162,7 +162,11 @@ export class Store {
   /** Begin a conversation whose workspace starts from a repository. @param {{repository: string}} source */
   async beginFrom(source) {
     const assistant = this.outbox.assistant.value;
-    const created = await this.api.newConversation({ source, ...(assistant ? { assistant } : {}) });
+    const created = await this.api.call(
+      'conversation.create',
+      {},
+      { source, ...(assistant ? { assistant } : {}) },
+    );
     this.outbox.assistant.value = null;
     this.list.add(created);
     this.open(created.conversation_id);
@@ -187,7 +191,7 @@ export class Store {
   /** Pin, archive or label a conversation. @param {{pinned?: boolean, archived?: boolean, labels?: string[]}} marks @param {string} id */
   async mark(id, marks) {
     await this.attempt(async () => {
-      await this.api.markConversation(id, marks);
+      await this.api.call('conversation.rename', { conversation_id: id }, marks);
       await this.list.read();
     });
   }
@@ -195,7 +199,7 @@ export class Store {
   /** Start a run that compacts a conversation, and show the conversation with its result. @param {string} id */
   async compact(id) {
     await this.attempt(async () => {
-      await this.api.compactConversation(id);
+      await this.api.call('conversation.compact', { conversation_id: id });
       this.open(id);
     });
   }
@@ -242,7 +246,7 @@ export class Store {
     return this.socket.request({ type: 'input.reply', request_id: requestId, ...reply });
   }
 
-  /** @throws {RequestError} which the form shows @param {Workflow} workflow @param {Json} parameters */
+  /** @throws {RequestError} which the form shows @param {string} workflow its name @param {Json} parameters */
   async startWorkflow(workflow, parameters) {
     const conversationId = this.currentId.value;
     const frame = { type: 'workflow.start', workflow, parameters };

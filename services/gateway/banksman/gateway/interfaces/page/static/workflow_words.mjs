@@ -5,7 +5,7 @@ import { known, translated } from './strings.mjs';
 
 /** The categories with their workflows. @param {import('./client/api.mjs').Api} api */
 export async function categoriesOf(api) {
-  const { items } = await api.workflowCategories();
+  const { items } = await api.call('workflow.categories');
   return items.map((category) => ({
     ...category,
     title: translated(`category.${category.name}`, category.title),

@@ -65,6 +65,12 @@ export class Api {
   upload(conversationId: string, path: string, body: BodyInit): Promise<Response>;
   deleteFile(conversationId: string, path: string): Promise<Response>;
   output(runId: string, toolCallId: string): Promise<Blob>;
+  /** Call any operation: `parameters` are those of its path and query, `body` is sent as JSON. */
+  call<Name extends keyof Replies>(
+    operation: Name,
+    parameters?: Record<string, unknown>,
+    body?: unknown,
+  ): Promise<Name extends keyof Replies ? Replies[Name] : null>;
 }
 
 /**

@@ -11,7 +11,7 @@ import { Exact, Icon, html, useStore } from './ui.mjs';
 /** @param {{path: string[]}} properties the server of a sign-in from which the browser returned, and `ended` or `failed` */
 export function Accounts({ path: [returned, outcome] }) {
   const store = useStore();
-  const { value: accounts, read } = useRead(() => store.api.mcpAccounts());
+  const { value: accounts, read } = useRead(() => store.api.items('mcp_account.list'));
   if (!accounts?.length) return null;
   return html`<section class="settings" aria-labelledby="accounts-title">
     <h2 id="accounts-title">${t('accounts.title')}</h2>
@@ -33,9 +33,10 @@ function AccountRow({ account: { id, description, needs_sign_in: needs, signed_i
   const begin = () =>
     run(async () => {
       const gateway = new URL('./', document.baseURI).href;
-      location.assign((await store.api.beginOwnSignIn(id, { gateway_url: gateway, to_page: true })).url);
+      const asked = { gateway_url: gateway, to_page: true };
+      location.assign((await store.api.call('mcp_account.sign_in', { server_id: id }, asked)).url);
     });
-  const end = () => run(() => store.api.endOwnSignIn(id).then(onChange));
+  const end = () => run(() => store.api.call('mcp_account.sign_out', { server_id: id }).then(onChange));
   return html`<div role="group" aria-label=${id}>
     <strong><${Exact} text=${id} /></strong>
     ${description && html`<div>${description}</div>`}

@@ -5,7 +5,6 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { imageFiles, isImage, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { cutLines, formatBytes, isImageData } from '../text.mjs';
-import { useRead } from './requests.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 /** A button that picks files. @param {{onFiles: (files: File[]) => void}} properties */
@@ -91,7 +90,16 @@ function Thumbnail(/** @type {{file: Blob, name?: string}} */ { file, name = '' 
 function StoredImage({ path }) {
   const { api, currentId } = useStore();
   const id = currentId.value;
-  const { value: file } = useRead(id && (() => api.file(id, path)), [id, path]);
+  const [file, setFile] = useState(/** @type {Blob | null} */ (null));
+  useEffect(() => {
+    let current = true;
+    if (id)
+      api.file(id, path).then(
+        (blob) => current && setFile(blob),
+        () => {},
+      );
+    return () => void (current = false);
+  }, [id, path]);
   return file && html`<${Thumbnail} file=${file} name=${path} />`;
 }
 

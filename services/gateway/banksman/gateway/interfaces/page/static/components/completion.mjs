@@ -104,7 +104,7 @@ async function workflows(/** @type {Store} */ store) {
 async function prompts(/** @type {Store} */ store) {
   const { currentId, list, outbox } = store;
   const assistant = currentId.value ? list.find(currentId.value)?.assistant : outbox.assistant.value;
-  const items = await store.api.mcpPrompts(assistant ?? 'default');
+  const items = await store.api.items('mcp.prompts', { assistant_id: assistant ?? 'default' });
   return items.map((prompt) => ({
     name: prompt.name,
     text: [prompt.server, prompt.title || prompt.description].filter(Boolean).join(' · '),

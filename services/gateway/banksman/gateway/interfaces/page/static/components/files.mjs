@@ -13,22 +13,23 @@ const Changes = lazy(() => import('./workspace/changes.mjs'), 'Changes');
 const Processes = lazy(() => import('./workspace/processes.mjs'), 'Processes');
 const Terminal = lazy(() => import('./workspace/terminal.mjs'), 'Terminal');
 
-const TABS = ['files', 'changes', 'terminal', 'running'];
+const TABS = /** @type {const} */ (['files', 'changes', 'terminal', 'running']);
+/** @typedef {ReturnType<typeof useFiles>} Files */
 
 export function FilePanel() {
   const store = useStore();
-  const id = store.currentId.value;
-  const [tab, setTab] = useState('files');
-  const [opened, setOpened] = useState(/** @type {string | null} */ (null));
+  const id = /** @type {string} */ (store.currentId.value);
+  const [tab, setTab] = useState(/** @type {typeof TABS[number]} */ ('files'));
+  const [opened, setOpened] = useState(/** @type {WorkspaceFile | null} */ (null));
   const panel = useRef(/** @type {HTMLElement | null} */ (null));
   const files = useFiles(id);
-  useLayoutEffect(() => panel.current.focus(), []);
+  useLayoutEffect(() => panel.current?.focus(), []);
   const close = () => (store.panel.value = null);
-  const drop = (event) => {
+  const drop = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    files.upload(event.dataTransfer.files);
+    files.upload(event.dataTransfer?.files ?? []);
   };
-  const onKeyDown = (event) => {
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
     // Escape in the editor ends a completion or a selection, and must not discard the typed text.
     if (event.key === 'Escape' && event.target.tagName !== 'TEXTAREA') opened ? setOpened(null) : close();
   };
@@ -62,28 +63,28 @@ export function FilePanel() {
   </aside>`;
 }
 
-function ListActions(/** @type {{files: File[]}} */ { files }) {
+function ListActions(/** @type {{files: Files}} */ { files }) {
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   return html` <${IconButton} name="refresh" label=${t('files.refresh')} onClick=${files.read} />
     <${IconButton}
       name="upload"
       label=${t('files.upload')}
       disabled=${files.busy}
-      onClick=${() => picker.current.click()}
+      onClick=${() => picker.current?.click()}
     />
-    ${files.items?.length > 0 && html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`}
+    ${files.items && files.items.length > 0 && html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`}
     <input
       ref=${picker}
       type="file"
       multiple
       hidden
-      onChange=${(event) => files.upload([...event.target.files]).then(() => (event.target.value = ''))}
+      onChange=${(event) => files.upload([...(event.target.files ?? [])]).then(() => (event.target.value = ''))}
     />`;
 }
 
-function FileList(/** @type {{files: File[], onOpen: () => void}} */ { files, onOpen }) {
+function FileList(/** @type {{files: Files, onOpen: (file: WorkspaceFile) => void}} */ { files, onOpen }) {
   const { items, error } = files;
-  const menuOf = (file) => [
+  const menuOf = (/** @type {WorkspaceFile} */ file) => [
     { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
     { label: t('app.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
   ];
@@ -106,6 +107,9 @@ function useFiles(id) {
     store.attempt(() => store.api.deleteFile(id, path)).then(read);
   const download = (/** @type {string} */ path) =>
     store.attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1) ?? path));
-  const downloadAll = () => store.attempt(async () => saveBlob(await store.api.archive(id), `${id}.zip`));
+  const downloadAll = () =>
+    store.attempt(async () =>
+      saveBlob(await store.api.blob('file.archive', { conversation_id: id }), `${id}.zip`),
+    );
   return { items: page?.items ?? null, error, busy, read, upload, remove, download, downloadAll };
 }

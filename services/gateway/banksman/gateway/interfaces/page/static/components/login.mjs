@@ -9,7 +9,7 @@ import { Mark, html, useStore } from './ui.mjs';
 export function Login() {
   const store = useStore();
   const [token, setToken] = useState('');
-  const { value: provider, error } = useRead(() => store.api.provider());
+  const { value: provider, error } = useRead(() => store.api.call('sign_in.read'));
   // An account has a JSON Web Token, which always expires.
   const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
   const { optional } = store.connection.value;

@@ -13,7 +13,15 @@ import { SchemaForm } from './workflows.mjs';
 export function PromptDialog({ prompt, onInsert, onClose }) {
   const store = useStore();
   const get = async (/** @type {Json} */ values) =>
-    onInsert((await store.api.mcpPrompt(prompt.server, prompt.name, values)).text);
+    onInsert(
+      (
+        await store.api.call(
+          'mcp.prompt',
+          { server_id: prompt.server },
+          { name: prompt.name, arguments: values },
+        )
+      ).text,
+    );
   return html`<${Dialog} title=${prompt.title || prompt.name} onClose=${onClose}>
     <div class="dialog-body">
       <p class="muted">${t('prompt.server', { server: prompt.server })}</p>

@@ -22,7 +22,7 @@ const sourceOf = (/** @type {Draft} */ { repository, branch, depth, secret }) =>
 export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const [draft, setDraft] = useState(EMPTY);
-  const { value: options, error } = useRead(() => store.api.workspaceOptions());
+  const { value: options, error } = useRead(() => store.api.call('workspace.options'));
   const [refused, setRefused] = useState(/** @type {Failure | null} */ (null));
   const submit = async () => {
     try {

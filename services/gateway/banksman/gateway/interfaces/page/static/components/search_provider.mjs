@@ -16,7 +16,7 @@ const TITLES = { brave: 'Brave', tavily: 'Tavily', searxng: 'SearXNG' };
 
 export function SearchProvider() {
   const store = useStore();
-  const { value: stored, error, read } = useRead(() => store.api.searchProvider());
+  const { value: stored, error, read } = useRead(() => store.api.call('search_provider.read'));
   return html`<section class="assistant-part" aria-label=${t('search.title')}>
     <h2>${t('search.title')}</h2>
     <p class="muted">${t('search.text')}</p>
@@ -47,13 +47,17 @@ function ProviderForm({ stored, onChanged }) {
     return run(() => save().then(onChanged));
   };
   const save = async () => {
-    if (!provider) return store.api.deleteSearchProvider();
-    await store.api.setSearchProvider({
-      provider,
-      url: url.trim() || null,
-      ...(key ? { api_key: key } : {}),
-    });
-    const { problem } = await store.api.testSearchProvider();
+    if (!provider) return store.api.call('search_provider.delete');
+    await store.api.call(
+      'search_provider.set',
+      {},
+      {
+        provider,
+        url: url.trim() || null,
+        ...(key ? { api_key: key } : {}),
+      },
+    );
+    const { problem } = await store.api.call('search_provider.test');
     if (problem) throw new Error(t('search.storedButFails', { problem }));
     return store.toast(t('search.works', { provider: TITLES[/** @type {Provider} */ (provider)] }), 'info');
   };

@@ -11,7 +11,7 @@ export function VersionChoice({ place }) {
   const store = useStore();
   const { parent, at, versions } = place;
   if (versions.length < 2) return null;
-  const show = (step) => store.opened.showVersion(parent, versions[at - 1 + step]);
+  const show = (/** @type {1 | -1} */ step) => store.opened.showVersion(parent, versions[at - 1 + step]);
   return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
     <${IconButton}
       name="previous"
@@ -32,22 +32,23 @@ export function VersionChoice({ place }) {
 }
 
 /** The form that replaces a message while the user edits it. */
-export function MessageEditor({ run, onClose }) {
+export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { run, onClose }) {
+  const content = run.prompt?.content ?? '';
   const store = useStore();
-  const [text, setText] = useState(writtenText(run.prompt.content));
+  const [text, setText] = useState(writtenText(content));
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
   useLayoutEffect(() => {
-    area.current.focus();
-    area.current.setSelectionRange(text.length, text.length);
+    area.current?.focus();
+    area.current?.setSelectionRange(text.length, text.length);
   }, []);
-  const send = (event) => {
+  const send = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    store.outbox.sendVersion(run.id, withText(run.prompt.content, text.trim()));
+    store.outbox.sendVersion(run.id, withText(content, text.trim()));
     onClose();
   };
-  const onKeyDown = (event) => {
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
     if (event.key === 'Escape') onClose();
     if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send(event);
   };
@@ -67,7 +68,7 @@ export function MessageEditor({ run, onClose }) {
   </form>`;
 }
 
-/** The actions for a message of the user. */
+/** The actions for a message of the user. @param {{run: Run, place: import('../branches.mjs').Place, onEdit: () => void}} properties */
 export function MessageTools({ run, place, onEdit }) {
   const store = useStore();
   if (run.status === 'queued') {

@@ -11,6 +11,7 @@ import { categoryIcon } from './icons.mjs';
 import { FormError, Reading, useAction, useRead } from './requests.mjs';
 import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
 
+/** @typedef {import('../forms.mjs').Raw} Raw @typedef {(name: string, value: Raw) => void} Change */
 /** @typedef {{name?: string, parameters?: Json, problems?: Replies['workflow.parse']['problems'], number: number}} Filled */
 
 const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
@@ -19,8 +20,9 @@ export function WorkflowDialog() {
   const store = useStore();
   const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(/** @type {Workflow | null} */ (null));
+  const opened = store.workflowsOpen.value;
   const [filled, setFilled] = useState(
-    /** @type {Filled} */ ({ ...(store.workflowsOpen.value || {}), number: 0 }),
+    /** @type {Filled} */ ({ ...(typeof opened === 'object' ? opened : {}), number: 0 }),
   );
   const close = () => (store.workflowsOpen.value = false);
   const read = useRead(async () => {
@@ -105,9 +107,9 @@ function FromWords({ onFill }) {
     <${FormError} error=${error} />`;
 }
 
-function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @type {?string} */ query) {
+function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @type {string} */ query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const fits = (workflow) =>
+  const fits = (/** @type {Workflow} */ workflow) =>
     words.every((word) =>
       `${workflow.name} ${workflow.title} ${workflow.description}`.toLowerCase().includes(word),
     );
@@ -122,7 +124,7 @@ function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @
 function WorkflowForm({ workflow, filled, onBack, onStarted }) {
   const store = useStore();
   const schema = useMemo(() => withDefaults(workflow.parameters_schema, filled.parameters ?? {}), [workflow]);
-  const start = async (parameters) => {
+  const start = async (/** @type {Json} */ parameters) => {
     await store.startWorkflow(workflow.name, parameters);
     onStarted();
   };
@@ -164,9 +166,9 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
   // Several forms may be shown at once, with fields of the same names.
   const prefix = useMemo(() => `form-${(forms += 1)}`, []);
   const [raw, setRaw] = useState(() => initialValues(fields));
-  const [errors, setErrors] = useState({});
+  const [errors, setErrors] = useState(/** @type {Record<string, string>} */ ({}));
   const { busy, error, run } = useAction();
-  const change = (name, value) => {
+  const change = (/** @type {string} */ name, /** @type {Raw} */ value) => {
     const next = { ...raw, [name]: value };
     setRaw(next);
     if (errors[name]) setErrors({ ...errors, [name]: readForm(fields, next).errors[name] });
@@ -177,7 +179,7 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
     const read = readForm(fields, raw);
     setErrors(read.errors);
     const [first] = fields.filter((field) => read.errors[field.name]);
-    if (first) return form.querySelector(`[name="${CSS.escape(first.name)}"]`)?.focus();
+    if (first) return /** @type {HTMLElement | null} */ (form.querySelector(`[name="${CSS.escape(first.name)}"]`))?.focus();
     return run(() => onSubmit(read.value));
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
@@ -191,7 +193,7 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
   </form>`;
 }
 
-/** @param {{id: string, field: FormField, value: unknown, error: Failure, onChange: () => void}} properties */
+/** @param {{id: string, field: FormField, value: Raw, error?: string, onChange: Change}} properties */
 function Field({ id, field, value, error, onChange }) {
   const described =
     [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(' ') || undefined;
@@ -235,10 +237,10 @@ function Label(/** @type {{field: FormField}} */ { field }) {
 /**
  * A group of checkboxes. Its value contains the indexes of the checked ones.
  *
- * @param {{id: string, field: FormField, value: unknown, common: Json, onChange: () => void, children: Shown}} properties
+ * @param {{id: string, field: FormField, value: string[], common: Json, onChange: Change, children: Shown}} properties
  */
 function Several({ id, field, value, common, onChange, children }) {
-  const toggle = (at, on) =>
+  const toggle = (/** @type {number} */ at, /** @type {boolean} */ on) =>
     onChange(
       field.name,
       field.choices.flatMap((_, one) =>
@@ -252,7 +254,7 @@ function Several({ id, field, value, common, onChange, children }) {
   </fieldset>`;
 }
 
-/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
+/** @param {{field: FormField, common: Json, value: Raw, onChange: Change}} properties */
 function TextInput({ field, common, value, onChange }) {
   return html`<input
     ...${common}
@@ -262,9 +264,9 @@ function TextInput({ field, common, value, onChange }) {
   />`;
 }
 
-/** @param {{field: FormField, common: Json, value: unknown, onChange: () => void}} properties */
+/** @param {{field: FormField, common: Json, value: Raw, onChange: Change}} properties */
 function Control({ field, common, value, onChange }) {
-  const onInput = (event) => onChange(field.name, event.target.value);
+  const onInput = (/** @type {PageEvent} */ event) => onChange(field.name, event.target.value);
   switch (field.kind) {
     case 'choice':
       return html`<select ...${common} value=${value} onChange=${onInput}>
@@ -317,14 +319,14 @@ function Control({ field, common, value, onChange }) {
   }
 }
 
-/** A workflow that was started in this conversation, with the events of its own log. */
+/** A workflow that was started in this conversation, with the events of its own log. @param {{link: Linked, Run: Function}} properties */
 export function LinkedWorkflow({ link, Run }) {
   const store = useStore();
   const linked = useMemo(
     () => store.opened.follow(link.workflow_conversation_id),
     [link.workflow_conversation_id],
   );
-  const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
+  const run = linked.value.runs.find((/** @type {Run} */ candidate) => candidate.id === link.workflow_run_id);
   return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
     ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}

@@ -43,7 +43,7 @@ const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnim
 
 /**
  * @typedef {object} View
- * @property {import('@preact/signals').Signal} state the folded state of the conversation
+ * @property {Signal<Conversation>} state the folded state of the conversation
  * @property {object[]} frames received, and not yet folded
  * @property {boolean} replaying whether stored events are arriving
  * @property {boolean} scheduled whether the frames are about to be folded

@@ -66,7 +66,11 @@ function OneAssistant(/** @type {{id: string}} */ { id }) {
     error,
     read,
     show,
-  } = useRead(!isNew && (() => store.api.assistant(id)), [id], isNew ? EMPTY : null);
+  } = useRead(
+    !isNew && (() => store.api.call('assistant.read', { assistant_id: id })),
+    [id],
+    isNew ? EMPTY : null,
+  );
   const [history, setHistory] = useState(false);
   return html`<${Frame} title=${stored?.name || t(isNew ? 'assistant.new' : 'assistant.title')}>
     <${FormError} error=${error} />

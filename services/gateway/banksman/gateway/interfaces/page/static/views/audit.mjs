@@ -35,7 +35,8 @@ export default function AuditView() {
   const store = useStore();
   const [wanted, setWanted] = useState({ action: '', actor: '', tenant: '' });
   const pages = usePages(
-    (/** @type {number | null} */ after) => store.api.audit(wanted, after ?? undefined),
+    (/** @type {number | null} */ after) =>
+      store.api.call('audit.list', { ...wanted, limit: 50, after: after ?? undefined }),
     {
       of: wanted,
     },
@@ -44,7 +45,9 @@ export default function AuditView() {
     setWanted({ ...wanted, [name]: value.trim() });
   const operates = store.welcome.value?.rights?.includes('operator');
   const save = (/** @type {'csv' | 'jsonl'} */ format) => () =>
-    store.attempt(async () => saveBlob(await store.api.auditExport(wanted, format), `audit.${format}`));
+    store.attempt(async () =>
+      saveBlob(await store.api.blob('audit.export', { ...wanted, format }), `audit.${format}`),
+    );
   const actions = /** @type {const} */ (['csv', 'jsonl']).map(
     (format) =>
       html`<button

@@ -24,9 +24,12 @@ const DAYS = /** @type {const} */ ([1, 7, 30]);
 export default function DecidedView() {
   const store = useStore();
   const [wanted, setWanted] = useState({ text: '', outcome: '', by: '', tool: '', since: '' });
-  const { items, next, error, readMore } = usePages((after) => store.api.decisions(wanted, after), {
-    of: wanted,
-  });
+  const { items, next, error, readMore } = usePages(
+    (after) => store.api.call('decision.list', { ...wanted, limit: 50, after }),
+    {
+      of: wanted,
+    },
+  );
   const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {Event} */ event) =>
     setWanted({ ...wanted, [name]: /** @type {HTMLInputElement} */ (event.target).value.trim() });
   const field = (/** @type {'text' | 'by' | 'tool'} */ name, type = 'text') =>

@@ -32,7 +32,7 @@ const COLUMNS = ['app.name', 'app.address', 'app.key', 'servers.title', 'servers
 
 export default function ModelsView() {
   const store = useStore();
-  const servers = useRead(() => store.api.modelServers());
+  const servers = useRead(() => store.api.items('model_server.list'));
   const [edited, setEdited] = useState(/** @type {Partial<ModelServer> | null} */ (null));
   const actions = html`<${AddButton} label=${t('servers.add')} onClick=${() => setEdited({})} />`;
   return html`<${Frame} title=${t('servers.title')} actions=${actions}>
@@ -50,9 +50,10 @@ export default function ModelsView() {
  */
 function Servers({ servers, onEdit, onChanged, onError }) {
   const store = useStore();
-  const remove = (/** @type {string} */ name) => store.api.deleteModelServer(name).then(onChanged, onError);
+  const remove = (/** @type {string} */ name) =>
+    store.api.call('model_server.delete', { name }).then(onChanged, onError);
   const test = (/** @type {string} */ name) =>
-    store.api.testModelServer(name).then((result) => {
+    store.api.call('model_server.test', { name }).then((result) => {
       if (result.problem) store.toast(result.problem);
       else store.toast(t('servers.works', { name, count: result.models.length }), 'info');
       return onChanged();
@@ -98,8 +99,8 @@ function ServerForm({ server, onClose }) {
   const known = VENDORS[vendor];
   const submit = async () => {
     const { name, ...given } = known ? { name: vendor, base_url: urlOf(known) } : own;
-    await store.api.setModelServer(name, { ...given, ...(key ? { api_key: key } : {}) });
-    const { problem, models } = await store.api.testModelServer(name);
+    await store.api.call('model_server.set', { name }, { ...given, ...(key ? { api_key: key } : {}) });
+    const { problem, models } = await store.api.call('model_server.test', { name });
     if (problem) throw new Error(t('servers.storedButFails', { problem }));
     store.toast(t('servers.works', { name, count: models.length }), 'info');
     onClose();
@@ -144,10 +145,15 @@ function ServerForm({ server, onClose }) {
 /** The model of the assistant `default` and what stands in for it while its server is unavailable. */
 function DefaultModel() {
   const store = useStore();
-  const { value: assistant, error, show, fail } = useRead(() => store.api.assistant('default'));
+  const {
+    value: assistant,
+    error,
+    show,
+    fail,
+  } = useRead(() => store.api.call('assistant.read', { assistant_id: 'default' }));
   const change = (/** @type {Partial<Assistant>} */ changes) =>
     store.api
-      .replaceAssistant('default', { ...assistant, ...changes })
+      .call('assistant.update', { assistant_id: 'default' }, { ...assistant, ...changes })
       .then((stored) => (show(stored), store.toast(t('servers.saved'), 'info')), fail);
   const [fallback = null] = assistant?.fallback_models ?? [];
   return html`<section class="assistant-part" aria-label=${t('servers.defaults')}>

@@ -52,7 +52,9 @@ export default function OperatorView() {
 
 /** The state, read again every five seconds while the page is visible. @param {Store} store */
 function useOperations(store) {
-  const state = useRead(() => Promise.all([store.api.operatorOverview(), store.api.services()]));
+  const state = useRead(() =>
+    Promise.all([store.api.call('operator.overview'), store.api.call('operator.services')]),
+  );
   useEffect(() => {
     const timer = setInterval(() => !document.hidden && state.read(), REFRESH_MS);
     return () => clearInterval(timer);

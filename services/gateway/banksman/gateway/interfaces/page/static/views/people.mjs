@@ -23,9 +23,9 @@ const DAY_MS = 86_400_000;
 
 export default function PeopleView() {
   const store = useStore();
-  const listed = useRead(() => store.api.keys());
+  const listed = useRead(() => store.api.items('key.list'));
   // If the list cannot be read, people are invited with keys only.
-  const { value: found } = useRead(() => store.api.identityProviders());
+  const { value: found } = useRead(() => store.api.items('identity_provider.list'));
   const [inviting, setInviting] = useState(false);
   const [starting, setStarting] = useState(false);
   const [withdrawn, setWithdrawn] = useState(/** @type {ApiKey | null} */ (null));
@@ -85,7 +85,7 @@ function FirstKey({ onClose, onCreated }) {
   const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
   const submit = async () => {
     const rights = store.welcome.value?.rights ?? RIGHTS;
-    const entry = await store.api.createKey({ user: user.trim(), rights });
+    const entry = await store.api.call('key.create', {}, { user: user.trim(), rights });
     // Used at once: the next request without the key would lead to the sign-in, and the key would never be shown.
     store.login(entry.key);
     setCreated(entry);
@@ -130,7 +130,7 @@ function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ 
     const after = (/** @type {number} */ count) => new Date(Date.now() + count * DAY_MS).toISOString();
     const expiry = days ? { expires_at: after(days) } : {};
     const claim = { claim_by: after(CLAIM_DAYS) };
-    setCreated(await store.api.createKey({ user: user.trim(), rights, ...expiry, ...claim }));
+    setCreated(await store.api.call('key.create', {}, { user: user.trim(), rights, ...expiry, ...claim }));
   };
   if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
   const means = providers.map((one) => [one.issuer, t('people.byAccount', { provider: providerName(one) })]);
@@ -192,7 +192,7 @@ function Withdrawal(/** @type {{entry: ApiKey, onClose: () => void}} */ { entry,
     title=${t('people.withdrawTitle')}
     label=${t('people.withdraw')}
     danger
-    onSubmit=${() => store.api.revokeKey(entry.id).then(onClose)}
+    onSubmit=${() => store.api.call('key.revoke', { key_id: entry.id }).then(onClose)}
     onClose=${onClose}
   >
     <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>

@@ -80,7 +80,10 @@ function Compared(/** @type {{run: StoredRun, steps: Step[], other: string}} */ 
 /** The other runs of the conversation, one of which can be compared. @param {{run: StoredRun, other: string | null}} properties */
 function Siblings({ run, other }) {
   const store = useStore();
-  const { value: runs } = useRead(() => store.api.runs(run.conversation_id), [run.conversation_id, other]);
+  const { value: runs } = useRead(
+    () => store.api.items('run.list', { conversation_id: run.conversation_id }),
+    [run.conversation_id, other],
+  );
   const others = (runs ?? []).filter((one) => one.run_id !== run.run_id);
   if (!others.length) return null;
   const choose = (/** @type {PageEvent} */ event) => {

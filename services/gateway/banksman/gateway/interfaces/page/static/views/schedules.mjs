@@ -14,7 +14,9 @@ import { formatMoment } from '../text.mjs';
 
 export default function SchedulesView() {
   const store = useStore();
-  const listed = useRead(() => Promise.all([store.api.schedules(), store.api.comingStarts()]));
+  const listed = useRead(() =>
+    Promise.all([store.api.items('schedule.list'), store.api.items('schedule.coming')]),
+  );
   const [creating, setCreating] = useState(false);
   const [schedules, coming] = listed.value ?? [[], []];
   const isEmpty = listed.value && !schedules.length;
@@ -40,7 +42,13 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
   const name = titleOf(schedule);
   const act = (/** @type {Promise<unknown>} */ request) => store.attempt(() => request.then(onChange));
   const pause = () =>
-    act(store.api.replaceSchedule(schedule.id, { ...bodyOf(schedule), paused: !schedule.paused }));
+    act(
+      store.api.call(
+        'schedule.update',
+        { schedule_id: schedule.id },
+        { ...bodyOf(schedule), paused: !schedule.paused },
+      ),
+    );
   return html`<section class="schedule" id=${elementOf(schedule.id)} tabindex="-1" aria-label=${name}>
     <header>
       <h2>${name}</h2>
@@ -59,7 +67,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         type="button"
         class="link"
         aria-label=${t('schedule.runOf', { name })}
-        onClick=${() => act(store.api.runSchedule(schedule.id))}
+        onClick=${() => act(store.api.call('schedule.run', { schedule_id: schedule.id }))}
       >
         ${t('schedule.run')}
       </button>
@@ -79,7 +87,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         title=${t('schedule.deleteTitle')}
         label=${t('app.delete')}
         danger
-        onSubmit=${() => store.api.deleteSchedule(schedule.id).then(onChange)}
+        onSubmit=${() => store.api.call('schedule.delete', { schedule_id: schedule.id }).then(onChange)}
         onClose=${() => setDeleting(false)}
       >
         <p>${t('schedule.deleteQuestion', { name })}</p>
@@ -90,7 +98,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
 
 function LastRuns(/** @type {{id: string}} */ { id }) {
   const store = useStore();
-  const read = useRead(() => store.api.schedule(id));
+  const read = useRead(() => store.api.call('schedule.read', { schedule_id: id }));
   if (!read.value) return html`<${Reading} of=${read} />`;
   const { runs } = read.value;
   return runs.length

@@ -53,14 +53,14 @@ export default function SettingsView({ path }) {
 /** What the user wants of every reply. */
 function Instructions() {
   const store = useStore();
-  const { value, error, show, fail } = useRead(() => store.api.instructions());
+  const { value, error, show, fail } = useRead(() => store.api.call('instructions.read'));
   const stored = value?.text ?? '';
   const [text, setText] = useState('');
   useEffect(() => setText(stored), [stored]);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     store.api
-      .setInstructions(text)
+      .call('instructions.set', {}, { text })
       .then((read) => (show(read), store.toast(t('settings.instructionsSaved'), 'info')), fail);
   };
   return html`<form class="settings" onSubmit=${save}>

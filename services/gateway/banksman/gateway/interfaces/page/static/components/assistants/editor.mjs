@@ -40,7 +40,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     return run(async () => {
       const { revision, ...fresh } = bodyOf(draft);
       const saved = stored.id
-        ? await store.api.replaceAssistant(stored.id, { ...fresh, revision })
+        ? await store.api.call('assistant.update', { assistant_id: stored.id }, { ...fresh, revision })
         : await store.api.createAssistant(fresh);
       store.toast(t('assistant.saved'), 'info');
       if (stored.id) onStored(saved);

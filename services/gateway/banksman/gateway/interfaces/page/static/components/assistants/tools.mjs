@@ -10,7 +10,7 @@ export function ToolChoice({ tools, onChange }) {
   const store = useStore();
   // A user without the right to list tools can still remove the tools that the assistant names.
   const { value: offered } = useRead(() => store.api.tools());
-  const { value: options } = useRead(() => store.api.workspaceOptions());
+  const { value: options } = useRead(() => store.api.call('workspace.options'));
   const allowed = tools.allowed_tools ?? null;
   const names = [...new Set([...(offered ?? []).map((tool) => tool.name), ...(allowed ?? [])])];
   const toggle = (/** @type {string} */ name) =>

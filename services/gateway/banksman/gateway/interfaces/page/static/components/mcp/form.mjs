@@ -22,7 +22,7 @@ const TRIMMED = ['id', 'url'];
 export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
   const store = useStore();
   const create = async (/** @type {object} */ body) => {
-    const { id } = await store.api.createMcpServer(body);
+    const { id } = await store.api.call('mcp.create', {}, body);
     location.hash = addressOf('mcp', id);
   };
   return html`<${ServerForm}
@@ -37,10 +37,10 @@ export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
 export function ChangedServer({ server, onChanged, onClose }) {
   const store = useStore();
   const replace = async (/** @type {object} */ body) => {
-    onChanged(await store.api.replaceMcpServer(server.id, body));
+    onChanged(await store.api.call('mcp.update', { server_id: server.id }, body));
     onClose();
   };
-  const reload = async () => onChanged(await store.api.mcpServer(server.id));
+  const reload = async () => onChanged(await store.api.call('mcp.read', { server_id: server.id }));
   return html`<${ServerForm}
     key=${server.revision}
     title=${t('mcp.changeTitle', { name: server.id })}

@@ -32,7 +32,7 @@ export function OneServer({ id, ended }) {
       html`<${Summary}
           server=${server}
           busy=${busy}
-          onLook=${() => act(() => store.api.lookAtMcpServer(id))}
+          onLook=${() => act(() => store.api.call('mcp.look', { server_id: id }))}
           onChange=${() => setDialog('change')}
           onRemove=${() => setDialog('removal')}
         />
@@ -68,7 +68,7 @@ function useServer(store, id) {
       }));
     }
   };
-  useEffect(() => void act(() => store.api.mcpServer(id)), [id]);
+  useEffect(() => void act(() => store.api.call('mcp.read', { server_id: id })), [id]);
   return { ...state, act };
 }
 
@@ -80,10 +80,12 @@ function useServer(store, id) {
  */
 async function approved(api, server) {
   try {
-    return await api.approveMcpServer(server.id, server.changes_digest ?? '');
+    return await api.call('mcp.approve', { server_id: server.id }, { digest: server.changes_digest ?? '' });
   } catch (failure) {
     if (/** @type {Failure} */ (failure).code !== 'conflict') throw failure;
-    throw Object.assign(new Error(t('mcp.changedMeanwhile')), { server: await api.mcpServer(server.id) });
+    throw Object.assign(new Error(t('mcp.changedMeanwhile')), {
+      server: await api.call('mcp.read', { server_id: server.id }),
+    });
   }
 }
 
@@ -136,7 +138,7 @@ function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose 
     title=${t('mcp.removeTitle')}
     label=${t('app.remove')}
     danger
-    onSubmit=${() => store.api.deleteMcpServer(id).then(() => (location.hash = addressOf('mcp')))}
+    onSubmit=${() => store.api.call('mcp.delete', { server_id: id }).then(() => (location.hash = addressOf('mcp')))}
     onClose=${onClose}
   >
     <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>

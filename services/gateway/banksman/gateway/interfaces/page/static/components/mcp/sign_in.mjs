@@ -20,8 +20,8 @@ export function SignIn({ server, act }) {
   };
   const end = () =>
     act(async () => {
-      await store.api.endMcpSignIn(server.id);
-      return store.api.mcpServer(server.id);
+      await store.api.call('mcp.sign_out', { server_id: server.id });
+      return store.api.call('mcp.read', { server_id: server.id });
     });
   const field = (/** @type {'client_id' | 'client_secret'} */ name, /** @type {string} */ type) =>
     html`<${TextField}
@@ -64,11 +64,15 @@ export function SignIn({ server, act }) {
  */
 async function goToProvider(api, server, client) {
   const given = Object.fromEntries(Object.entries(client).filter(([, value]) => value));
-  const { url } = await api.beginMcpSignIn(server.id, {
-    gateway_url: new URL('./', document.baseURI).href,
-    to_page: true,
-    ...given,
-  });
+  const { url } = await api.call(
+    'mcp.sign_in',
+    { server_id: server.id },
+    {
+      gateway_url: new URL('./', document.baseURI).href,
+      to_page: true,
+      ...given,
+    },
+  );
   location.assign(url);
   return server;
 }

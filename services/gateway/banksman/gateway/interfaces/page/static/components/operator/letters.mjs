@@ -14,7 +14,9 @@ const REFRESH_MS = 5_000;
 const COLUMNS = ['operator.when', 'operator.subject', 'operator.reason', 'operator.action'];
 
 export function useDeadLetters(/** @type {Store} */ store) {
-  return usePages((after) => store.api.deadLetters(after ?? undefined), { everyMs: REFRESH_MS });
+  return usePages((after) => store.api.call('dead_letter.list', { limit: 50, after: after ?? undefined }), {
+    everyMs: REFRESH_MS,
+  });
 }
 
 /** @param {{pages: ReturnType<typeof useDeadLetters>}} properties */
@@ -28,7 +30,7 @@ export function DeadLetters({ pages }) {
     pages.refresh()
   );
   const replay = (/** @type {Letter} */ { id }) =>
-    store.attempt(() => store.api.replayDeadLetter(id).then(() => done(id)));
+    store.attempt(() => store.api.call('dead_letter.replay', { letter_id: id }).then(() => done(id)));
   const actions = (/** @type {Letter} */ letter) =>
     html`<span class="row-actions">
       <button
@@ -66,7 +68,7 @@ export function DeadLetters({ pages }) {
  */
 function Letter({ id, onDone, onClose }) {
   const store = useStore();
-  const read = useRead(() => store.api.deadLetter(id), [id]);
+  const read = useRead(() => store.api.call('dead_letter.read', { letter_id: id }), [id]);
   const letter = read.value;
   const [discarding, setDiscarding] = useState(false);
   const { busy, error, run } = useAction();
@@ -87,7 +89,7 @@ function Letter({ id, onDone, onClose }) {
                 type="button"
                 class="button danger"
                 disabled=${busy}
-                onClick=${() => run(() => store.api.discardDeadLetter(id).then(onDone))}
+                onClick=${() => run(() => store.api.call('dead_letter.discard', { letter_id: id }).then(onDone))}
               >
                 ${t('operator.discardNow')}
               </button>
@@ -96,7 +98,7 @@ function Letter({ id, onDone, onClose }) {
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
                 ${t('app.discard')}
               </button>
-              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => store.api.replayDeadLetter(id).then(onDone))}>${t('operator.replay')}</button>`}
+              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => store.api.call('dead_letter.replay', { letter_id: id }).then(onDone))}>${t('operator.replay')}</button>`}
             </div>`)
       }
     </div>

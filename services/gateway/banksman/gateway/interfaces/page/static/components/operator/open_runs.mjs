@@ -28,7 +28,11 @@ export function useOpenRuns(store, tenant) {
     const wanted = (/** @type {typeof STATES[number]} */ state, /** @type {number} */ at) => {
       const after = nexts?.[at];
       if (nexts && !after) return END;
-      return store.api.openRuns(state, { after: after ?? undefined, tenant: tenant ?? undefined });
+      return store.api.call('operator.runs', {
+        state,
+        after: after ?? undefined,
+        tenant: tenant ?? undefined,
+      });
     };
     const pages = await Promise.all(STATES.map(wanted));
     const items = pages.flatMap((page, at) =>
@@ -105,7 +109,7 @@ function Cancellation({ run, onDone, onClose }) {
     cancel=${t('operator.keepRun')}
     danger
     disabled=${!reason.trim()}
-    onSubmit=${() => store.api.cancelOpenRun(run.tenant, run.run_id, reason.trim()).then(onDone)}
+    onSubmit=${() => store.api.call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() }).then(onDone)}
     onClose=${onClose}
   >
     <p>

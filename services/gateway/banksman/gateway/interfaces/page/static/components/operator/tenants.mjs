@@ -27,7 +27,9 @@ const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', '
  * @param {Store} store
  */
 export function useTenants(store) {
-  return usePages((/** @type {string | null} */ after) => store.api.tenants(after ?? undefined));
+  return usePages((/** @type {string | null} */ after) =>
+    store.api.call('operator.tenants', { after: after ?? undefined }),
+  );
 }
 
 /** @param {{pages: ReturnType<typeof useTenants>, onRuns: (tenant: string) => void}} properties `onRuns` shows the open runs of a tenant */

@@ -15,15 +15,21 @@ export function RunAgain({ run, steps, onClose }) {
   const store = useStore();
   const [model, setModel] = useState(run.model ?? '');
   const first = steps.find((step) => step.kind === 'model');
-  const { value: step, error } = useRead(first && (() => store.api.step(run.run_id, first.step_id)));
+  const { value: step, error } = useRead(
+    first && (() => store.api.call('step.read', { run_id: run.run_id, step_id: first.step_id })),
+  );
   const submit = async () => {
-    const started = await store.api.startRun(run.conversation_id, {
-      ...repetitionOf(
-        /** @type {Parameters<typeof repetitionOf>[0]} */ (step?.request),
-        run.message_id ?? '',
-      ),
-      overrides: { model: model.trim() },
-    });
+    const started = await store.api.call(
+      'chat.send',
+      { conversation_id: run.conversation_id },
+      {
+        ...repetitionOf(
+          /** @type {Parameters<typeof repetitionOf>[0]} */ (step?.request),
+          run.message_id ?? '',
+        ),
+        overrides: { model: model.trim() },
+      },
+    );
     store.opened.showNewest(run.conversation_id);
     onClose();
     location.hash = addressOf('runs', run.run_id, 'with', started.run_id);

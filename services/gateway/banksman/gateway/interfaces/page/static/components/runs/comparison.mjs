@@ -6,7 +6,9 @@ import { html } from '../ui.mjs';
 import { StepList } from './steps.mjs';
 import { figuresOf } from './summary.mjs';
 
-/** @param {{first: {run: object, steps: object[]}, second: {run: object, steps: object[]}}} properties */
+/** @typedef {import('./summary.mjs').Figure} Figure @typedef {{run: StoredRun, steps: Step[]}} Side */
+
+/** @param {{first: Side, second: Side}} properties */
 export function Comparison({ first, second }) {
   const a = figuresOf(first.run, first.steps);
   const b = figuresOf(second.run, second.steps);
@@ -48,15 +50,15 @@ export function Comparison({ first, second }) {
     </div>`;
 }
 
-function Reply(/** @type {{run: Run}} */ { run }) {
-  return run.content ? html`<p class="run-reply">${run.content}</p>` : null;
+function Reply(/** @type {{run: Replies['run.read']}} */ { run }) {
+  return 'content' in run && run.content ? html`<p class="run-reply">${run.content}</p>` : null;
 }
 
 /**
  * The difference from the first run to the second, absolute and relative.
  *
- * @param {string} one
- * @param {string} other
+ * @param {Figure} one
+ * @param {Figure} other
  */
 function difference(one, other) {
   if (typeof one.value !== 'number' || typeof other.value !== 'number' || one.value === other.value)
@@ -65,5 +67,5 @@ function difference(one, other) {
   const share = one.value
     ? ` (${change > 0 ? '+' : '−'}${Math.round((100 * Math.abs(change)) / one.value)}\u00a0%)`
     : '';
-  return `${change > 0 ? '+' : '−'}${one.format(Math.abs(change))}${share}`;
+  return `${change > 0 ? '+' : '−'}${one.format?.(Math.abs(change)) ?? change}${share}`;
 }

@@ -12,7 +12,10 @@ import { nameOf } from './steps.mjs';
 /** @param {{runId: string, stepId: string, version: unknown}} properties the step is read again for a new `version` */
 export function StepDetail({ runId, stepId, version }) {
   const store = useStore();
-  const { value: read, error } = useRead(() => store.api.step(runId, stepId), [runId, stepId, version]);
+  const { value: read, error } = useRead(
+    () => store.api.call('step.read', { run_id: runId, step_id: stepId }),
+    [runId, stepId, version],
+  );
   const heading = useRef(/** @type {HTMLElement | null} */ (null));
   useLayoutEffect(() => void (read && heading.current?.focus()), [read === null]);
   const close = () => (location.hash = addressOf('runs', runId));
@@ -31,7 +34,10 @@ export function StepDetail({ runId, stepId, version }) {
   </section>`;
 }
 
-/** @param {{detail: {step: Step, request: Waiting, result: Json}}} properties */
+/** @typedef {{content: Content, role: string, name?: string, calls?: {name: string, arguments: Json}[], result?: {content: unknown}}} Sent */
+/** @typedef {{model: string, protocol: string, system: string | null, messages: Sent[], tools: {name: string}[], options?: Json, problem?: string}} Requested */
+
+/** @param {{detail: StepDetail}} properties */
 function Content({ detail: { step, request, result } }) {
   return html`<div class="step-content">
     ${
@@ -47,7 +53,7 @@ function Content({ detail: { step, request, result } }) {
   </div>`;
 }
 
-function ModelRequest(/** @type {{request: Waiting}} */ { request }) {
+function ModelRequest(/** @type {{request: Requested}} */ { request }) {
   const { system, messages, tools, options, problem } = request;
   const options_ = Object.keys(options ?? {}).length > 0;
   return html` <p class="muted">${request.model} · ${request.protocol}</p>
@@ -71,11 +77,11 @@ function ModelRequest(/** @type {{request: Waiting}} */ { request }) {
 /**
  * A message of the request. The last one, to which the model replied, is expanded.
  *
- * @param {{message: string, last: boolean}} properties
+ * @param {{message: Sent, last: boolean}} properties
  */
 function Message({ message, last }) {
   const calls = (message.calls ?? []).map((call) => ({ name: call.name, arguments: call.arguments }));
-  const text = message.role === 'tool' ? json(message.result.content) : contentText(message.content);
+  const text = message.role === 'tool' ? json(message.result?.content) : contentText(message.content);
   const body = [text, calls.length ? json(calls) : ''].filter(Boolean).join('\n\n');
   const title =
     message.role === 'tool' ? message.name : t(message.role === 'user' ? 'timeline.you' : 'timeline.agent');
@@ -86,7 +92,7 @@ function Message({ message, last }) {
   </li>`;
 }
 
-/** The fields of an object: texts unchanged, other values as JSON. @param {{value: unknown}} properties */
+/** The fields of an object: texts unchanged, other values as JSON. @param {{value: Json}} properties */
 function Fields({ value }) {
   const shown = Object.entries(value).filter(
     ([, one]) => one !== null && one !== '' && !(Array.isArray(one) && !one.length),
@@ -104,7 +110,7 @@ function Fields({ value }) {
   </dl>`;
 }
 
-/** @param {{title: string, note: Shown, open?: boolean, children: Shown}} properties */
+/** @param {{title: string, note?: Shown, open?: boolean, children: Shown}} properties */
 function Folded({ title, note, open = false, children }) {
   const [shown, setShown] = useState(open);
   return html`<details

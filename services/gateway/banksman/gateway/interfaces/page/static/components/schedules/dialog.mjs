@@ -28,12 +28,16 @@ export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose })
     const start = workflow
       ? { type: 'workflow', workflow: what, parameters: values }
       : { type: 'prompt', content: values.content };
-    await store.api.createSchedule({
-      title: title.trim() || workflow?.title || '',
-      start,
-      missed: times.missed,
-      ...timesOf(times),
-    });
+    await store.api.call(
+      'schedule.create',
+      {},
+      {
+        title: title.trim() || workflow?.title || '',
+        start,
+        missed: times.missed,
+        ...timesOf(times),
+      },
+    );
     onClose();
   };
   return html`<${Dialog} title=${t('schedule.new')} onClose=${onClose}>

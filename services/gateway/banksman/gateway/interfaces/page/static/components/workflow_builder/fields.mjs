@@ -5,8 +5,11 @@ import { known, t } from '../../strings.mjs';
 import { Choice, TextField, namesIn } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
-export function Fields(/** @type {{fields: FormField[], onChange: () => void}} */ { fields, onChange }) {
-  const set = (at, change) => onChange(fields.with(at, { ...fields[at], ...change }));
+/** @typedef {WorkflowDraft['fields'][number]} Field */
+
+/** @param {{fields: Field[], onChange: (fields: Field[]) => void}} properties */
+export function Fields({ fields, onChange }) {
+  const set = (/** @type {number} */ at, /** @type {Partial<Field>} */ change) => onChange(fields.with(at, { ...fields[at], ...change }));
   const add = () => onChange([...fields, { name: '', label: '', kind: 'text', choices: [], required: true }]);
   return html`<fieldset class="builder-part">
     <legend>${t('builder.fields')}</legend>
@@ -74,7 +77,7 @@ const kindsFor = (/** @type {{kind: string}} */ { kind }) =>
     known(`builder.kind.${name}`, name),
   ]);
 
-/** A stored field keeps its name, because steps refer to it. @param {FormField} field @param {string} label */
+/** A stored field keeps its name, because steps refer to it. @param {Field} field @param {string} label */
 function labelled(field, label) {
   return field.property ? { label } : { label, name: nameOf(label) };
 }

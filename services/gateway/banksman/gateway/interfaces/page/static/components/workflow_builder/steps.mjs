@@ -3,16 +3,20 @@
 import { useRef } from 'preact/hooks';
 
 import { NEW_STEPS, moved, referencesAt, withStep } from '../../workflow_draft.mjs';
-import { t } from '../../strings.mjs';
+import { known, t } from '../../strings.mjs';
 import { Choice } from '../fields.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
+/** @typedef {WorkflowDraft['steps'][number]} BuiltStep */
+/** @template {BuiltStep} One @typedef {{step: One, tools: ToolView[], references: string[], onChange: (change: object) => void}} StepProperties */
+
+/** @type {Record<string, string>} */
 const ICONS = { prompt: 'message', tool: 'tool', input: 'question', approval: 'shield' };
 
-/** @param {{draft: WorkflowDraft, tools: ToolView[], onChange: () => void}} properties */
+/** @param {{draft: WorkflowDraft, tools: ToolView[], onChange: (steps: BuiltStep[]) => void}} properties */
 export function Steps({ draft, tools, onChange }) {
   const { steps } = draft;
-  const set = (at, change) => onChange(steps.with(at, { ...steps[at], ...change }));
+  const set = (/** @type {number} */ at, /** @type {object} */ change) => onChange(steps.with(at, { ...steps[at], ...change }));
   return html`<fieldset class="builder-part">
     <legend>${t('builder.steps')}</legend>
     <p class="muted">${t('builder.stepsText')}</p>
@@ -35,30 +39,30 @@ export function Steps({ draft, tools, onChange }) {
                 />
               </span>
             </header>
-            <${Step}
+            <${OneStep}
               step=${step}
               tools=${tools}
               references=${referencesAt(draft, at)}
-              onChange=${(change) => set(at, change)}
+              onChange=${(/** @type {object} */ change) => set(at, change)}
             />
           </li>`,
       )}
     </ol>
     <div class="builder-add">
-      ${Object.keys(NEW_STEPS).map((type) => html`<button key=${type} type="button" class="button small" onClick=${() => onChange(withStep(steps, type))}><${Icon} name=${ICONS[type]} size=${15} />${t(`builder.add.${type}`)}</button>`)}
+      ${Object.keys(NEW_STEPS).map((type) => html`<button key=${type} type="button" class="button small" onClick=${() => onChange(withStep(steps, type))}><${Icon} name=${ICONS[type]} size=${15} />${known(`builder.add.${type}`, type)}</button>`)}
     </div>
   </fieldset>`;
 }
 
-/** @param {{step: Step, tools: ToolView[], references: string[], onChange: () => void}} properties */
-function Step({ step, tools, references, onChange }) {
+/** @param {StepProperties<BuiltStep>} properties */
+function OneStep({ step, tools, references, onChange }) {
   switch (step.type) {
     case 'prompt':
       return html`<${Text}
           label=${t('builder.prompt')}
           value=${step.prompt}
           references=${references}
-          onChange=${(prompt) => onChange({ prompt })}
+          onChange=${(/** @type {string} */ prompt) => onChange({ prompt })}
         />
         <label class="builder-check"
           ><input
@@ -75,18 +79,18 @@ function Step({ step, tools, references, onChange }) {
         label=${t(`builder.message.${step.type}`)}
         value=${step.message}
         references=${references}
-        onChange=${(message) => onChange({ message })}
+        onChange=${(/** @type {string} */ message) => onChange({ message })}
       />`;
   }
 }
 
-/** @param {{step: Step, tools: ToolView[], references: string[], onChange: () => void}} properties */
+/** @param {StepProperties<Extract<BuiltStep, {type: 'tool'}>>} properties */
 function ToolStep({ step, tools, references, onChange }) {
   const chosen = tools.find((tool) => tool.name === step.tool);
-  const properties = chosen?.input_schema?.properties ?? {};
-  const needed = new Set(chosen?.input_schema?.required ?? []);
+  const { properties = {}, required = [] } = /** @type {Schema} */ (chosen?.input_schema ?? {});
+  const needed = new Set(required);
   const names = [...new Set([...Object.keys(properties), ...Object.keys(step.arguments)])];
-  const set = (name, value) =>
+  const set = (/** @type {string} */ name, /** @type {unknown} */ value) =>
     onChange({
       arguments: Object.fromEntries(
         Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== ''),
@@ -100,7 +104,7 @@ function ToolStep({ step, tools, references, onChange }) {
       options=${[['', t('form.choose')], ...[...offered].map((name) => [name, name])]}
       required
     />
-    ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(value) => set(name, read(value, properties[name]))} />`)}`;
+    ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(/** @type {string} */ value) => set(name, read(value, properties[name]))} />`)}`;
 }
 
 const written = (/** @type {unknown} */ value) =>
@@ -124,14 +128,14 @@ function read(text, schema) {
 /**
  * A text with buttons that insert the values of form fields and earlier steps.
  *
- * @param {{label: string, value: unknown, references: string[], onChange: () => void, optional?: boolean}} properties
+ * @param {{label: string, value: string, references: string[], onChange: (text: string) => void, optional?: boolean}} properties
  */
 export function Text({ label, value, references, onChange, optional = false }) {
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
-  const insert = (reference) => {
-    const { selectionStart: from, selectionEnd: to } = area.current;
+  const insert = (/** @type {string} */ reference) => {
+    const { selectionStart: from, selectionEnd: to } = /** @type {HTMLTextAreaElement} */ (area.current);
     onChange(value.slice(0, from) + reference + value.slice(to));
-    area.current.focus();
+    area.current?.focus();
   };
   return html`<div class="form-field">
     <label

@@ -15,7 +15,10 @@ export function Changes(/** @type {{id: string}} */ { id }) {
   const store = useStore();
   const changes = changesOf(store.opened.current.value);
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
-  const download = () => store.attempt(async () => saveBlob(await store.api.patch(id), `${id}.patch`));
+  const download = () =>
+    store.attempt(async () =>
+      saveBlob(await store.api.blob('file.patch', { conversation_id: id }), `${id}.patch`),
+    );
   return html`<button type="button" class="button small" onClick=${download}>
       ${t('files.downloadPatch')}
     </button>
@@ -31,7 +34,8 @@ function Change({ id, change: { path, change, since, before } }) {
   const isKnown = change === 'deleted' && before !== undefined;
   /** @returns {Promise<Shown>} */
   const read = async () => {
-    if (before === undefined) return compared(await store.api.diff(id, path, since));
+    if (before === undefined)
+      return compared(await store.api.call('file.diff', { conversation_id: id, path, since }));
     const blob = await store.api.file(id, path);
     return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
   };

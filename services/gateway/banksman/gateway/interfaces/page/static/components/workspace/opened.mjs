@@ -9,6 +9,9 @@ import { FormError, useAction } from '../requests.mjs';
 import { Loading, html, useStore } from '../ui.mjs';
 
 const MAX_PREVIEW_BYTES = 256 * 1024;
+/** @typedef {{kind: 'loading'} | {kind: 'text' | 'note', text: string} | {kind: 'image', url: string}} Shown */
+
+/** @type {Record<string, string>} */
 const LANGUAGES = {
   py: 'python',
   js: 'javascript',
@@ -25,13 +28,13 @@ const LANGUAGES = {
 };
 
 function languageOf(/** @type {string} */ path) {
-  const suffix = path.split('.').at(-1).toLowerCase();
+  const suffix = (path.split('.').at(-1) ?? '').toLowerCase();
   return LANGUAGES[suffix] ?? suffix;
 }
 
-export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file }) {
+export function OpenedFile(/** @type {{id: string, file: WorkspaceFile}} */ { id, file }) {
   const store = useStore();
-  const [shown, setShown] = useState({ kind: 'loading' });
+  const [shown, setShown] = useState(/** @type {Shown} */ ({ kind: 'loading' }));
   const [editing, setEditing] = useState(false);
   const version = store.filesVersion.value;
   useEffect(() => {
@@ -43,7 +46,7 @@ export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file })
     );
     return () => (current = false);
   }, [file, version, editing]);
-  useEffect(() => () => shown.kind === 'image' && URL.revokeObjectURL(shown.url), [shown]);
+  useEffect(() => () => void (shown.kind === 'image' && URL.revokeObjectURL(shown.url)), [shown]);
   switch (shown.kind) {
     case 'text':
       return editing
@@ -63,7 +66,8 @@ export function OpenedFile(/** @type {{id: string, file: File}} */ { id, file })
   }
 }
 
-async function preview(/** @type {Api} */ api, /** @type {string} */ id, /** @type {File} */ file) {
+/** @param {Api} api @param {string} id @param {WorkspaceFile} file @returns {Promise<Shown>} */
+async function preview(api, id, file) {
   if (file.size > MAX_PREVIEW_BYTES)
     return { kind: 'note', text: t('files.tooLarge', { size: formatBytes(file.size) }) };
   const blob = await api.file(id, file.path);
@@ -84,7 +88,7 @@ async function textOf(/** @type {Blob} */ blob) {
  * A text area gives LF. A file keeps its CRLF if all its lines have it.
  *
  * @param {string} text
- * @param {string | null | undefined} before
+ * @param {string} before
  */
 function withLineEndsOf(before, text) {
   return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? text.replace(/\r?\n/g, '\r\n') : text;
@@ -93,7 +97,7 @@ function withLineEndsOf(before, text) {
 /**
  * A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation.
  *
- * @param {{id: string, file: File, before: string | null | undefined, onClose: () => void}} properties
+ * @param {{id: string, file: WorkspaceFile, before: string, onClose: () => void}} properties
  */
 function Editor({ id, file, before, onClose }) {
   const store = useStore();
@@ -112,15 +116,12 @@ function Editor({ id, file, before, onClose }) {
     return onClose();
   };
   const save = () => run(() => store.attempt(write));
-  const onKeyDown = (event) => {
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
     if (event.key !== 's' || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     if (!busy) save();
   };
-  const onScroll = (event) => {
-    colours.current.scrollTop = event.target.scrollTop;
-    colours.current.scrollLeft = event.target.scrollLeft;
-  };
+  const onScroll = (/** @type {PageEvent} */ { target }) => colours.current?.scrollTo(target.scrollLeft, target.scrollTop);
   return html`<div class="file-editor" onKeyDown=${onKeyDown}>
     <div class="file-editor-text">
       <pre ref=${colours} aria-hidden="true">
