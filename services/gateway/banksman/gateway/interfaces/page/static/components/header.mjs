@@ -67,7 +67,7 @@ function togglePanel(/** @type {Store} */ store) {
  * The title of a conversation: from its log, else from the list.
  *
  * @param {Store} store
- * @param {Conversation} conversation
+ * @param {Conversation | null} conversation
  */
 export function titleOf(store, conversation) {
   if (!conversation) return t('sidebar.new');

@@ -179,7 +179,10 @@ export function SchemaForm({ schema, submitLabel, onSubmit, beside }) {
     const read = readForm(fields, raw);
     setErrors(read.errors);
     const [first] = fields.filter((field) => read.errors[field.name]);
-    if (first) return /** @type {HTMLElement | null} */ (form.querySelector(`[name="${CSS.escape(first.name)}"]`))?.focus();
+    if (first)
+      return /** @type {HTMLElement | null} */ (
+        form.querySelector(`[name="${CSS.escape(first.name)}"]`)
+      )?.focus();
     return run(() => onSubmit(read.value));
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>

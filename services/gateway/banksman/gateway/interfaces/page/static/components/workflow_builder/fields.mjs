@@ -9,7 +9,8 @@ import { Icon, IconButton, html } from '../ui.mjs';
 
 /** @param {{fields: Field[], onChange: (fields: Field[]) => void}} properties */
 export function Fields({ fields, onChange }) {
-  const set = (/** @type {number} */ at, /** @type {Partial<Field>} */ change) => onChange(fields.with(at, { ...fields[at], ...change }));
+  const set = (/** @type {number} */ at, /** @type {Partial<Field>} */ change) =>
+    onChange(fields.with(at, { ...fields[at], ...change }));
   const add = () => onChange([...fields, { name: '', label: '', kind: 'text', choices: [], required: true }]);
   return html`<fieldset class="builder-part">
     <legend>${t('builder.fields')}</legend>

@@ -16,7 +16,8 @@ const ICONS = { prompt: 'message', tool: 'tool', input: 'question', approval: 's
 /** @param {{draft: WorkflowDraft, tools: ToolView[], onChange: (steps: BuiltStep[]) => void}} properties */
 export function Steps({ draft, tools, onChange }) {
   const { steps } = draft;
-  const set = (/** @type {number} */ at, /** @type {object} */ change) => onChange(steps.with(at, { ...steps[at], ...change }));
+  const set = (/** @type {number} */ at, /** @type {object} */ change) =>
+    onChange(steps.with(at, { ...steps[at], ...change }));
   return html`<fieldset class="builder-part">
     <legend>${t('builder.steps')}</legend>
     <p class="muted">${t('builder.stepsText')}</p>

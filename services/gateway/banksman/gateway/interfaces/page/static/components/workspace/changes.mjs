@@ -13,7 +13,7 @@ const MAX_DIFF_BYTES = 256 * 1024;
 
 export function Changes(/** @type {{id: string}} */ { id }) {
   const store = useStore();
-  const changes = changesOf(store.opened.current.value);
+  const changes = changesOf(store.opened.current.value ?? { runs: [] });
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
   const download = () =>
     store.attempt(async () =>

@@ -121,7 +121,8 @@ function Editor({ id, file, before, onClose }) {
     event.preventDefault();
     if (!busy) save();
   };
-  const onScroll = (/** @type {PageEvent} */ { target }) => colours.current?.scrollTo(target.scrollLeft, target.scrollTop);
+  const onScroll = (/** @type {PageEvent} */ { target }) =>
+    colours.current?.scrollTo(target.scrollLeft, target.scrollTop);
   return html`<div class="file-editor" onKeyDown=${onKeyDown}>
     <div class="file-editor-text">
       <pre ref=${colours} aria-hidden="true">

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { openRun } from '../../events.mjs';
+import { emptyConversation, openRun } from '../../events.mjs';
 import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
 import { t } from '../../strings.mjs';
 import { cutLines } from '../../text.mjs';
@@ -15,7 +15,7 @@ const MAX_SHOWN_CHARACTERS = 500_000;
 
 export function Terminal() {
   const store = useStore();
-  const conversation = store.opened.current.value;
+  const conversation = store.opened.current.value ?? emptyConversation('');
   const commands = commandsOf(conversation);
   const run = openRun(conversation);
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
