@@ -36,7 +36,7 @@ export class Store {
     this.details = signal(preferences.getItem('banksman.details') === 'on');
     this.toasts = signal(/** @type {Toast[]} */ ([]));
     /** What the last import did; null while it is not shown. */
-    this.imported = signal(null);
+    this.imported = signal(/** @type {import('./importing.mjs').Imported[] | null} */ (null));
     this.panel = signal(/** @type {'files' | null} */ (null));
     this.sidebar = signal(false);
     /** What a key opened over the page: the command palette or the keyboard map. */
@@ -172,7 +172,7 @@ export class Store {
     this.open(created.conversation_id);
   }
 
-  open(/** @type {string} */ id) {
+  open(/** @type {string | null} */ id) {
     location.hash = id ? `#/c/${id}` : '#/';
   }
 
@@ -254,7 +254,7 @@ export class Store {
       conversationId ? { ...frame, conversation_id: conversationId } : frame,
     );
     this.list.refresh();
-    if (!conversationId) this.open(ack.conversation_id ?? conversationOf(ack.run_id));
+    if (!conversationId) this.open(ack.conversation_id ?? conversationOf(ack.run_id ?? ''));
     return ack;
   }
 
@@ -266,7 +266,8 @@ export class Store {
    */
   async storeFile(file) {
     const id =
-      this.currentId.value ?? (await this.socket.request({ type: 'conversation.create' })).conversation_id;
+      this.currentId.value ??
+      /** @type {string} */ ((await this.socket.request({ type: 'conversation.create' })).conversation_id);
     const path = await stored(this.api, id, file);
     if (this.currentId.value === null) this.open(id);
     return path;
@@ -283,7 +284,7 @@ export class Store {
       this.workflowsOpen.value = { name: workflow.name, parameters, problems };
       this.outbox.draft.value = '';
     } catch (error) {
-      if (error.code !== 'not_found') return this.toast(explain(error));
+      if (/** @type {Failure} */ (error).code !== 'not_found') return this.toast(explain(error));
       this.outbox.draft.value = '';
       await this.outbox.send(text);
     }
@@ -317,7 +318,7 @@ export class Store {
     return { client: { name: 'banksman-web', version: VERSION }, ...(token ? { token } : {}) };
   }
 
-  #welcomed(/** @type {EventFrame} */ frame) {
+  #welcomed(/** @type {Welcome} */ frame) {
     this.welcome.value = frame;
     this.drafts.show(`${frame.tenant}/${frame.user}`);
     this.inbox.start();
@@ -325,7 +326,7 @@ export class Store {
     this.opened.subscribeAgain();
   }
 
-  #received(/** @type {EventFrame} */ frame) {
+  #received(/** @type {import('./client/types.d.ts').Frame} */ frame) {
     this.subscriptions.receive(frame);
     if (frame.type === 'approvals.changed') this.inbox.changed();
     if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));

@@ -12,8 +12,11 @@ const MARGIN = '200% 0px';
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
 
+/** @type {WeakMap<Element, IntersectionObserver>} */
 const observers = new WeakMap();
+/** @type {WeakMap<Element, () => void>} */
 const waiting = new WeakMap();
+/** @type {Set<Element>} */
 const queue = new Set();
 
 /**
@@ -28,27 +31,29 @@ export function useNearby(always) {
   const drawn = near || always;
   useLayoutEffect(() => {
     if (drawn) return undefined;
-    const box = element.current;
+    const box = /** @type {HTMLElement} */ (element.current);
     waiting.set(box, () => setNear(true));
-    const observer = observerOf(box.closest('.scroller'));
+    const observer = observerOf(/** @type {Element} */ (box.closest('.scroller')));
     observer.observe(box);
     return () => observer.unobserve(box);
   }, [drawn]);
   return [element, drawn];
 }
 
-/** One observer for each scroller, because each observer costs time at every frame. */
+/** One observer for each scroller, because each observer costs time at every frame. @param {Element} root */
 function observerOf(root) {
-  if (!observers.has(root)) observers.set(root, new IntersectionObserver(draw, { root, rootMargin: MARGIN }));
-  return observers.get(root);
+  const draws = (/** @type {IntersectionObserverEntry[]} */ entries) => draw(entries, root);
+  const observer = observers.get(root) ?? new IntersectionObserver(draws, { root, rootMargin: MARGIN });
+  observers.set(root, observer);
+  return observer;
 }
 
-/** Draw elements in view at once, and the others one per frame, so that scrolling stays smooth. */
-function draw(entries, { root }) {
+/** Draw elements in view at once, and the others one per frame, so that scrolling stays smooth. @param {IntersectionObserverEntry[]} entries @param {Element} root */
+function draw(entries, root) {
   const { top, bottom } = root.getBoundingClientRect();
   for (const { target, isIntersecting, boundingClientRect: box } of entries) {
     if (!isIntersecting) queue.delete(target);
-    else if (box.bottom > top && box.top < bottom) waiting.get(target)();
+    else if (box.bottom > top && box.top < bottom) waiting.get(target)?.();
     else queue.add(target);
   }
   if (queue.size) requestAnimationFrame(drawNext);
@@ -58,7 +63,7 @@ function drawNext() {
   const [first] = queue;
   if (!first) return;
   queue.delete(first);
-  waiting.get(first)();
+  waiting.get(first)?.();
   if (queue.size) requestAnimationFrame(drawNext);
 }
 
@@ -97,7 +102,7 @@ export function useFollow(scroller, id, messageId = null) {
   useLayoutEffect(() => {
     if (!messageId) return undefined;
     const box = scroller.current;
-    const message = box.querySelector(`[data-message="${messageId}"]`);
+    const message = /** @type {HTMLElement | null} */ (box.querySelector(`[data-message="${messageId}"]`));
     if (!message) return undefined;
     found.current = message;
     atEnd.current = false;
@@ -118,7 +123,7 @@ export function useFollow(scroller, id, messageId = null) {
       if (found.current) found.current.scrollIntoView({ block: 'center' });
       else if (atEnd.current && scroller.current.scrollTop < endOf(scroller.current)) toEnd();
     });
-    grown.observe(scroller.current.firstElementChild);
+    if (scroller.current.firstElementChild) grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);
     return () => grown.disconnect();
   }, []);
@@ -126,7 +131,7 @@ export function useFollow(scroller, id, messageId = null) {
 }
 
 /** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */
-function endOf(scroller) {
+function endOf(/** @type {Element} */ scroller) {
   const end = scroller.scrollHeight - scroller.clientHeight;
   const card = scroller.querySelector('.approval.pending');
   if (!card) return end;

@@ -22,7 +22,7 @@ function statusOf(/** @type {Call} */ call) {
   return kind && known(`tool.status.${kind}`, null) ? kind : call.status;
 }
 
-export const ToolCard = memo(function ToolCard({ call, runId }) {
+export const ToolCard = memo(function ToolCard(/** @type {{call: Call, runId: string}} */ { call, runId }) {
   const [open, setOpen] = useState(false);
   const status = statusOf(call);
   return html`<section
@@ -35,7 +35,7 @@ export const ToolCard = memo(function ToolCard({ call, runId }) {
       <span class="tool-name"><${Exact} text=${call.name} /></span>
       <code class="tool-summary"><${Exact} text=${summaryOf(call)} /></code>
       <${Timing} call=${call} />
-      <span class=${`status ${status}`}>${t(`tool.status.${status}`)}</span>
+      <span class=${`status ${status}`}>${known(`tool.status.${status}`, status)}</span>
       <${Icon} name="chevron" size=${14} />
     </button>
     ${open && html`<div class="tool-body"><${Arguments} call=${call} /><${Output} call=${call} runId=${runId} /></div>`}
@@ -103,15 +103,24 @@ function Output(/** @type {{call: Call, runId: string}} */ { call, runId }) {
   `;
 }
 
-/** The sections of a result: each text under its name, other values as JSON. @param {Content} content */
+/** The sections of a result: each text under its name, other values as JSON. @param {unknown} content @returns {[string, string][]} */
 export function sections(content) {
   if (typeof content === 'string') return [[t('tool.output'), content]];
-  const { success, exit_code: exitCode, error_kind: errorKind, sign_in: signIn, ...rest } = content ?? {};
-  const texts = Object.entries(rest).filter(([, value]) => typeof value === 'string' && value !== '');
+  const {
+    success,
+    exit_code: exitCode,
+    error_kind: errorKind,
+    sign_in: signIn,
+    ...rest
+  } = /** @type {Json} */ (content ?? {});
+  const texts = Object.entries(rest).flatMap(([key, value]) =>
+    typeof value === 'string' && value ? [{ key, value }] : [],
+  );
   const others = Object.fromEntries(
     Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null),
   );
-  const named = texts.map(([key, value]) => [key === 'error' ? t('tool.error') : key, value]);
+  /** @type {[string, string][]} */
+  const named = texts.map(({ key, value }) => [key === 'error' ? t('tool.error') : key, value]);
   return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
 }
 
@@ -140,9 +149,9 @@ export function saveBlob(blob, name) {
 
 /** The pages that a run has read, each once, in the order of the reads. @param {Run} run */
 export function sourcesOf(run) {
-  const read = run.entries.filter(
-    (entry) => entry.kind === 'call' && entry.name === 'web_fetch' && entry.result && !entry.result.is_error,
-  );
+  const read = run.entries
+    .filter((entry) => entry.kind === 'call')
+    .filter((call) => call.name === 'web_fetch' && call.result && !call.result.is_error);
   return [...new Set(read.map((call) => String(call.arguments.url ?? '')))].filter((url) =>
     /^https?:\/\//i.test(url),
   );
@@ -185,7 +194,9 @@ export function Sources({ run }) {
   }`;
 }
 
-function FoundPages({ pages }) {
+function FoundPages(
+  /** @type {{pages: {title?: string, url: string, snippet?: string, date?: string}[]}} */ { pages },
+) {
   return html`<ol class="found">
     ${pages.map(
       ({ title, url, snippet, date }) =>
@@ -221,9 +232,9 @@ const UNSUCCESSFUL = ['rejected', 'not_executed', 'cancelled', 'unknown_outcome'
 
 /** How many calls were rejected, not run or failed, in words. @param {Call[]} calls */
 export function unsuccessful(calls) {
-  const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result.error_kind);
+  const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result?.error_kind ?? '');
   const named = kinds.map((kind) => (UNSUCCESSFUL.includes(kind) ? kind : 'failed'));
   return UNSUCCESSFUL.map((kind) => ({ kind, count: named.filter((name) => name === kind).length }))
     .filter(({ count }) => count > 0)
-    .map(({ kind, count }) => ({ kind, text: t(`tool.count.${kind}`, { count }) }));
+    .map(({ kind, count }) => ({ kind, text: t(/** @type {Key} */ (`tool.count.${kind}`), { count }) }));
 }

@@ -9,7 +9,7 @@ import { reveal } from '../text.mjs';
 import { icon } from './icons.mjs';
 
 /** @type {(strings: TemplateStringsArray, ...values: TemplateValue[]) => import('preact').VNode} */
-export const html = htm.bind(h);
+export const html = /** @type {any} */ (htm.bind(h));
 const FAVICON = new URL('../favicon.svg', import.meta.url).href;
 const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? '');
 /** The key of commands, as it is written on the keyboard. */
@@ -18,16 +18,17 @@ export const StoreContext = createContext(/** @type {Store | null} */ (null));
 
 export const useStore = () => /** @type {Store} */ (useContext(StoreContext));
 
-/** Render again only if a property changed. */
+/** Render again only if a property changed. @template {object} P @param {(properties: P) => Shown} render */
 export function memo(render) {
   return class Memo extends Component {
-    shouldComponentUpdate(next) {
+    shouldComponentUpdate(/** @type {Json} */ next) {
       const keys = new Set([...Object.keys(next), ...Object.keys(this.props)]);
-      return [...keys].some((key) => next[key] !== this.props[key]);
+      const before = /** @type {Json} */ (this.props);
+      return [...keys].some((key) => next[key] !== before[key]);
     }
 
     render(/** @type {Json} */ props) {
-      return h(render, props);
+      return h(/** @type {import('preact').FunctionComponent<Json>} */ (render), props);
     }
   };
 }
@@ -67,7 +68,9 @@ export function AddButton({ label, onClick }) {
   </button>`;
 }
 
-export function CopyButton(/** @type {{text: string, label?: string}} */ { text, label = t('app.copy') }) {
+export function CopyButton(
+  /** @type {{text: string | (() => string), label?: string}} */ { text, label = t('app.copy') },
+) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     await copyText(typeof text === 'function' ? text() : text);
@@ -118,11 +121,12 @@ export function Exact({ text }) {
 export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : '' }) {
   const ref = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useLayoutEffect(() => {
-    const dialog = ref.current;
+    const dialog = /** @type {HTMLDialogElement} */ (ref.current);
     dialog.showModal();
     return () => dialog.close();
   }, []);
-  const closeOnBackdrop = (event) => event.target === ref.current && onClose();
+  const closeOnBackdrop = (/** @type {{target: unknown}} */ event) =>
+    event.target === ref.current && onClose();
   return html`<dialog
     ref=${ref}
     class=${`dialog ${kind}`}
@@ -146,30 +150,33 @@ export function Dialog({ title, onClose, children, wide, kind = wide ? 'wide' : 
 /**
  * A button with a menu: arrow keys move, Escape closes and returns the focus.
  *
- * @param {{label: string, items: ApprovalItem[], up?: boolean, children: Shown}} properties
+ * @typedef {{label: string, icon: string, danger?: boolean, action: () => void}} MenuItem
+ * @param {{label: string, items: MenuItem[], up?: boolean, children?: Shown}} properties
  */
 export function Menu({ label, items, up, children }) {
   const [open, setOpen] = useState(false);
   const root = useRef(/** @type {HTMLElement | null} */ (null));
+  const isOutside = (/** @type {EventTarget | null} */ target) =>
+    target instanceof Node && !root.current?.contains(target);
   useLayoutEffect(() => {
     if (!open) return undefined;
-    root.current.querySelector('[role=menuitem]')?.focus();
-    const outside = (event) => !root.current.contains(event.target) && setOpen(false);
+    itemsOf(root.current)[0]?.focus();
+    const outside = (/** @type {PointerEvent} */ event) => isOutside(event.target) && setOpen(false);
     addEventListener('pointerdown', outside);
     return () => removeEventListener('pointerdown', outside);
   }, [open]);
   const close = () => {
     setOpen(false);
-    root.current.querySelector('button').focus();
+    root.current?.querySelector('button')?.focus();
   };
-  const onKeyDown = (event) => {
+  const onKeyDown = (/** @type {PageEvent} */ event) => {
     if (event.key === 'Escape') return close();
     if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return undefined;
     event.preventDefault();
     return moveFocus(root.current, event.key === 'ArrowDown' ? 1 : -1);
   };
-  const onFocusOut = (event) =>
-    event.relatedTarget && !root.current.contains(event.relatedTarget) && setOpen(false);
+  const onFocusOut = (/** @type {FocusEvent} */ event) =>
+    event.relatedTarget && isOutside(event.relatedTarget) && setOpen(false);
   return html`<div
     class="menu"
     ref=${root}
@@ -209,9 +216,13 @@ export function Menu({ label, items, up, children }) {
   </div>`;
 }
 
-function moveFocus(/** @type {Schema} */ root, /** @type {Step} */ step) {
-  const items = [...root.querySelectorAll('[role=menuitem]')];
-  const at = items.indexOf(document.activeElement);
+/** @param {HTMLElement | null} root @returns {HTMLElement[]} */
+const itemsOf = (root) =>
+  [...(root?.querySelectorAll('[role=menuitem]') ?? [])].map((item) => /** @type {HTMLElement} */ (item));
+
+function moveFocus(/** @type {HTMLElement | null} */ root, /** @type {1 | -1} */ step) {
+  const items = itemsOf(root);
+  const at = items.findIndex((item) => item === document.activeElement);
   items[(at + step + items.length) % items.length]?.focus();
 }
 
@@ -247,19 +258,20 @@ export function useElapsed(from, running) {
  * @param {Function} Placeholder is shown with the same properties until the module is loaded, and if loading fails
  */
 export function lazy(load, name, Placeholder = () => null) {
+  /** @type {Function | null} */
   let Loaded = null;
-  return function Lazy(properties) {
+  return function Lazy(/** @type {object} */ properties) {
     const [, setReady] = useState(Loaded !== null);
     useLayoutEffect(() => {
       // The module may have arrived between the drawing of the placeholder and this effect.
       if (Loaded) return void setReady(true);
       let current = true;
-      const show = (module) => {
-        Loaded = module[name];
+      const show = (/** @type {object} */ module) => {
+        Loaded = /** @type {Record<string, Function>} */ (module)[name];
         if (current) setReady(true);
       };
       load().then(show, () => {});
-      return () => (current = false);
+      return () => void (current = false);
     }, []);
     const Shown = Loaded ?? Placeholder;
     return html`<${Shown} ...${properties} />`;

@@ -63,7 +63,7 @@ export class OpenConversations {
    * @param {import('@preact/signals').Signal<string | null>} options.currentId the conversation that is shown
    * @param {import('@preact/signals').Signal<boolean>} options.details whether live output is received
    * @param {(id: string) => {title?: string} | undefined} options.listed the entry of the list of conversations
-   * @param {(id: string, frame: object) => void} options.onEvent is called after an event was folded
+   * @param {(id: string, frame: EventFrame) => void} options.onEvent is called after an event was folded
    */
   constructor({ api, subscriptions, currentId, details, listed, onEvent }) {
     this.api = api;
@@ -147,7 +147,7 @@ export class OpenConversations {
     if (view) view.state.value = { ...view.state.value, title };
   }
 
-  /** Show a message that was accepted, before its event arrives. @param {string} id @param {string} message */
+  /** Show a message that was accepted, before its event arrives. @param {string} id @param {import('../events.mjs').Accepted} message */
   accepted(id, message) {
     const view = this.#views.get(id);
     if (view) view.state.value = foldAccepted(view.state.value, message);

@@ -16,7 +16,7 @@ const TITLE_CHARACTERS = 60;
  * @property {string} key
  * @property {string} requestId the same for each attempt, so that a message that did arrive is not duplicated
  * @property {string | null} conversationId null until the conversation is created
- * @property {string | object[]} content
+ * @property {Content} content
  * @property {string} [mode] `steer` or `queue`, while a run is open
  * @property {{after: string | null} | null} branch the message that it follows; null for the newest one
  * @property {File[]} files to be stored with it
@@ -48,9 +48,11 @@ export class Outbox {
     this.draft = drafts.text;
     this.files = drafts.files;
     /** The message that the next message follows, if the user chose an earlier one. */
-    this.continuing = signal(null);
+    this.continuing = signal(
+      /** @type {{conversationId: string | null, after: string | null} | null} */ (null),
+    );
     /** The assistant of the next new conversation; null for the default one. */
-    this.assistant = signal(null);
+    this.assistant = signal(/** @type {string | null} */ (null));
     /** The model of the next messages of the conversation; null for the model of the assistant. */
     this.model = drafts.model;
   }
@@ -60,7 +62,7 @@ export class Outbox {
    * it could not be sent.
    *
    * @param {Content} content
-   * @param {{mode: string, files?: File[], model?: string | null, branch?: Branch}} [options]
+   * @param {{mode?: string, files?: File[], model?: string | null, branch?: Branch | null}} [options]
    */
   async send(
     content,
@@ -82,7 +84,7 @@ export class Outbox {
       this.entries.value = [...this.entries.value, entry];
       this.continuing.value = null;
       // The new message is the end of the newest path, which is shown.
-      if (branch) this.opened.showNewest(conversationId);
+      if (branch && conversationId) this.opened.showNewest(conversationId);
     });
     await this.#deliver(entry);
   }
@@ -111,7 +113,9 @@ export class Outbox {
   /** Move a waiting message back into the message box. @param {Run} run */
   async editQueued(run) {
     await this.cancel(run.id);
-    this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
+    this.draft.value = [writtenText(run.prompt?.content ?? ''), this.draft.value]
+      .filter(Boolean)
+      .join('\n\n');
     document.getElementById('composer')?.focus();
   }
 
@@ -159,7 +163,8 @@ export class Outbox {
       };
       const ack = await this.socket.request(frame, { id: requestId });
       batch(() => {
-        this.opened.accepted(id, { ...ack, content, ts: new Date().toISOString(), steer, branch });
+        const run_id = ack.run_id ?? '';
+        this.opened.accepted(id, { ...ack, run_id, content, ts: new Date().toISOString(), steer, branch });
         this.discard(entry.key);
       });
       this.onSent();
@@ -176,7 +181,11 @@ export class Outbox {
    */
   async #store(entry, conversationId) {
     if (!entry.files.length) return;
-    entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
+    entry.content = await attached(this.api, {
+      conversationId,
+      text: contentText(entry.content),
+      files: entry.files,
+    });
     entry.files = [];
     this.#change(entry.key, { content: entry.content, files: [] });
   }
@@ -201,7 +210,7 @@ export class Outbox {
       { id: `${entry.requestId}c` },
     );
     this.assistant.value = null;
-    const id = ack.conversation_id;
+    const id = /** @type {string} */ (ack.conversation_id);
     this.#change(entry.key, { conversationId: id });
     this.opened.follow(id);
     this.drafts.created(id);
@@ -210,7 +219,7 @@ export class Outbox {
     return id;
   }
 
-  #change(/** @type {string} */ key, /** @type {(change: object) => void} */ change) {
+  #change(/** @type {string} */ key, /** @type {Partial<Entry>} */ change) {
     this.entries.value = this.entries.value.map((item) => (item.key === key ? { ...item, ...change } : item));
   }
 }
