@@ -297,3 +297,21 @@ async def test_nats_requests_sign_in_as_their_user(platform: Platform) -> None:
     assert [one["id"] for one in listed["items"]] == ["issues"]
     assert (finished["needs_sign_in"], finished["signed_in"]["user"]) == (False, "nats")
     assert (called.is_error, left, again["code"]) == (False, {"id": "issues"}, "not_found")
+
+
+async def test_the_sign_ins_of_a_user_end_with_the_last_key_of_the_user(platform: Platform) -> None:
+    async def key_of_erin(*rights: str) -> dict[str, Any]:
+        body = {"user": "erin", "name": "laptop", "rights": rights}
+        return (await platform.http.post("/context/keys", json=body)).raise_for_status().json()
+
+    keys = [await key_of_erin("chat") for _ in range(2)]
+    begun = await platform.http.post(SIGN_IN, headers={"authorization": f"Bearer {keys[0]['key']}"})
+    await platform.returned(begun.json()["url"], begun.cookies)
+    await signs_in(platform, "carol")
+    left: list[bool] = []
+    for one in keys:
+        (await platform.http.delete(f"/context/keys/{one['id']}")).raise_for_status()
+        left.append(await account(platform, "erin") is not None)
+
+    assert left == [True, False]
+    assert await account(platform, "carol") is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Query
@@ -108,6 +108,8 @@ class ApiKeys:
         self._clock = clock
         self.on_revoked: Callable[[str], None] | None = None
         """Called with the SHA-256 of a key that was revoked."""
+        self.on_last_revoked: Callable[[str, str], Awaitable[None]] | None = None
+        """Called with the tenant and the user of a revoked key if the user has no other way to sign in."""
         self._by_digest: dict[str, ApiKey] = {}
         keys.created = self._by_digest
         self._invitations: dict[str, str] = {}
@@ -191,6 +193,9 @@ class ApiKeys:
             raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
         await self._bucket.delete(entry.key)
         await self._wait_until(lambda view: view.get(entry.key) is None)
+        tenant, user = entry.value.tenant, entry.value.user
+        if self.on_last_revoked is not None and not self._keys.may_return(tenant, user):
+            await self.on_last_revoked(tenant, user)
 
     @key_operations.add(
         "invitation.claim",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -107,9 +107,17 @@ class Keys:
 
     def by_tenant(self) -> Counter[str]:
         """Return the number of accepted keys by tenant, without expired ones."""
+        return Counter(key.tenant for key in self._known() if not _caller(key).expired)
+
+    def may_return(self, tenant: str, user: str) -> bool:
+        """Return whether a user has a key, or may have a token of the OIDC provider."""
+        return self.tokens is not None or any(
+            (key.tenant, key.user) == (tenant, user) for key in self._known()
+        )
+
+    def _known(self) -> Iterable[ApiKey]:
         self._refresh()
-        known = {**self.created, **self._stored, **self._configured}
-        return Counter(key.tenant for key in known.values() if not _caller(key).expired)
+        return {**self.created, **self._stored, **self._configured}.values()
 
     def may_approve(self, key: str | None, tenant: str) -> bool:
         """Return whether a user may still approve.

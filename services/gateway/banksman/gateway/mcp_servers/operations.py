@@ -12,6 +12,7 @@ from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import digest
 from banksman.gateway.audit.operations import Trail
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.mcp_servers.bodies import (
     Approval,
     BeginMcpSignIn,
@@ -355,6 +356,7 @@ def _started(response: Response, begun: Begun, base: str, target: str) -> McpSig
 
 async def build(base: Foundation) -> None:
     servers = ConfiguredServers(base.bus, base.services[Placements], base.clock, base.box)
+    base.services[ApiKeys].on_last_revoked = servers.forget_user
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 

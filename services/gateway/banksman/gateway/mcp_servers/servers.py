@@ -179,6 +179,13 @@ class ConfiguredServers:
         await self._forget_users(caller.tenant, server_id)
         await self._bucket.delete(entry.key)
 
+    async def forget_user(self, tenant: str, user: str) -> None:
+        """Delete what a user got by signing in at the servers of a tenant."""
+        accounts = self.access.users.bucket
+        async for entry in accounts.entries(tenant):
+            if entry.value.user == user:
+                await accounts.delete(entry.key)
+
     async def _forget_users(self, tenant: str, server_id: str, place: str | None = None) -> None:
         """Delete what users got by signing in, except at `place`."""
         accounts = self.access.users.bucket
