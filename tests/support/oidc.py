@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote_plus
 
 import jwt
@@ -59,13 +59,34 @@ class Provider:
     endpoints: dict[str, str] = field(default_factory=dict[str, str])
     """Other endpoints in its configuration, by name."""
     key_reads: int = 0
+    refreshing: Literal["none", "kept", "rotated"] = "none"
+    """Which refresh tokens it gives: none; one that stays valid, without another one at a renewal; or one for
+    each renewal, of which a second use ends the whole sign-in."""
+    needs_offline_access: bool = False
+    """Whether it gives them only for the scope `offline_access`."""
+    disabled: bool = False
+    """Whether its user may not get tokens."""
+    omits_token: bool = False
+    """Whether a renewal returns no ID token."""
+    lifetime_s: int = 600
+    renewals: int = 0
+    reuses: int = 0
     _codes: dict[str, Claims] = field(default_factory=dict[str, Claims])
+    _valid: set[str] = field(default_factory=set[str])
+    _used: set[str] = field(default_factory=set[str])
 
     def token(self, *, key: SigningKey | None = None, **claims: Any) -> str:
         """Return a signed token; a claim that is None is left out."""
         signer = key or self.key
         now = int(time.time())
-        given = {"iss": self.issuer, "aud": AUDIENCE, "iat": now, "exp": now + 600, **self.claims, **claims}
+        given = {
+            "iss": self.issuer,
+            "aud": AUDIENCE,
+            "iat": now,
+            "exp": now + self.lifetime_s,
+            **self.claims,
+            **claims,
+        }
         present = {name: value for name, value in given.items() if value is not None}
         return jwt.encode(present, signer.private, algorithm="ES256", headers={"kid": signer.id})
 
@@ -85,22 +106,47 @@ class Provider:
         raise web.HTTPFound(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
 
     async def exchange(self, request: web.Request) -> web.Response:
-        """Check the code as RFC 6749 and RFC 7636 require, and return a token of the page's client."""
+        """Check client and grant as RFC 6749 and RFC 7636 require; return a token of the page's client."""
         form = await request.post()
+        basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
+        if request.headers.get("authorization") != f"Basic {basic}" or form["client_id"] != CLIENT_ID:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        if form["grant_type"] == "refresh_token":
+            return self._renewed(str(form["refresh_token"]))
         asked = self._codes.pop(str(form["code"]), None)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(str(form["code_verifier"]).encode()).digest())
-        basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
         valid = (
             asked is not None
             and asked["code_challenge_method"] == "S256"
             and asked["code_challenge"] == challenge.rstrip(b"=").decode()
             and asked["redirect_uri"] == form["redirect_uri"]
-            and asked["client_id"] == form["client_id"] == CLIENT_ID
-            and request.headers.get("authorization") == f"Basic {basic}"
+            and asked["client_id"] == CLIENT_ID
         )
-        if not valid:
+        if not valid or asked is None:
             return web.json_response({"error": "invalid_grant"}, status=400)
-        return web.json_response({"id_token": self.token(aud=CLIENT_ID), "token_type": "Bearer"})
+        offline = "offline_access" in asked.get("scope", "").split()
+        gives = self.refreshing != "none" and (offline or not self.needs_offline_access)
+        return web.json_response(self._granted(refresh=gives))
+
+    def _renewed(self, refresh_token: str) -> web.Response:
+        if refresh_token in self._used:
+            self.reuses += 1
+            self._valid.clear()
+        if self.disabled or refresh_token not in self._valid:
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        self.renewals += 1
+        if self.refreshing == "rotated":
+            self._valid.remove(refresh_token)
+            self._used.add(refresh_token)
+        found = self._granted(refresh=self.refreshing == "rotated")
+        return web.json_response({**found, **({"id_token": None} if self.omits_token else {})})
+
+    def _granted(self, *, refresh: bool) -> Claims:
+        granted: Claims = {"id_token": self.token(aud=CLIENT_ID), "token_type": "Bearer"}
+        if refresh:
+            granted["refresh_token"] = secrets.token_urlsafe(24)
+            self._valid.add(granted["refresh_token"])
+        return granted
 
     @web.middleware
     async def failing(self, request: web.Request, handler: Any) -> web.StreamResponse:

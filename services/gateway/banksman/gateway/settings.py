@@ -95,6 +95,8 @@ class OidcSettings(Section):
     client_secret: SecretStr | None = None
     """None for a public client. Only the gateway uses it; the page does not receive it."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
+    authorization_parameters: Mapping[str, str] = {}
+    """Further parameters with which the page sends users to the provider."""
     token: Literal["id_token", "access_token"] = "id_token"
     """The token with which the page uses the gateway."""
     key_pause_s: float = Field(default=10.0, ge=0)

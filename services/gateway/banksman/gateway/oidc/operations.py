@@ -2,23 +2,26 @@
 
 The page sends the user to the provider and brings back a code (with PKCE); the gateway exchanges it. So the
 page needs no permission to reach the provider, and a secret of the client never reaches a browser. The
-gateway keeps no state: the page holds `state` and `code_verifier`.
+gateway keeps no state: the page holds `state` and `code_verifier`, and the browser the provider's refresh
+token, in a cookie that is encrypted, that no script can read, and that only these operations receive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import Request
+from fastapi import Request, Response
 
+from banksman.bus.secrets import SecretBox
 from banksman.contracts.administration import Right
-from banksman.contracts.errors import Forbidden, NotFound
+from banksman.contracts.errors import Forbidden, NotFound, Unauthorized
 from banksman.contracts.wire import Stored, parse
 from banksman.gateway.feature import Feature, Groundwork
-from banksman.gateway.oidc.provider import SignInCode
-from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ
+from banksman.gateway.oidc.provider import SignInCode, TokenGrant
+from banksman.gateway.operation.caller import ADMIN, PUBLIC, READ, Caller
 from banksman.gateway.operation.declaration import Audit, Operations
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import CallerDep, Listing, provided
@@ -37,6 +40,8 @@ class SignIn(Stored):
     authorization_endpoint: str | None = None
     client_id: str | None = None
     scope: str | None = None
+    parameters: Mapping[str, str] | None = None
+    """Further parameters of the authorization request."""
 
 
 class BearerToken(Stored):
@@ -44,6 +49,16 @@ class BearerToken(Stored):
 
     token: str
     expires_at: datetime | None
+    renewable: bool
+    """Whether the browser got a cookie with which `sign_in.renew` returns another token."""
+
+
+class KeptSignIn(Stored):
+    """The content of the cookie."""
+
+    refresh_token: str
+    tenant: str
+    user: str
 
 
 class Role(Stored):
@@ -73,6 +88,14 @@ class IdentityProvider(Stored):
     """The rights of tokens without the claim `rights_claim`."""
 
 
+COOKIE: Final = "banksman_sign_in"
+COOKIE_CHARS = 3_800
+"""Maximum characters of its value: browsers store 4,096 bytes with name and attributes."""
+KEPT_S = 30 * 86_400
+"""Seconds after the last renewal, after which a browser forgets the sign-in."""
+COOKIE_OPTIONS: Final[Mapping[str, Any]] = {
+    "path": "/v1/sign-in", "secure": True, "httponly": True, "samesite": "strict",
+}  # fmt: skip
 OF_BROWSERS = "browsers sign in, for requests over HTTP"
 
 operations = Operations("keys")
@@ -84,6 +107,7 @@ class ProviderSignIns:
     tokens: OidcTokens | None
     """None without a provider."""
     dispatcher: Dispatcher
+    box: SecretBox
 
     @operations.add(
         "sign_in.read", "GET /v1/sign-in", right=PUBLIC, not_over_nats=OF_BROWSERS, include_in_schema=False
@@ -99,6 +123,7 @@ class ProviderSignIns:
             authorization_endpoint=await self.tokens.authorization_endpoint(),
             client_id=self.settings.client_id,
             scope=" ".join(self.settings.scopes),
+            parameters=self.settings.authorization_parameters,
         )
 
     @operations.add(
@@ -108,7 +133,7 @@ class ProviderSignIns:
         not_over_nats=OF_BROWSERS,
         include_in_schema=False,
     )
-    async def sign_in(self: Service, request: Request) -> BearerToken:
+    async def sign_in(self: Service, request: Request, response: Response) -> BearerToken:
         """Exchange a code for a token, and record the sign-in in the audit trail.
 
         Raises:
@@ -119,7 +144,7 @@ class ProviderSignIns:
         if self.tokens is None:
             raise NotFound("sign-in", "provider")
         # The body is parsed here: without a provider, every request is refused alike.
-        token, caller = await self.tokens.sign_in(parse(SignInCode, await request.body()))
+        grant, caller = await self.tokens.sign_in(parse(SignInCode, await request.body()))
         if caller.rights.isdisjoint(READ):
             # Refused here and not at the websocket, whose close reason would name rights and no remedy.
             raise Forbidden(
@@ -129,7 +154,62 @@ class ProviderSignIns:
         # The page signs users in before the gateway has connected to NATS.
         if (trail := self.dispatcher.trail) is not None:
             await trail.record(caller, SIGNED_IN, "http", tenant=caller.tenant, target=caller.user, reply={})
-        return BearerToken(token=token, expires_at=caller.expires_at)
+        return self._kept(grant, caller, response)
+
+    @operations.add(
+        "sign_in.renew",
+        "POST /v1/sign-in/renew",
+        right=PUBLIC,
+        not_over_nats=OF_BROWSERS,
+        include_in_schema=False,
+    )
+    async def renew_sign_in(self: Service, request: Request, response: Response) -> BearerToken:
+        """Return another token of the account that signed in in this browser.
+
+        Raises:
+            Unauthorized: The browser has no such sign-in, or the provider ended it.
+            Unavailable: The provider does not answer; the sign-in lasts.
+        """
+        kept = self._opened(request.cookies.get(COOKIE, ""))
+        if self.tokens is None or kept is None:
+            raise Unauthorized("this browser has no sign-in that can be renewed")
+        grant, caller = await self.tokens.renew(kept.refresh_token)
+        if (caller.tenant, caller.user) != (kept.tenant, kept.user):
+            raise Unauthorized("the provider returned the token of another account")
+        return self._kept(grant, caller, response)
+
+    @operations.add(
+        "sign_in.end",
+        "DELETE /v1/sign-in",
+        right=PUBLIC,
+        status=200,
+        not_over_nats=OF_BROWSERS,
+        include_in_schema=False,
+    )
+    async def end_sign_in(self: Service, response: Response) -> SignIn:
+        """Let the browser forget the sign-in, so that its token is not renewed."""
+        response.delete_cookie(COOKIE, **COOKIE_OPTIONS)
+        return SignIn()
+
+    def _kept(self, grant: TokenGrant, caller: Caller, response: Response) -> BearerToken:
+        value = ""
+        if grant.refresh_token is not None:
+            kept = KeptSignIn(refresh_token=grant.refresh_token, tenant=caller.tenant, user=caller.user)
+            value = self.box.seal(kept.model_dump_json(), COOKIE)
+        renewable = 0 < len(value) <= COOKIE_CHARS
+        if renewable:
+            response.set_cookie(COOKIE, value, max_age=KEPT_S, **COOKIE_OPTIONS)
+        else:
+            # That of an earlier account must not stay.
+            response.delete_cookie(COOKIE, **COOKIE_OPTIONS)
+        return BearerToken(token=grant.token, expires_at=caller.expires_at, renewable=renewable)
+
+    def _opened(self, value: str) -> KeptSignIn | None:
+        try:
+            text = self.box.open(value, COOKIE)
+            return None if text is None else KeptSignIn.model_validate_json(text)
+        except ValueError:
+            return None
 
     @operations.add("identity_provider.list", "GET /context/identity-providers", right=ADMIN)
     async def list_identity_providers(self: Service, caller: CallerDep) -> Listing[IdentityProvider]:
@@ -166,7 +246,8 @@ async def start(base: Groundwork) -> None:
 
         tokens = await base.stack.enter_async_context(oidc_tokens(settings, base.background))
         base.keys.tokens = tokens
-    base.services.add(ProviderSignIns(settings, tokens, base.dispatcher))
+    box = SecretBox(base.settings.approvals.key())
+    base.services.add(ProviderSignIns(settings, tokens, base.dispatcher, box))
 
 
 FEATURE = Feature(operations, open=start)

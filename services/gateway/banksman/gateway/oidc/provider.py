@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import quote_plus, urlencode
 
@@ -30,6 +30,8 @@ MAX_BYTES = 512 * 1024
 """Maximum bytes of a document of the provider."""
 RETRY_AFTER_S = 5.0
 FIELD_CHARS = 4096
+BUSY = 429
+"""Statuses from this one on are no answer about the user."""
 
 Document = Mapping[str, Any]
 
@@ -41,6 +43,16 @@ class ProviderEndpoints:
     keys: Url
     basic_auth: bool
     """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrant:
+    """What the provider grants to a user."""
+
+    token: str
+    """The token with which the page uses the gateway."""
+    refresh_token: str | None = field(repr=False)
+    """Gets further tokens; None if the provider gives none."""
 
 
 class SignInCode(Wire):
@@ -78,16 +90,29 @@ class OidcProvider:
     async def key_set(self, endpoints: ProviderEndpoints) -> Document:
         return await self._get(endpoints.keys)
 
-    async def exchange(self, endpoints: ProviderEndpoints, code: SignInCode) -> str:
-        """Return the token that the provider gives for a code; raise `Unauthorized` if it gives none."""
-        client = self._settings.client_id or ""
+    async def exchange(self, endpoints: ProviderEndpoints, code: SignInCode) -> TokenGrant:
+        """Return what the provider grants for a code; raise `Unauthorized` if it refuses it."""
         form = {
             "grant_type": "authorization_code",
-            "client_id": client,
             "code": code.code,
             "code_verifier": code.code_verifier,
             "redirect_uri": code.redirect_uri,
         }
+        return await self._granted(endpoints, form)
+
+    async def renew(self, endpoints: ProviderEndpoints, refresh_token: str) -> TokenGrant:
+        """Return what the provider grants for a refresh token; raises as `exchange`.
+
+        Some providers accept a refresh token once, and then return another one; others return none, and the
+        token remains valid.
+        """
+        form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
+        found = await self._granted(endpoints, form)
+        return found if found.refresh_token else replace(found, refresh_token=refresh_token)
+
+    async def _granted(self, endpoints: ProviderEndpoints, grant: Mapping[str, str]) -> TokenGrant:
+        client = self._settings.client_id or ""
+        form = {"client_id": client, **grant}
         auth = None
         if (secret := self._settings.client_secret) is not None:
             if endpoints.basic_auth:
@@ -98,13 +123,15 @@ class OidcProvider:
         headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
         headers |= {"authorization": auth} if auth else {}
         status, body = await self._request("POST", endpoints.token, headers, urlencode(form).encode())
+        if status >= BUSY:
+            raise _unavailable(f"{endpoints.token}: HTTP {status}")
         if status != 200:
-            logger.warning("the OIDC provider refused a code", extra={"status": status, "body": body})
+            logger.warning("the OIDC provider refused a grant", extra={"status": status, "body": body})
             raise Unauthorized("the sign-in was refused")
-        token = body.get(self._settings.token)
+        token, refresh_token = body.get(self._settings.token), body.get("refresh_token")
         if not isinstance(token, str):
             raise Unauthorized(f"the sign-in returned no {self._settings.token}")
-        return token
+        return TokenGrant(token, refresh_token if isinstance(refresh_token, str) else None)
 
     async def _get(self, url: Url) -> Document:
         status, body = await self._request("GET", url, {"accept": "application/json"})

@@ -17,7 +17,13 @@ import jwt
 
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
-from banksman.gateway.oidc.provider import RETRY_AFTER_S, OidcProvider, ProviderEndpoints, SignInCode
+from banksman.gateway.oidc.provider import (
+    RETRY_AFTER_S,
+    OidcProvider,
+    ProviderEndpoints,
+    SignInCode,
+    TokenGrant,
+)
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.settings import OidcSettings, Right
 from banksman.runtime.background import Background
@@ -108,14 +114,20 @@ class OidcTokens:
     async def authorization_endpoint(self) -> str:
         return str((await self._known_endpoints()).authorization)
 
-    async def sign_in(self, code: SignInCode) -> tuple[str, Caller]:
-        """Exchange a code for a token; return the token and its caller. Raises as `caller`."""
-        token = await self._provider.exchange(await self._known_endpoints(), code)
-        await self.prepare(token)
-        caller = self.caller(token)
+    async def sign_in(self, code: SignInCode) -> tuple[TokenGrant, Caller]:
+        """Exchange a code for a token; return the grant and its caller. Raises as `caller`."""
+        return await self._checked(await self._provider.exchange(await self._known_endpoints(), code))
+
+    async def renew(self, refresh_token: str) -> tuple[TokenGrant, Caller]:
+        """Exchange a refresh token for another token; returns and raises as `sign_in`."""
+        return await self._checked(await self._provider.renew(await self._known_endpoints(), refresh_token))
+
+    async def _checked(self, grant: TokenGrant) -> tuple[TokenGrant, Caller]:
+        await self.prepare(grant.token)
+        caller = self.caller(grant.token)
         if caller is None:
             raise Unauthorized(f"the provider's {self._settings.token} is no JSON Web Token")
-        return token, caller
+        return grant, caller
 
     async def _known_endpoints(self) -> ProviderEndpoints:
         if self._endpoints is None:

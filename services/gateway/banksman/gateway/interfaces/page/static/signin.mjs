@@ -5,6 +5,7 @@
  * it sends the code to the gateway, which exchanges it for a token.
  */
 
+import { RENEWABLE } from './store.mjs';
 import { explain, t } from './strings.mjs';
 
 const PENDING = 'banksman.signin';
@@ -37,6 +38,7 @@ export async function begin(provider, { session, preferences, location }) {
   const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
   const url = new URL(provider.authorization_endpoint ?? '');
   const parameters = {
+    ...provider.parameters,
     response_type: 'code',
     client_id: provider.client_id ?? '',
     redirect_uri: here(location),
@@ -70,7 +72,7 @@ export async function complete(api, { session, preferences, location, history })
   if (!code)
     return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
-    const { token } = await api.call(
+    const { token, renewable } = await api.call(
       'sign_in.finish',
       {},
       {
@@ -80,6 +82,8 @@ export async function complete(api, { session, preferences, location, history })
       },
     );
     preferences.removeItem(SIGNED_OUT);
+    if (renewable) preferences.setItem(RENEWABLE, 'yes');
+    else preferences.removeItem(RENEWABLE);
     return { token };
   } catch (failure) {
     // Otherwise the provider would sign in the same account at the next attempt.

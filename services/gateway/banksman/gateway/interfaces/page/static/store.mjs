@@ -19,6 +19,8 @@ const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 
 export const TOKEN = 'banksman.token';
+/** Whether the token can be renewed. */
+export const RENEWABLE = 'banksman.renewable';
 
 export class Store {
   #titled = new Set();
@@ -50,7 +52,10 @@ export class Store {
       hello: () => this.#hello(),
       onWelcome: (frame) => this.#welcomed(frame),
       onFrame: (frame) => this.#received(frame),
-      onState: (state) => (this.connection.value = { ...state, since: Date.now() }),
+      onState: (state) => {
+        if (state.phase === 'unauthorized') this.unauthorized();
+        else this.connection.value = { ...state, since: Date.now() };
+      },
       // A visible page notices a frozen gateway within 5 s, for a ping and its reply every 2 s.
       busy: () =>
         !document.hidden ||
@@ -58,6 +63,8 @@ export class Store {
     });
     this.subscriptions = new Subscriptions(this.socket);
     this.list = new ConversationList({ api });
+    /** @type {import('./stores/renewal.mjs').Renewal | null} */
+    this.renewal = null;
     this.inbox = new Inbox({
       api,
       request: (frame) => this.socket.request(frame, { resend: frame.type === 'approval.reply' }),
@@ -86,18 +93,36 @@ export class Store {
   }
 
   /** Connect and open the conversation that the URL names. */
-  start() {
+  async start() {
     addEventListener('hashchange', () => this.#openFromUrl());
     addEventListener('online', () => this.reconnect());
-    addEventListener('storage', ({ key, newValue }) => key === TOKEN && this.#signedElsewhere(newValue));
+    addEventListener(
+      'storage',
+      ({ key, oldValue, newValue }) => key === TOKEN && this.#signedElsewhere(oldValue, newValue),
+    );
     document.addEventListener('visibilitychange', () => this.#shown());
     addEventListener('pageshow', () => this.#shown());
     setInterval(
       () => !document.hidden && this.connection.value.phase === 'online' && this.list.refresh(),
       LIST_POLL_MS,
     );
-    this.socket.connect();
     this.#openFromUrl();
+    await this.#staySignedIn();
+    this.socket.connect();
+  }
+
+  /** Renew the token of an account in time; also after the page was hidden, when timers are late. */
+  async #staySignedIn() {
+    if (this.preferences.getItem(RENEWABLE) && !this.renewal) {
+      const { Renewal } = await import('./stores/renewal.mjs');
+      this.renewal = new Renewal({
+        api: this.api,
+        preferences: this.preferences,
+        onToken: (token) => this.#adopt(token),
+        onEnd: () => this.#ended(),
+      });
+    }
+    this.renewal?.plan();
   }
 
   /** The system may have cut the connection of a hidden tab without a word. */
@@ -105,6 +130,7 @@ export class Store {
     if (document.hidden) return;
     if (this.connection.value.phase === 'offline') this.reconnect();
     this.socket.probe();
+    this.#staySignedIn();
     this.list.refresh();
   }
 
@@ -112,12 +138,26 @@ export class Store {
     if (this.connection.value.phase !== 'online') this.socket.connect();
   }
 
-  /** Another tab signed in or out: this one follows. @param {string | null} token */
-  #signedElsewhere(token) {
-    if (token) return this.socket.connect();
+  /** Another tab signed in or out, or renewed the token: this one follows. @param {string | null} before @param {string | null} token */
+  #signedElsewhere(before, token) {
+    if (!token) return this.#ended();
+    this.#staySignedIn();
+    if (this.renewal?.isSameAccount(before, token)) this.#adopt(token);
+    else this.socket.connect();
+  }
+
+  /** Continue with another token of the account. @param {string} token */
+  #adopt(token) {
+    if (this.connection.value.phase !== 'online') return this.socket.connect();
+    const refresh = this.socket.request({ type: 'auth.refresh', token }, { resend: false });
+    // After a lost connection the page says hello with the new token.
+    return refresh.catch(() => {});
+  }
+
+  #ended() {
     this.welcome.value = null;
     this.socket.close();
-    this.unauthorized();
+    this.#showLogin();
   }
 
   get token() {
@@ -125,6 +165,7 @@ export class Store {
   }
 
   login(/** @type {string} */ token) {
+    this.preferences.removeItem(RENEWABLE);
     this.preferences.setItem(TOKEN, token);
     this.socket.connect();
   }
@@ -138,15 +179,19 @@ export class Store {
   async logout() {
     await this.inbox.endPush().catch(() => {});
     await this.drafts.clear();
+    await this.renewal?.end();
     this.preferences.removeItem(TOKEN);
     // Read by `signin.mjs`, also in other tabs.
     this.preferences.setItem('banksman.signedOut', 'yes');
-    this.welcome.value = null;
-    this.socket.close();
-    this.unauthorized();
+    this.#ended();
   }
 
+  /** The gateway refused the token, which may have expired while the page was hidden. */
   unauthorized() {
+    if (!this.renewal?.afterRefusal()) this.#showLogin();
+  }
+
+  #showLogin() {
     if (this.connection.value.phase !== 'unauthorized')
       this.connection.value = { phase: 'unauthorized', since: Date.now() };
   }

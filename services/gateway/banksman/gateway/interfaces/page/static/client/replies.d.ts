@@ -27,7 +27,7 @@ export type AssistantList = { items: Array<Assistant>; next: null; };
 export type AssistantRevision = { revision: number; at: string | null; by: string; current: boolean; };
 export type AssistantRevisions = { items: Array<AssistantRevision>; };
 export type AuditPage = { items: Array<ListedEntry>; next: number | null; };
-export type BearerToken = { token: string; expires_at: string | null; };
+export type BearerToken = { token: string; expires_at: string | null; renewable: boolean; };
 export type Built = { steps: Array<PromptStep | ToolCallStep | RequestStep | ApprovalStep>; result: string; };
 export type CallDecision = { tool: string; call: string; decision: "approved" | "edited" | "rejected" |
   "stopped" | null; };
@@ -244,7 +244,7 @@ export type Services = { processes: Array<ProcessState>; nats: NatsState; };
 export type ShownDeadLetter = { id: number; subject: string; stream: string; reason: string; ts: string;
   can_replay: boolean; headers: Record<string, string>; payload: string; payload_bytes: number; };
 export type SignIn = { authorization_endpoint: string | null; client_id: string | null; scope: string | null;
-  };
+  parameters: Record<string, string> | null; };
 export type StepDetail = { step: RunStep; request: Record<string, JsonValue> | null; result: Record<string,
   JsonValue> | null; };
 export type StepPage = { items: Array<RunStep>; next: number | null; total: number; };
@@ -377,8 +377,10 @@ export type Replies = {
   "search_provider.test": SearchProviderTest;
   "secret.list": Listing<SecretDescription>;
   "secret.set": SecretDescription;
+  "sign_in.end": SignIn;
   "sign_in.finish": BearerToken;
   "sign_in.read": SignIn;
+  "sign_in.renew": BearerToken;
   "step.list": StepPage;
   "step.read": StepDetail;
   "ticket.issue": IssuedTicket;
