@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from playwright.async_api import expect
@@ -12,7 +12,7 @@ from tests.e2e.assistant_scenes import assistants
 from tests.e2e.navigating import open_view
 from tests.e2e.stage import Stage
 from tests.e2e.test_rules import POLICY
-from tests.support.browser import opened
+from tests.support.browser import Look, opened
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
@@ -44,6 +44,30 @@ async def test_a_conversation_starts_from_a_repository(stage: Stage) -> None:
         await expect(page.get_by_role("log").get_by_text("branch work")).to_be_visible()
         assert page.url.endswith("#/c/c1")
     assert json.loads(stage.uploads["context/conversations"]) == {"source": SOURCE}
+
+
+async def test_a_conversation_starts_from_an_archive_of_this_device(stage: Stage) -> None:
+    """A refused archive leaves no conversation behind, and the form stays."""
+    created = {**CREATED, "source": None}
+    stage.resources |= {"context/workspace-options": OPTIONS, "POST context/conversations": created}
+    unpack = "context/conversations/c1/unpack"
+    reason = "path is refused: it was not unpacked"
+    stage.failures[f"POST {unpack}"] = (400, {"code": "bad_request", "message": reason, "field": "path"})
+    archive = {"name": "crane.zip", "mimeType": "application/zip", "buffer": b"PK"}
+    async with opened(stage.url, look=Look(width=390)) as page:
+        await page.get_by_role("button", name="Start from a repository").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("An archive from this device").set_input_files(cast(Any, archive))
+        await expect(dialog.get_by_label("Address")).to_be_disabled()
+        await dialog.get_by_role("button", name="Begin").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("it was not unpacked")
+        assert stage.uploads["context/conversations/c1"] == b"", "the conversation is deleted"
+        stage.failures.clear()
+        await dialog.get_by_role("button", name="Begin").click()
+        await expect(dialog).to_have_count(0)
+        assert page.url.endswith("#/c/c1")
+    assert json.loads(stage.uploads[unpack]) == {"path": "crane.zip"}
+    assert stage.uploads["context/conversations/c1/files/crane.zip"] == b"PK"
 
 
 async def test_without_an_allowed_repository_the_form_says_so(stage: Stage) -> None:

@@ -26,7 +26,7 @@ from tests.support.scripted_models import ScriptedReply
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.web_server import web_server
-from tests.tool_runner.workspaces.test_archive_sources import tarred
+from tests.tool_runner.workspaces.test_archive_sources import tarred, with_modes
 
 AUTO = [{"action": "auto", "tool": "bash", "arguments": {"background": "true"}}, {"action": "auto"}]
 PASSWORD = "a-token-of-the-repository"
@@ -192,3 +192,34 @@ async def test_the_command_line_starts_a_workspace_from_an_archive(
     assert done.returncode == 0, done.stderr
     assert "sum(values) - 1" in done.stdout and PASSWORD not in done.stdout
     assert len(sent) == 1 and str(sent[0]).startswith("Basic ")
+
+
+async def test_a_workspace_starts_from_an_uploaded_archive(http: httpx.AsyncClient, play: Play) -> None:
+    """Its programs stay executable, its files are no changes, and it must be the only file."""
+    model = play(use("bash", command="./run; ls"), ScriptedReply(text="seen"))
+    assistant = await created(http, model=model, tools=TOOLS_ON, approval_policy=[{"action": "auto"}])
+    made = await http.post("/context/conversations", json={"assistant": assistant})
+    path = f"/context/conversations/{made.json()['conversation_id']}"
+    data = with_modes({"project/run": 0o100755, "project/read": 0o100644})
+
+    async def unpack(name: str) -> httpx.Response:
+        return await http.post(f"{path}/unpack", json={"path": name})
+
+    missing = await unpack("-a: b.zip")
+    await http.put(f"{path}/files/none.zip", content=b"<html>")
+    wrong = await unpack("none.zip")
+    kept = [one["path"] for one in (await http.get(f"{path}/files")).json()["items"]]
+    await http.delete(f"{path}/files/none.zip")
+    await http.put(f"{path}/files/-a: b.zip", content=data)
+    unpacked = await unpack("-a: b.zip")
+    changes = (await http.get(f"{path}/diff")).json()
+    await http.put(f"{path}/files/more.zip", content=data)
+    refused = await unpack("more.zip")
+    sent = await http.post(f"{path}/runs", json={"content": "Look."})
+    run = (await http.get(f"/context/runs/{sent.json()['run_id']}", params={"wait_s": 30})).json()
+
+    assert (missing.status_code, wrong.status_code, kept) == (404, 400, ["none.zip"]), missing.text
+    assert "it was not unpacked" in wrong.json()["error"]["message"]
+    assert (unpacked.status_code, changes["files"]) == (204, []), unpacked.text
+    assert (refused.status_code, "other files" in refused.text) == (400, True)
+    assert run["tool_calls"][0]["result"]["stdout"] == "ran\nmore.zip\nread\nrun\n"

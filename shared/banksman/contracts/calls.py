@@ -277,6 +277,13 @@ class FileDelete(PlacedRequest):
     path: str = Field(max_length=4096)
 
 
+class FileUnpack(PlacedRequest):
+    """Lets a workspace start from an archive, which is its only file and is replaced by its content."""
+
+    op: Literal["unpack"] = "unpack"
+    path: str = Field(max_length=255, pattern=r"^[^/\x00]+$")
+
+
 class FileDiff(PlacedRequest):
     """Compares the files with those before a run changed them."""
 
@@ -338,6 +345,7 @@ FileRequest = Annotated[
     | FileRead
     | FileWrite
     | FileDelete
+    | FileUnpack
     | FileDiff
     | ProcessRequest
     | UploadEnd

@@ -26,6 +26,7 @@ IN_LOGS = {
     "POST /context/conversations/{conversation_id}/runs",
     "POST /context/conversations/{conversation_id}/title",
     "PUT /context/conversations/{conversation_id}/files/{path}",
+    "POST /context/conversations/{conversation_id}/unpack",
     "DELETE /context/conversations/{conversation_id}/files/{path}",
     # The next result of the conversation states which process a user stopped.
     "POST /context/conversations/{conversation_id}/processes/{process_id}/stop",

@@ -133,6 +133,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "DELETE /context/mcp-servers/{server_id}": ADMIN,
     "POST /context/mcp-servers/{server_id}/look": ADMIN,
     "GET /context/mcp-prompts": READ,
+    "POST /context/conversations/{conversation_id}/unpack": CHAT,
     "POST /context/mcp-servers/{server_id}/prompt": CHAT,
     "POST /context/mcp-servers/{server_id}/approve": ADMIN,
     "POST /context/mcp-servers/{server_id}/sign-in": ADMIN,
@@ -316,6 +317,7 @@ DEVICE = {"endpoint": "https://push.example/phone", "keys": Browser().keys}
 SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
 
 BODIES: dict[str, object] = {
+    "POST /context/conversations/{conversation_id}/unpack": {"path": "a.zip"},
     "POST /context/mcp-servers/{server_id}/prompt": {"name": "summary"},
     "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
     "POST /context/mcp-servers/{server_id}/sign-in/finish": {"url": "http://127.0.0.1/?state=s"},

@@ -176,6 +176,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "mcp update": SERVER,
         "mcp approve": {"digest": "0" * 64},
         "mcp prompt": {"name": "summary"},
+        "file unpack": {"path": "a.zip"},
         "mcp sign_in": {"gateway_url": "http://127.0.0.1:8080"},
         "mcp_account sign_in": {"gateway_url": "http://127.0.0.1:8080"},
         "mcp_account finish": {"url": "http://127.0.0.1:8080/context/mcp-sign-in?state=s"},

@@ -49,6 +49,17 @@ def zipped(files: dict[str, str]) -> bytes:
     return data.getvalue()
 
 
+def with_modes(modes: dict[str, int]) -> bytes:
+    """Return a zip file with scripts of these modes, as programs on Unix write it."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, mode in modes.items():
+            made = zipfile.ZipInfo(name)
+            made.external_attr = mode << 16
+            archive.writestr(made, FILES["src/run.sh"])
+    return data.getvalue()
+
+
 def below(directory: str) -> dict[str, str]:
     return {f"{directory}/{name}": text for name, text in FILES.items()}
 
@@ -183,3 +194,11 @@ class TestLimits:
             await asyncio.Event().wait()
 
         assert "within 0.5 s" in await failure(runner, drip)
+
+
+async def test_the_programs_of_a_zip_file_stay_executable_and_get_no_other_rights(runner: Runner) -> None:
+    data = with_modes({"run": 0o104755, "read": 0o100644, "link": 0o120777})
+    async with serving(replying(data)) as server:
+        await load(runner, server, path="/project.zip")
+    found = await output(runner, "./run; stat -c '%a %F' run read link")
+    assert found.splitlines() == ["ran", "755 regular file", "644 regular file", "755 regular file"]

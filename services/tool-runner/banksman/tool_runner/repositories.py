@@ -12,6 +12,7 @@ import os
 import shlex
 from dataclasses import dataclass
 
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.urls import UrlRefused, parse_url
 from banksman.contracts.workspaces import RESERVED_PREFIX, RepositoryAccess, WorkspaceOffer, is_allowed
 from banksman.tool_runner.egress.client import Egress, FetchFailed
@@ -20,6 +21,7 @@ from banksman.tool_runner.sandbox.base import WORKSPACE, Sandbox, SandboxCommand
 from banksman.tool_runner.settings import SandboxLimits
 from banksman.tool_runner.tools.toolbox import ToolRun, WorkspaceLocked, within_quota
 from banksman.tool_runner.workspaces.entry import SourceFailed
+from banksman.tool_runner.workspaces.files import PathRefused
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 FETCH_S = CHECKOUT_S = 60.0
@@ -27,22 +29,41 @@ _PACK = f"{RESERVED_PREFIX}source.pack"
 _UNPACKED = f"{RESERVED_PREFIX}source"
 _UNPACK = f"""
 set -e
-mkdir {_UNPACKED}
-if [[ $(head -c 2 {_PACK}) == PK ]]; then
-    python3 -m zipfile -e {_PACK} {_UNPACKED}
-else
-    tar -xf {_PACK} -C {_UNPACKED} --no-same-owner --no-same-permissions
-fi
-rm {_PACK}
-cd {_UNPACKED}
 shopt -s dotglob nullglob
+trap 'rm -rf {WORKSPACE}/{_UNPACKED}' EXIT
+rm -rf {_UNPACKED}
+mkdir {_UNPACKED}
+if [[ $(head -c 2 "$pack") == PK ]]; then
+    python3 - "$pack" {_UNPACKED} <<'END'
+import os, sys, zipfile
+
+# The library does not restore the mode, which archives made on Unix have.
+with zipfile.ZipFile(sys.argv[1]) as archive:
+    for entry in archive.infolist():
+        path = archive.extract(entry, sys.argv[2])
+        if entry.external_attr >> 16 & 0o111 and os.path.isfile(path):
+            os.chmod(path, 0o755)
+END
+else
+    tar -xf "$pack" -C {_UNPACKED} --force-local --no-same-owner --no-same-permissions
+fi
+rm "$pack"
+cd {_UNPACKED}
 entries=(*)
 [[ ${{#entries[@]}} == 1 && -d $entries && ! -L $entries ]] && cd "./$entries"
 rm -rf .banksman {RESERVED_PREFIX}*
 find . -mindepth 1 -maxdepth 1 -exec mv -t {WORKSPACE} -- {{}} +
-rm -rf {WORKSPACE}/{_UNPACKED}
 """
 """Unpacks an archive, without the directory that alone contains everything, as in archives of versions."""
+_ALONE = f"""
+shopt -s dotglob nullglob
+for one in *; do
+    if [[ $one != {RESERVED_PREFIX}* && $one != .banksman && ./$one != "$pack" ]]; then
+        echo "the workspace has other files" >&2
+        exit 1
+    fi
+done
+"""
 _MAX_REASON_CHARS = 300
 
 
@@ -67,6 +88,15 @@ class Repositories:
         except (FetchFailed, UrlRefused, SandboxUnavailable, WorkspaceLocked) as error:
             raise SourceFailed(access.source.repository, str(error)) from error
 
+    async def unpack(self, workspace: Workspace, path: str) -> None:
+        """Replace an uploaded archive by its content; raise `PathRefused` unless it is the only file."""
+        try:
+            await self._unpack(workspace, f"pack={shlex.quote(f'./{path}')}\n{_ALONE}{_UNPACK}")
+        except SandboxUnavailable as error:
+            raise Unavailable(str(error)) from error
+        except (FetchFailed, WorkspaceLocked) as error:
+            raise PathRefused(path, str(error)) from None
+
     def _check(self, tenant: str, repository: str) -> None:
         if not is_allowed(repository, self.offer.repositories_of(tenant)):
             raise UrlRefused(f"the operator of this runner does not allow {repository}")
@@ -85,7 +115,7 @@ class Repositories:
                     return _script(str(parse_url(source.repository)), fetched)
                 check = functools.partial(self._check, workspace.tenant)
                 await fetch_archive(self.egress, check, source, access.credentials, pack, most)
-                return _UNPACK
+                return f"pack={_PACK}\n{_UNPACK}"
 
     async def _unpack(self, workspace: Workspace, script: str) -> None:
         run = ToolRun(workspace, CHECKOUT_S, Stop())

@@ -38,7 +38,7 @@ FILES_TIMEOUT_S = 10.0
 """Seconds within which a runner replies to a file request."""
 
 RESTORE_TIMEOUT_S = 60.0
-"""Seconds within which a runner replies to a file request if it must restore the workspace first."""
+"""Seconds within which a runner replies to a file request for which it restores or unpacks a workspace."""
 
 FIND_TIMEOUT_S = 30.0
 """Seconds within which a runner replies to a request that concerns an MCP server."""
@@ -282,7 +282,9 @@ class Placements(Scoped):
     ) -> calls.FileReply:
         """Send a request to a runner; raise `Unavailable` if it ends or does not reply in time."""
         subject = subjects.files(placed_at.runner, tenant, conversation_id)
-        restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
+        restores = isinstance(request, calls.FileUnpack) or (
+            not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
+        )
         finds = isinstance(request, calls.McpRequest)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         ended = asyncio.get_running_loop().create_future()

@@ -153,6 +153,9 @@ class ConversationWorkspace:
         await self.put_slice(path, upload, offset, bytes(buffer), last=True)
         return offset + len(buffer)
 
+    async def unpack(self, path: str) -> None:
+        await self._request(path, calls.FileUnpack(path=path))
+
     async def delete(self, path: str) -> None:
         await self._request(path, calls.FileDelete(path=path))
 

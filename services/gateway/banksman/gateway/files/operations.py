@@ -20,7 +20,7 @@ from banksman.gateway.files.files import ConversationFiles, StoredFile, check_le
 from banksman.gateway.files.process_operations import operations as process_operations
 from banksman.gateway.files.slice_operations import operations as slice_operations
 from banksman.gateway.operation.declaration import BodyLimit, Operations
-from banksman.gateway.operation.parameters import CallerDep, Listing, provided
+from banksman.gateway.operation.parameters import CallerDep, Listing, RequestBody, StrictBody, provided
 from banksman.gateway.operation.streaming import StreamedResponse
 from banksman.gateway.runs.runs import Runs
 from banksman.runs.runners.placement import Placements
@@ -114,6 +114,21 @@ async def upload_file(
     """Upload a file, replacing an existing file of the same path."""
     workspace = await files.workspace(caller, conversation_id)
     return StoredFile(path=path, size=await workspace.write(path, request.stream()))
+
+
+class UnpackedArchive(RequestBody):
+    """An archive that was uploaded: `.zip` or `.tar`, also compressed."""
+
+    path: str = Field(max_length=255, pattern=r"^[^/\x00]+$")
+
+
+@operations.add("file.unpack", "POST /context/conversations/{conversation_id}/unpack")
+async def unpack_archive(
+    conversation_id: str, body: StrictBody[UnpackedArchive], files: Service, caller: CallerDep
+) -> None:
+    """Let the workspace start from an uploaded archive, its only file, which is replaced by its content."""
+    workspace = await files.workspace(caller, conversation_id)
+    await workspace.unpack(body.path)
 
 
 @operations.add("file.delete", "DELETE /context/conversations/{conversation_id}/files/{path:path}")

@@ -21,6 +21,7 @@ from banksman.contracts.calls import (
     FileRead,
     FileReply,
     FileRequest,
+    FileUnpack,
     FileWrite,
     FindMcpTools,
     GetMcpPrompt,
@@ -44,7 +45,7 @@ from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete | UploadEnd
-WorkspaceRequest = _OneFile | FileDiff | FindMcpTools | GetMcpPrompt | ProcessRequest
+WorkspaceRequest = _OneFile | FileUnpack | FileDiff | FindMcpTools | GetMcpPrompt | ProcessRequest
 ABANDONED_S = 180.0
 """Seconds after its last slice at which an upload is removed. A gateway ends one whose client has gone."""
 MAX_UPLOADS = 64
@@ -131,6 +132,9 @@ class FilesApi:
             await self.registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools | GetMcpPrompt):
                 return await self._mcp_handler().read(tenant, conversation_id, request)
+            if isinstance(request, FileUnpack):
+                await self.registry.unpack(entry, request.path)
+                return FileReply()
             if isinstance(request, FileDiff):
                 workspace = self.workspaces.get(tenant, conversation_id)
                 return FileReply(diff=await self.diffs.diff(workspace, request))

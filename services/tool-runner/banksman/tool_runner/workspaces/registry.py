@@ -82,6 +82,10 @@ class CallTurns:
 
 
 class LoadsRepositories(Protocol):
+    async def unpack(self, workspace: Workspace, path: str) -> None:
+        """Replace an uploaded archive by its content; raise `PathRefused` with the reason."""
+        ...
+
     async def load(self, workspace: Workspace, access: RepositoryAccess) -> None:
         """Fill a new workspace; raise `SourceFailed` with the reason."""
         ...
@@ -338,6 +342,19 @@ class WorkspaceRegistry:
                 )
             except PathRefused as refused:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
+
+    async def unpack(self, entry: WorkspaceEntry, path: str) -> None:
+        """Let a prepared workspace start from an archive that was uploaded into it.
+
+        Raises:
+            PathRefused: the archive cannot be unpacked, or is not the only file.
+        """
+        if self.repositories is None:
+            raise Unavailable("this runner has no sandbox")
+        async with self.turns.turn(BASH.name, *entry.key):
+            workspace = self.workspaces.get(*entry.key)
+            await self.repositories.unpack(workspace, path)
+            await self._keep_first(workspace)
 
     async def _keep_first(self, workspace: Workspace) -> None:
         """Let the files with which a workspace starts be those that all changes are compared with."""

@@ -217,6 +217,23 @@ export class Store {
     this.open(created.conversation_id);
   }
 
+  /** Begin a conversation whose workspace starts from an archive of this device. @param {File} file */
+  async beginFromArchive(file) {
+    const assistant = this.outbox.assistant.value;
+    const created = await this.api.call('conversation.create', {}, assistant ? { assistant } : {});
+    const id = created.conversation_id;
+    try {
+      await this.api.upload(id, file.name, file);
+      await this.api.call('file.unpack', { conversation_id: id }, { path: file.name });
+    } catch (failure) {
+      await this.api.deleteConversation(id);
+      throw failure;
+    }
+    this.outbox.assistant.value = null;
+    this.list.add(created);
+    this.open(id);
+  }
+
   open(/** @type {string | null} */ id) {
     location.hash = id ? `#/c/${id}` : '#/';
   }

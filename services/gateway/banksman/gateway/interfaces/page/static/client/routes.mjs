@@ -49,6 +49,7 @@ export const ROUTES = Object.freeze({
   "file.list": ["GET", "/context/conversations/{conversation_id}/files"],
   "file.patch": ["GET", "/context/conversations/{conversation_id}/patch"],
   "file.read": ["GET", "/context/conversations/{conversation_id}/files/{path}"],
+  "file.unpack": ["POST", "/context/conversations/{conversation_id}/unpack"],
   "file.write": ["PUT", "/context/conversations/{conversation_id}/files/{path}"],
   "identity_provider.list": ["GET", "/context/identity-providers"],
   "input.list": ["GET", "/context/inputs"],

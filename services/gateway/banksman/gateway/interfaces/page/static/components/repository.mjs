@@ -1,4 +1,4 @@
-/** Begin a conversation whose workspace starts from a git repository. */
+/** Begin a conversation whose workspace starts from a git repository or an archive. */
 
 import { useState } from 'preact/hooks';
 
@@ -23,15 +23,16 @@ export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose 
   const store = useStore();
   const [draft, setDraft] = useState(EMPTY);
   const { value: options, error } = useRead(() => store.api.call('workspace.options'));
+  const [archive, setArchive] = useState(/** @type {File | null} */ (null));
   const [refused, setRefused] = useState(/** @type {Failure | null} */ (null));
   const submit = async () => {
     try {
-      await store.beginFrom(sourceOf(draft));
+      await (archive ? store.beginFromArchive(archive) : store.beginFrom(sourceOf(draft)));
       onClose();
     } catch (thrown) {
       const failure = /** @type {Failure} */ (thrown);
       setRefused(failure);
-      if (!failure.field) throw failure;
+      if (archive || !failure.field) throw failure;
     }
   };
   const wrong = refused?.field?.replace('source.', '');
@@ -53,7 +54,15 @@ export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose 
     onClose=${onClose}
   >
     <p class="muted">${t('repository.intro')}</p>
-    ${field('repository', { type: 'url', required: true, maxlength: 2000, placeholder: 'https://…/project.git' }, options && allowedWords(options.repositories))}
+    <label class="form-field"
+      ><span>${t('repository.archive')}</span
+      ><input
+        type="file"
+        accept=".zip,.tar,.tgz,.tar.gz,.tar.bz2,.tar.xz"
+        onChange=${(/** @type {PageEvent} */ event) => setArchive(event.target.files?.[0] ?? null)}
+      /><small>${t('repository.archiveText')}</small></label
+    >
+    ${field('repository', { type: 'url', required: !archive, disabled: Boolean(archive), maxlength: 2000, placeholder: 'https://…/project.git' }, options && allowedWords(options.repositories))}
     ${field('branch', { maxlength: 200, placeholder: t('repository.defaultBranch') })}
     ${field('depth', { type: 'number', required: true, min: 0, max: 100_000, step: 1 }, t('repository.depthText'))}
     ${field('secret', { maxlength: 64, autocomplete: 'off' }, t('repository.secretText'))}

@@ -31,6 +31,8 @@ export default {
   // A workspace that starts from a repository
   'repository.intro':
     'Der Agent arbeitet an einer Kopie eines Git-Repositorys. Seine Änderungen sehen Sie als Patch; nichts wird gepusht.',
+  'repository.archive': 'Ein Archiv von diesem Gerät',
+  'repository.archiveText': 'Eine .zip- oder .tar-Datei. Die Felder darunter sind dann nicht nötig.',
   'repository.allowed': 'Vom Betreiber erlaubt: {patterns}',
   'repository.noneAllowed': 'Der Betreiber erlaubt noch kein Repository.',
   'repository.repository': 'Adresse',

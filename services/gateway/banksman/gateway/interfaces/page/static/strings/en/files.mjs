@@ -28,6 +28,8 @@ export default {
   // A workspace that starts from a repository
   'repository.intro':
     'The agent works on a copy of a git repository. You see its changes as a patch; nothing is pushed.',
+  'repository.archive': 'An archive from this device',
+  'repository.archiveText': 'A .zip or .tar file. The fields below are not needed then.',
   'repository.allowed': 'Allowed by the operator: {patterns}',
   'repository.noneAllowed': 'The operator allows no repository yet.',
   'repository.repository': 'Address',
