@@ -55,6 +55,7 @@ CHANGES_NOTHING = {
     "POST /context/search-provider/test",
     # The return from the sign-in is recorded instead.
     "POST /context/mcp-servers/{server_id}/sign-in",
+    "POST /context/mcp-accounts/{server_id}/sign-in",
     "POST /workflows/parse",
     "POST /v1/ws-ticket",
     "POST /v1/chat/completions",
