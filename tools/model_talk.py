@@ -17,7 +17,7 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind, Provider
 from banksman.contracts.assistants import ModelOptions
-from banksman.contracts.calls import ModelPause
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import (
     AssistantMessage,
     Content,

@@ -35,8 +35,8 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.model_options import ModelOptions
 from banksman.contracts.tools import ToolCall, ToolResult, failed

@@ -11,9 +11,10 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileEntry, FileReply, RunnerLease, WorkspaceDiff
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.ids import new_id
 from banksman.contracts.processes import ProcessInfo
+from banksman.contracts.runner_requests import FileEntry, FileReply, WorkspaceDiff
 from banksman.contracts.wire import strict_json
 
 

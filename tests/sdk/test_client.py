@@ -14,12 +14,12 @@ from banksman.bus.connection import Bus
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ItemDecision
-from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BadInput, ErrorCode, NotFound, Unavailable
 from banksman.contracts.event_frames import TextDelta
 from banksman.contracts.events import MessageCompleted
 from banksman.contracts.frames import Ack, ApprovalDecision, ChatSend, ClientFrame
 from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.live_output import Delta
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk import Client, LiveFrame, LogRestored, RemoteError, StartedRun, connect
 from banksman.sdk.events import EventFrame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from banksman.contracts.calls import ModelPause
+from banksman.contracts.live_output import ModelPause
 
 
 @dataclass

@@ -21,8 +21,9 @@ from banksman.bus.names import MCP, MCP_ACCOUNTS
 from banksman.bus.secrets import SecretBox, TenantSecrets
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import mcp, subjects
-from banksman.contracts.calls import CallRequest, FileReply
+from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import Fault, NotFound
+from banksman.contracts.runner_requests import FileReply
 
 RENEWAL: Final = timedelta(seconds=20)
 """Time after which another process may renew a token; a token request has ended by then."""

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from banksman.contracts import events
 from banksman.contracts.assistants import Branch
-from banksman.contracts.calls import ModelPause
 from banksman.contracts.frames import DETAILS, Detail
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import Content, ToolProtocol
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored

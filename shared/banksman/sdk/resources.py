@@ -14,9 +14,9 @@ from banksman.contracts.assistants import (
     ConversationRecord,
     NewAssistant,
 )
-from banksman.contracts.calls import FileEntry, WorkspaceDiff
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
 from banksman.contracts.registry import CallPage, ToolView, ToolViews, WorkflowDefinition
+from banksman.contracts.runner_requests import FileEntry, WorkspaceDiff
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 

@@ -15,7 +15,7 @@ from banksman.agent.protocols import protocol_for
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta
+from banksman.contracts.live_output import Delta
 
 PIECES = [f"word{number} " for number in range(200)]
 

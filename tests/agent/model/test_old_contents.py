@@ -14,8 +14,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
-from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.runner_requests import FileReply, FileRequest
 from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Conversation
 

@@ -32,8 +32,8 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.cli.machine import free_port
-from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BadInput, ProviderFailed
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,

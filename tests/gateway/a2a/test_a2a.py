@@ -38,9 +38,9 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.live_output import Delta
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalRequest, StartRun
 

@@ -23,9 +23,9 @@ from banksman.bus.names import DAMAGED, RUNS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.administration import DamagedLog
-from banksman.contracts.calls import Delta
 from banksman.contracts.events import MessageCompleted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import new_id
+from banksman.contracts.live_output import Delta
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import ApprovalRequest, StartRun
 

@@ -16,10 +16,10 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.assistants import AssistantBody, NewAssistant
-from banksman.contracts.calls import Delta
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.event_frames import LEVELS, RunStartedData, TextDelta, event_frame
 from banksman.contracts.events import Event, MessageCompleted, RunFinished
+from banksman.contracts.live_output import Delta
 from banksman.sdk import Client, EventFrame, RemoteError, connect
 from banksman.sdk.transports.websocket import ConnectionEnded
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.paths import portable_path
+from banksman.contracts.runner_requests import FileEntry
 from banksman.gateway.files.files import MAX_ARCHIVE_BYTES, check_size, zipped
 
 CONTENT = {"a.txt": b"one\n" * 100_000, "folder/ä.bin": bytes(range(256)), "empty": b""}

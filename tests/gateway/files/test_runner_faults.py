@@ -15,9 +15,10 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileReply, RunnerLease
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileReply
 from banksman.runs.runners.placement import FILES_TIMEOUT_S
 
 PUT = b"PUT /context/conversations/%b/files/a HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9000000\r\n\r\n"

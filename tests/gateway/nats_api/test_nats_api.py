@@ -16,9 +16,9 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.errors import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta
 from banksman.contracts.frames import REQUEST_ID
 from banksman.contracts.ids import new_id
+from banksman.contracts.live_output import Delta
 from banksman.contracts.work import DeadLetter
 from banksman.gateway.interfaces.nats.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun

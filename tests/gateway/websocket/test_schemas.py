@@ -12,9 +12,10 @@ from tests.gateway.conftest import SIGNING_KEY, Agent, Served
 
 from banksman.bus.secrets import output_ticket
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.calls import CallProgress
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import KNOWN_TYPES, Event, KnownBody
+from banksman.contracts.live_output import Delta
 from banksman.gateway.interfaces.http.routes import websocket_schema
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
-from banksman.contracts.calls import ModelWaiting
 from banksman.contracts.events import CancelRequested, MessageCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.live_output import ModelWaiting
 
 
 async def _closed(socket: Any) -> int | None:

@@ -14,8 +14,9 @@ from banksman.bus.names import OWNERS, RUNNERS, RUNS
 from banksman.bus.publish import RunQueue
 from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileReply, RunnerLease
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.runner_requests import FileReply
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import CancelRun, DeleteConversation
 from banksman.contracts.workspaces import WorkspaceOwner

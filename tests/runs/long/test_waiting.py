@@ -11,8 +11,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.queues.handling import WorkMessage
 from banksman.contracts import subjects
-from banksman.contracts.calls import ModelWaiting
 from banksman.contracts.events import IterationStarted
+from banksman.contracts.live_output import ModelWaiting
 from tests.runs.long.conftest import Agent, Agents
 from tests.support.model_server import ModelServer
 from tests.support.scripted_models import HttpError, ScriptedReply

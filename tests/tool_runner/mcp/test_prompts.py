@@ -10,8 +10,8 @@ from tests.support.paths import ROOT
 from tests.tool_runner.conftest import Runner, only
 from tests.tool_runner.mcp.clients import mcp_client
 
-from banksman.contracts.calls import GetMcpPrompt
 from banksman.contracts.mcp import ServedPrompt, StdioServer
+from banksman.contracts.runner_requests import GetMcpPrompt
 from banksman.tool_runner.mcp.prompts import MAX_LISTED_BYTES, MAX_PROMPTS
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.mcp.session import ServedTools

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.tool_runner.conftest import Runner
 
-from banksman.contracts.calls import FileReply, ProcessList, ProcessRead, ProcessRequest
 from banksman.contracts.processes import MAX_OUTPUT_BYTES, KnownProcess
+from banksman.contracts.runner_requests import FileReply, ProcessList, ProcessRead, ProcessRequest
 from banksman.contracts.workspaces import WorkspacePlacement
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.processes.processes import LastingProcesses

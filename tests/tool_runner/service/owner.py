@@ -29,11 +29,10 @@ from banksman.contracts.calls import (
     CallRequest,
     CallStarted,
     CancelCall,
-    FileReply,
-    FileRequest,
     RunnerLease,
 )
 from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.runner_requests import FileReply, FileRequest
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.deployment.users import AGENT, GATEWAY
 

@@ -19,8 +19,9 @@ from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
+from banksman.contracts.calls import CallProgress, CallStarted
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileWrite
 from banksman.deployment.users import GATEWAY_FILES
 from banksman.tool_runner.execution import MAX_RESULT_BYTES
 

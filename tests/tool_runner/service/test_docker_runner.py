@@ -26,8 +26,8 @@ from tests.tool_runner.service.processes import (
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import Objects
-from banksman.contracts.calls import FileWrite
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileWrite
 from banksman.deployment.users import GATEWAY_FILES
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 

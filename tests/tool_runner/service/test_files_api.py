@@ -9,8 +9,8 @@ import pytest
 from tests.tool_runner.service.owner import Owner
 
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileDelete, FileList, FileRead, FileReply, FileWrite
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileDelete, FileList, FileRead, FileReply, FileWrite
 
 SLICE = 500_000
 

@@ -27,9 +27,10 @@ from banksman.bus.names import MCP, kv_stream, kv_subject
 from banksman.bus.secrets import SecretBox
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.cli.main import main
-from banksman.contracts.calls import CallReply, FileReply
+from banksman.contracts.calls import CallReply
 from banksman.contracts.ids import new_id
 from banksman.contracts.mcp import McpServer, RequestToken
+from banksman.contracts.runner_requests import FileReply
 
 
 @pytest.fixture(scope="module")

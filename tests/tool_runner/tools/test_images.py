@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw
 from tests.tool_runner.conftest import Runner, only
 
-from banksman.contracts.calls import MAX_FILE_BYTES
+from banksman.contracts.runner_requests import MAX_FILE_BYTES
 from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.tool_runner.settings import RunnerLimits
 

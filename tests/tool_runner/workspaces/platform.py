@@ -31,16 +31,9 @@ from banksman.bus.storage.kv import Bucket
 from banksman.bus.storage.objects import ObjectInfo, Objects, owned_name
 from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
-from banksman.contracts.calls import (
-    CallFinished,
-    CallReply,
-    CallRequest,
-    FileList,
-    FileRead,
-    FileReply,
-    FileWrite,
-)
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest
 from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.runner_requests import FileList, FileRead, FileReply, FileWrite
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply

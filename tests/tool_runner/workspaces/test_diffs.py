@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.tool_runner.conftest import Runner, only
 
-from banksman.contracts.calls import FileDiff, WorkspaceDiff
+from banksman.contracts.runner_requests import FileDiff, WorkspaceDiff
 from banksman.contracts.wire import json_bytes
 from banksman.tool_runner.settings import MarkdownLimits
 from banksman.tool_runner.tools.diffs import MAX_PATCH_BYTES, Diffs

@@ -11,7 +11,7 @@ import pytest
 from tests.support.git_server import GitServer, commit, git, new_repository, serving_git
 from tests.tool_runner.conftest import TLS, Runner, serving
 
-from banksman.contracts.calls import FileDiff
+from banksman.contracts.runner_requests import FileDiff
 from banksman.contracts.workspaces import RepositoryAccess, RepositorySource, WorkspaceOffer
 from banksman.tool_runner.egress.client import Egress, HostRules
 from banksman.tool_runner.repositories import Repositories

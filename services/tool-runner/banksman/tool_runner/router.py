@@ -7,8 +7,8 @@ from faststream.nats import NatsRouter
 
 from banksman.bus.control_plane.control import CONCURRENCY, Received
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileReply, FileRequest
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.runner_requests import FileReply, FileRequest
 from banksman.contracts.subjects import ANY
 from banksman.tool_runner.execution import CallWorker
 from banksman.tool_runner.workspaces.files_api import FilesApi

@@ -23,6 +23,7 @@ from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.bus.storage.watch import BucketView
 from banksman.contracts import calls, subjects
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.runner_requests import FileReply, FileRequest, FileUnpack, McpRequest
 from banksman.contracts.workspace_tools import WEB_SEARCH
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
@@ -265,7 +266,7 @@ class Placements(Scoped):
         except Unavailable:
             return
 
-    async def files(self, tenant: str, conversation_id: str, request: calls.FileRequest) -> calls.FileReply:
+    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
         """Send a file request to the runner of the workspace; raise `Unavailable` if none serves it."""
         for _ in range(_FILE_REQUESTS):
             placement = await self.place(tenant, conversation_id, None)
@@ -278,14 +279,14 @@ class Placements(Scoped):
         raise Unavailable("the workspace moves to another runner")
 
     async def _send_files(
-        self, placed_at: Process, tenant: str, conversation_id: str, request: calls.FileRequest
-    ) -> calls.FileReply:
+        self, placed_at: Process, tenant: str, conversation_id: str, request: FileRequest
+    ) -> FileReply:
         """Send a request to a runner; raise `Unavailable` if it ends or does not reply in time."""
         subject = subjects.files(placed_at.runner, tenant, conversation_id)
-        restores = isinstance(request, calls.FileUnpack) or (
+        restores = isinstance(request, FileUnpack) or (
             not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
         )
-        finds = isinstance(request, calls.McpRequest)
+        finds = isinstance(request, McpRequest)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         ended = asyncio.get_running_loop().create_future()
         self._waiting[ended] = placed_at
@@ -302,7 +303,7 @@ class Placements(Scoped):
             del self._waiting[ended]
         if not reply:
             raise Unavailable(ENDED)
-        return calls.FileReply.model_validate_json(reply)
+        return FileReply.model_validate_json(reply)
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
         """Request the removal of a workspace from its runner; return False if the workspace may remain."""

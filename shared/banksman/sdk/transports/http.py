@@ -13,10 +13,10 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from banksman.bus.errors import RemoteError
-from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileEntry
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runtime.backoff import Backoff, retry
 

@@ -19,12 +19,13 @@ from banksman.bus.errors import NoResponders, TimedOut, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta, FileEntry, ModelWaiting, live_output
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import Commit
 from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION, Ack, Detail, InputReply, Replay
 from banksman.contracts.ids import new_id
+from banksman.contracts.live_output import Delta, ModelWaiting, live_output
+from banksman.contracts.runner_requests import FileEntry
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest

@@ -19,9 +19,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import APPROVALS
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Decision, RunSettings
-from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
 from banksman.contracts.messages import Usage
+from banksman.contracts.runner_requests import FileRead
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at

@@ -15,9 +15,9 @@ from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import BanksmanError, ContextOverflow, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage, text_of
 from banksman.runs.history import compacted
 from banksman.runs.outcome import finished

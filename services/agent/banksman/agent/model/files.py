@@ -9,9 +9,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from banksman.agent.protocols.base import LoadedFile
-from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.messages import is_document
+from banksman.contracts.runner_requests import FileRead
 from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.runs.runners.placement import Placements
 

@@ -19,9 +19,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.calls import Delta, ModelPause, ModelWaiting
 from banksman.contracts.errors import ProviderFailed, Refused, Unavailable
 from banksman.contracts.events import ReasoningCompleted
+from banksman.contracts.live_output import Delta, ModelPause, ModelWaiting
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
 from banksman.runtime.redaction import safe_length, without_secrets

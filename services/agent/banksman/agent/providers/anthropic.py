@@ -18,9 +18,9 @@ from banksman.agent.providers.collect import ReplyBuilder, as_tokens
 from banksman.agent.providers.faults import TransientFault, status_fault
 from banksman.agent.providers.retrying import RetryingProvider
 from banksman.agent.providers.untyped import as_count, as_object, as_text, well_formed
-from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
+from banksman.contracts.live_output import WaitReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.library_internals.python_imports import defer

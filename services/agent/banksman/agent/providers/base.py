@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.facts import Facts
 from banksman.agent.providers.profiles import read_profiles
-from banksman.contracts.calls import ModelPause
+from banksman.contracts.live_output import ModelPause
 from banksman.runtime.model_servers import ModelServers
 
 DeltaKind = Literal["message", "reasoning"]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from banksman.contracts.calls import WaitReason
 from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.live_output import WaitReason
 from banksman.runtime.redaction import redacted
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})

@@ -40,8 +40,8 @@ from banksman.agent.providers.refusals import (
 )
 from banksman.agent.providers.schemas import offered
 from banksman.agent.providers.state import opened, origin_of, refuses_state, sealed
-from banksman.contracts.calls import ModelPause
 from banksman.contracts.errors import ContextOverflow, ProviderFailed, ProviderTimedOut
+from banksman.contracts.live_output import ModelPause
 from banksman.contracts.messages import Message
 from banksman.runtime.model_servers import ProviderEntry
 from banksman.runtime.redaction import Redaction

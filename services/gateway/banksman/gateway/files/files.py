@@ -14,10 +14,26 @@ from unicodedata import normalize
 from banksman.bus.names import OUTPUTS
 from banksman.bus.secrets import opened
 from banksman.bus.storage.objects import ObjectBroken, Objects
-from banksman.contracts import calls, errors
+from banksman.contracts import errors
 from banksman.contracts.ids import new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.processes import ProcessInfo, ProcessOutput
+from banksman.contracts.runner_requests import (
+    FileDelete,
+    FileDiff,
+    FileEntry,
+    FileList,
+    FileRead,
+    FileReply,
+    FileRequest,
+    FileUnpack,
+    FileWrite,
+    ProcessList,
+    ProcessRead,
+    ProcessStop,
+    UploadEnd,
+    WorkspaceDiff,
+)
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
@@ -86,17 +102,17 @@ class ConversationWorkspace:
     conversation_id: str
     title: str
 
-    async def list(self, path: str) -> tuple[calls.FileEntry, ...]:
+    async def list(self, path: str) -> tuple[FileEntry, ...]:
         """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
         return (await self._listed(path))[0]
 
-    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[calls.FileEntry, ...], bool]:
+    async def page(self, path: str, *, after: str, limit: int) -> tuple[tuple[FileEntry, ...], bool]:
         """Return the first files below a path that sort after a path, and whether more follow."""
-        reply = await self._request(path, calls.FileList(path=path, after=after, limit=limit))
+        reply = await self._request(path, FileList(path=path, after=after, limit=limit))
         return reply.items, reply.more
 
-    async def _listed(self, path: str) -> tuple[tuple[calls.FileEntry, ...], bool]:
-        found: list[calls.FileEntry] = []
+    async def _listed(self, path: str) -> tuple[tuple[FileEntry, ...], bool]:
+        found: list[FileEntry] = []
         for _ in range(MAX_PAGES):
             after = found[-1].path if found else ""
             items, more = await self.page(path, after=after, limit=MAX_LISTED - len(found))
@@ -138,7 +154,7 @@ class ConversationWorkspace:
         except BaseException:
             # The client has gone, or the runner refused a slice.
             with contextlib.suppress(errors.BanksmanError):
-                await self._request(path, calls.UploadEnd(upload=upload))
+                await self._request(path, UploadEnd(upload=upload))
             raise
 
     async def _upload(self, path: str, upload: str, source: AsyncIterable[bytes]) -> int:
@@ -154,44 +170,44 @@ class ConversationWorkspace:
         return offset + len(buffer)
 
     async def unpack(self, path: str) -> None:
-        await self._request(path, calls.FileUnpack(path=path))
+        await self._request(path, FileUnpack(path=path))
 
     async def delete(self, path: str) -> None:
-        await self._request(path, calls.FileDelete(path=path))
+        await self._request(path, FileDelete(path=path))
 
-    async def diff(self, *, since: str, path: str) -> calls.WorkspaceDiff:
+    async def diff(self, *, since: str, path: str) -> WorkspaceDiff:
         """Return what has changed since a run began, or since the workspace began; only `path` if given."""
-        reply = await self._request(path, calls.FileDiff(since=since, path=path))
-        return reply.diff or calls.WorkspaceDiff()
+        reply = await self._request(path, FileDiff(since=since, path=path))
+        return reply.diff or WorkspaceDiff()
 
     async def processes(self) -> tuple[ProcessInfo, ...]:
         """Return the processes that outlive their calls: those that run, and the last ones that ended."""
-        return (await self._request("", calls.ProcessList())).processes
+        return (await self._request("", ProcessList())).processes
 
     async def process_output(self, process_id: str, after: int | None) -> ProcessOutput:
         """Return the part of a process's output after `after` bytes; the last part for None."""
-        reply = await self._request("", calls.ProcessRead(process_id=process_id, after=after))
+        reply = await self._request("", ProcessRead(process_id=process_id, after=after))
         if reply.output is None:
             raise errors.NotFound("process", process_id)
         return reply.output
 
     async def stop_process(self, process_id: str) -> ProcessInfo:
         """Stop a process and return its state, which is "running" if its end is not confirmed in time."""
-        reply = await self._request("", calls.ProcessStop(process_id=process_id))
+        reply = await self._request("", ProcessStop(process_id=process_id))
         if not reply.processes:
             raise errors.NotFound("process", process_id)
         return reply.processes[0]
 
-    async def slice(self, path: str, offset: int) -> calls.FileReply:
-        return await self._request(path, calls.FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
+    async def slice(self, path: str, offset: int) -> FileReply:
+        return await self._request(path, FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES))
 
     async def put_slice(self, path: str, upload: str, offset: int, data: bytes, *, last: bool) -> None:
         """Store a slice of an upload; the last slice replaces the file."""
         encoded = base64.b64encode(data).decode()
-        request = calls.FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
+        request = FileWrite(path=path, upload=upload, offset=offset, data_base64=encoded, last=last)
         await self._request(path, request)
 
-    async def _request(self, path: str, request: calls.FileRequest) -> calls.FileReply:
+    async def _request(self, path: str, request: FileRequest) -> FileReply:
         reply = await self.placements.files(self.tenant, self.conversation_id, request)
         if reply.error is None:
             return reply
@@ -210,7 +226,7 @@ def check_length(path: str) -> str:
     return path
 
 
-def check_size(files: Sequence[calls.FileEntry]) -> None:
+def check_size(files: Sequence[FileEntry]) -> None:
     """Raise `BadInput` if the files are too large for an archive."""
     size = sum(file.size for file in files)
     if size > MAX_ARCHIVE_BYTES:
@@ -219,7 +235,7 @@ def check_size(files: Sequence[calls.FileEntry]) -> None:
         )
 
 
-async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[bytes]:
+async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]:
     """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
     written, names = _Written(), _Names()
     # For an output that cannot seek, zipfile needs only `write` and `flush`.
@@ -240,7 +256,7 @@ async def zipped(files: Sequence[calls.FileEntry], read: Read) -> AsyncIterator[
     yield written.take()
 
 
-def _zip_time(file: calls.FileEntry) -> tuple[int, int, int, int, int, int]:
+def _zip_time(file: FileEntry) -> tuple[int, int, int, int, int, int]:
     """Return the modification time, or a substitute: commands may set years that zip files cannot state."""
     at = file.modified_at
     if not FIRST_YEAR <= at.year <= LAST_YEAR:

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.storage.objects import Objects
-from banksman.contracts.calls import FileEntry, WorkspaceDiff
 from banksman.contracts.paths import portable_path
+from banksman.contracts.runner_requests import FileEntry, WorkspaceDiff
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.feature import Feature, Foundation

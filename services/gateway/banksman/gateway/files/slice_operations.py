@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import new_id
+from banksman.contracts.runner_requests import FileEntry
 from banksman.contracts.wire import Stored, Token, Wire
 from banksman.gateway.files.files import MAX_PATH_CHARS, SLICE_BYTES, ConversationFiles, StoredFile
 from banksman.gateway.operation.caller import CHAT

@@ -25,7 +25,7 @@ from banksman.bus.secrets import is_of_holder
 from banksman.bus.storage.live import Following, LiveHub
 from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, Delta, ModelWaiting, live_output
+from banksman.contracts.calls import CallProgress
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import (
@@ -36,6 +36,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
 )
 from banksman.contracts.frames import Detail, ReplayDone, ResyncRequired
+from banksman.contracts.live_output import Delta, ModelWaiting, live_output
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.live.event_frames import encoded_event, subscribed
 

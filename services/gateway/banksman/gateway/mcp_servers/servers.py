@@ -22,9 +22,9 @@ from banksman.bus.names import MCP
 from banksman.bus.secrets import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import mcp, subjects
-from banksman.contracts.calls import FileReply, FindMcpTools, GetMcpPrompt, McpRequest
 from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.runner_requests import FileReply, FindMcpTools, GetMcpPrompt, McpRequest
 from banksman.gateway.mcp_servers.configuration import (
     McpServerChange,
     NewMcpServer,

@@ -24,8 +24,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from banksman.bus.mcp_access import Changes, Tokens
 from banksman.contracts import mcp
-from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
+from banksman.contracts.runner_requests import FileReply
 from banksman.gateway.mcp_servers.servers import ConfiguredServers, LookedAt
 from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock

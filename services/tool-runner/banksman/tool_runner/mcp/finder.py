@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.contracts import mcp
-from banksman.contracts.calls import FileReply, FindMcpTools, GetMcpPrompt
+from banksman.contracts.runner_requests import FileReply, FindMcpTools, GetMcpPrompt
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.mcp.servers import ListingFailed, McpClient, import_sdk
 from banksman.tool_runner.workspaces.registry import CallTurns

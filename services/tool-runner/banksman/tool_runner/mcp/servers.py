@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from banksman.contracts import mcp
-from banksman.contracts.calls import GetMcpPrompt
 from banksman.contracts.ids import digest
+from banksman.contracts.runner_requests import GetMcpPrompt
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from banksman.contracts.calls import FileReply, ProcessList, ProcessRead, ProcessRequest, ProcessStop
 from banksman.contracts.processes import MAX_OUTPUT_BYTES, KnownProcess, ProcessInfo, ProcessOutput
+from banksman.contracts.runner_requests import (
+    FileReply,
+    ProcessList,
+    ProcessRead,
+    ProcessRequest,
+    ProcessStop,
+)
 from banksman.tool_runner.processes.process import Process
 from banksman.tool_runner.processes.processes import LOST, Key, LastingProcesses
 

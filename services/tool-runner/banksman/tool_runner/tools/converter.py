@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import cast
 
-from banksman.contracts.calls import MAX_FILE_BYTES
+from banksman.contracts.runner_requests import MAX_FILE_BYTES
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxUnavailable
 from banksman.tool_runner.sandbox.seccomp import converter_filter

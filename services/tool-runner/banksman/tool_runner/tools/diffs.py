@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from banksman.contracts.calls import DiffedFile, FileDiff, NotCompared, WorkspaceDiff
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.runner_requests import DiffedFile, FileDiff, NotCompared, WorkspaceDiff
 from banksman.contracts.tools import Change
 from banksman.contracts.wire import json_bytes
 from banksman.tool_runner.identity import SandboxIdentity

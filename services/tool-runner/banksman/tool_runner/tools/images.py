@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass
 
-from banksman.contracts.calls import MAX_FILE_BYTES
+from banksman.contracts.runner_requests import MAX_FILE_BYTES
 from banksman.contracts.workspaces import IMAGES_DIRECTORY
 from banksman.tool_runner.tools.converter import ConversionFailed, Converter
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, write_whole

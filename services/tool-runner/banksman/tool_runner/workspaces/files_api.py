@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
 
-from banksman.contracts.calls import (
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
+from banksman.contracts.mcp import DiscoverSignIn, RequestToken
+from banksman.contracts.runner_requests import (
     FileDelete,
     FileDiff,
     FileEntry,
@@ -29,8 +31,6 @@ from banksman.contracts.calls import (
     UploadEnd,
     WorkspaceDiff,
 )
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Overloaded, Unavailable
-from banksman.contracts.mcp import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.quotas.places import Shares
 from banksman.runs.runners.lease import Lease

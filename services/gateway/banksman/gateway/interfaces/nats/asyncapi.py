@@ -11,9 +11,9 @@ from urllib.parse import quote
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
-from banksman.contracts.calls import Delta, ModelWaiting
 from banksman.contracts.events import Commit
 from banksman.contracts.frames import REQUEST_ID, SCHEMA_VERSION, ErrorFrame
+from banksman.contracts.live_output import Delta, ModelWaiting
 from banksman.contracts.registry import (
     RegisterTool,
     RegisterWorkflow,
