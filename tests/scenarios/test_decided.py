@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
 
-from banksman import sdk
+from banksman.bus.connection import Bus
+from banksman.contracts import subjects
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.polling import eventually
 from tests.support.replies import bash
 from tests.support.scripted_models import ScriptedReply
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 LIST = "/context/decisions"
 
@@ -33,7 +36,7 @@ async def decided(http: httpx.AsyncClient, conversation: str, count: int) -> lis
 
 
 async def test_each_decision_is_listed_with_its_calls_and_in_the_audit_trail(
-    client: Client, http: httpx.AsyncClient, nats: sdk.Client, play: Play
+    client: Client, http: httpx.AsyncClient, operator: Bus, play: Play
 ) -> None:
     """R34: an edit over the websocket, a rejection that stops over HTTP, and a withdrawn request."""
     play_of = play(bash("echo one", "echo two"), bash("rm -rf harbour"), ScriptedReply(text="unreachable"))
@@ -72,6 +75,10 @@ async def test_each_decision_is_listed_with_its_calls_and_in_the_audit_trail(
     page = (await http.get(LIST, params={"limit": 1})).json()
     assert (page["items"], page["next"]) == ([rejected], rejected["id"])
     assert (await http.get(LIST, params={"limit": 1, "after": page["next"]})).json()["items"] == [mixed]
+    over_nats = await operator.request(
+        subjects.api("local", "decision", "list"), b'{"limit": 1}', WAIT_TIMEOUT_S
+    )
+    assert json.loads(over_nats) == page
 
     trail = (await http.get("/v1/audit", params={"action": "approval.rejected", "limit": 1})).json()["items"]
     assert [(one["target"], one["actor"]) for one in trail] == [(other["approval_id"], "local")]

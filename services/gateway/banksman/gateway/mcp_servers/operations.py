@@ -48,6 +48,8 @@ SignIns = Annotated[McpSignIns, provided(McpSignIns)]
 MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
 """Recorded by the callback itself: the user returns from another server, without a key."""
 MCP_SIGNED_OUT: Final = Audit("mcp_server.signed_out")
+ACCOUNT_SIGNED_IN: Final = Audit("mcp_account.signed_in")
+ACCOUNT_SIGNED_OUT: Final = Audit("mcp_account.signed_out")
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 ELSEWHERE = """\
 You are not signed in yet: this sign-in was not begun in this browser.
@@ -253,7 +255,7 @@ async def begin_own_sign_in_over_nats(
     "POST /context/mcp-accounts/{server_id}/sign-in/finish",
     right=CHAT,
     errors=(MISSING, CONFLICT),
-    audit=MCP_SIGNED_IN,
+    audit=ACCOUNT_SIGNED_IN,
     confidential=True,
 )
 async def finish_own_sign_in(
@@ -269,7 +271,7 @@ async def finish_own_sign_in(
     "DELETE /context/mcp-accounts/{server_id}/sign-in",
     right=CHAT,
     errors=(MISSING, CONFLICT),
-    audit=MCP_SIGNED_OUT,
+    audit=ACCOUNT_SIGNED_OUT,
 )
 async def delete_own_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
     """Delete the caller's tokens of a server. Runs for the caller then need another sign-in for its tools."""
@@ -305,7 +307,7 @@ async def finish_mcp_sign_in(
     browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
     path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
     try:
-        user, server_id = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
+        user, server = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
     except BegunElsewhere:
         return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
     except BanksmanError as failure:
@@ -314,10 +316,11 @@ async def finish_mcp_sign_in(
         # Every other failure is stored as the problem of the server, which its view shows.
         failed = "/ended" if isinstance(failure, SignInEnded) else "" if target == TO_PAGE else "/failed"
         return _without(cookie, path, _page(target, state, failed))
-    await trail.record(user, MCP_SIGNED_IN, "http", tenant=user.tenant, target=server_id, reply={})
+    action = ACCOUNT_SIGNED_IN if server.sign_in == "user" else MCP_SIGNED_IN
+    await trail.record(user, action, "http", tenant=user.tenant, target=server.id, reply={})
     if target in _VIEWS:
         return _without(cookie, path, _page(target, state))
-    text = f"You are signed in at the MCP server {server_id}. You can close this window.\n"
+    text = f"You are signed in at the MCP server {server.id}. You can close this window.\n"
     return _without(cookie, path, PlainTextResponse(text, headers=HEADERS))
 
 

@@ -107,7 +107,7 @@ class McpSignIns:
         state = f"{key}.{proof}"
         return Begun(authorization_url(found, redirect_uri, state, verifier), state, browser)
 
-    async def finish_in_browser(self, returned: Returned, browser: str) -> tuple[Caller, str]:
+    async def finish_in_browser(self, returned: Returned, browser: str) -> tuple[Caller, mcp.McpServer]:
         """Finish the sign-in of a user whose browser returned, with the value of its cookie.
 
         Returns the user and the server.
@@ -124,7 +124,7 @@ class McpSignIns:
                 raise BegunElsewhere("this sign-in was begun elsewhere")
 
         caller, looked_at = await self._finish(key, returned, check)
-        return caller, looked_at.server.id
+        return caller, looked_at.server
 
     async def finish_for(self, caller: Caller, server_id: str, url: str) -> LookedAt:
         """Finish the sign-in of a user of the API with the address to which a browser was redirected.

@@ -82,6 +82,8 @@ export default {
   'audit.action.mcp_server_deleted': 'hat einen MCP-Server gelöscht',
   'audit.action.mcp_server_signed_in': 'hat sich bei einem MCP-Server angemeldet',
   'audit.action.mcp_server_signed_out': 'hat sich bei einem MCP-Server abgemeldet',
+  'audit.action.mcp_account_signed_in': 'hat sich für eigene Läufe bei einem MCP-Server angemeldet',
+  'audit.action.mcp_account_signed_out': 'hat sich für eigene Läufe bei einem MCP-Server abgemeldet',
   'audit.action.conversation_deleted': 'hat eine Unterhaltung gelöscht',
   'audit.action.conversation_imported': 'hat eine Unterhaltung importiert',
   'audit.action.run_cancelled': 'hat einen Lauf abgebrochen',

@@ -81,6 +81,8 @@ export default {
   'audit.action.mcp_server_deleted': 'deleted an MCP server',
   'audit.action.mcp_server_signed_in': 'signed in to an MCP server',
   'audit.action.mcp_server_signed_out': 'signed out of an MCP server',
+  'audit.action.mcp_account_signed_in': 'signed in to an MCP server for their own runs',
+  'audit.action.mcp_account_signed_out': 'signed out of an MCP server for their own runs',
   'audit.action.conversation_deleted': 'deleted a conversation',
   'audit.action.conversation_imported': 'imported a conversation',
   'audit.action.run_cancelled': 'cancelled a run',
