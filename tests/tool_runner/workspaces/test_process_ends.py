@@ -78,6 +78,27 @@ async def test_an_idle_sandbox_ends_and_the_next_result_says_why(
         assert "trap" in found[0] and "session s" in found[1] and "session p" in found[2]
 
 
+async def test_overlapping_calls_bring_each_notice_once(secured: SecuredNats, runners: Runners) -> None:
+    """A call that begins before the process ends does not withdraw or repeat the notice of another one."""
+    runner = runners.start()
+    async with platform(secured) as here:
+        await here.sees(runner)
+        await here.call(
+            "c1", "bash", command="echo waiting; until [ -e go ]; do sleep 0.05; done", background=True
+        )
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(here.call("c1", "bash", command="touch go; sleep 1"))
+            calls = [ending, *(group.create_task(here.call("c1", "list_files")) for _ in range(4))]
+        results = [call.result()[1].content for call in calls]
+        found = [str(content["notice"]) for content in results if "notice" in content]
+        if not found:
+            found = await notices(here)
+        assert [notice.count("has ended with exit code 0") for notice in found] == [1]
+        await here.recorded("c1", lambda record: not record.processes)
+        _, later = await here.call("c1", "bash", command="echo")
+        assert "notice" not in later.content
+
+
 async def again(here: Platform, runner: RunnerProcess) -> list[str]:
     """Start the runner again, and return the notices of its first call."""
     await runner.ended()

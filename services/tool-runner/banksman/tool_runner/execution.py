@@ -120,10 +120,10 @@ class CallExecutor:
                 await self.processes.settle(call.workspace.key, request.place.processes)
             except BanksmanError as error:
                 logger.error("%s: ended without a stored result: %s", request.attempt, error)
-                self.processes.notify_again(call.workspace.key, request.place.processes)
+                self.processes.notify_again(call.workspace.key, request.call.id)
             except Exception:
                 logger.exception("%s: ended without a stored result", request.attempt)
-                self.processes.notify_again(call.workspace.key, request.place.processes)
+                self.processes.notify_again(call.workspace.key, request.call.id)
 
     async def _prepare_workspace(self, call: ActiveCall) -> str | None:
         request = call.request
@@ -163,7 +163,9 @@ class CallExecutor:
         # The next call may start now: the upload of a long output can take seconds.
         await turn.aclose()
         result = storable(await self._result(request, outcome, started_at))
-        if notice := self.processes.notice(call.workspace.key, request.place.processes):
+        # The model does not read what asks its user.
+        key, known = call.workspace.key, () if outcome.asks else request.place.processes
+        if notice := self.processes.notice(key, known, request.call.id):
             result.content["notice"] = notice
         return result
 
@@ -200,6 +202,7 @@ class CallExecutor:
                     user=request.user,
                     search=request.search,
                     run_id=request.run_id,
+                    call_id=call.id,
                     toolchain=request.toolchain,
                 )
         except TimeoutError:

@@ -71,8 +71,8 @@ class Process:
     """Why it was not started; None if it was."""
     shown_to: int = 0
     """Bytes of its output that the model has received."""
-    told: bool = False
-    """Whether the model was notified of its end."""
+    told_in: str | None = None
+    """The call whose result notifies the model of its end."""
 
     def end(
         self, *, exit_code: int | None = None, killed: KilledReason | None = None, problem: str | None = None

@@ -56,8 +56,8 @@ class _Conversation:
     """Those of the policy, for every process."""
     users: int = 0
     """Number of processes and calls in the sandbox."""
-    lost: set[str] = field(default_factory=set[str])
-    """Processes of another runner or of an earlier start, of whose loss the model was notified."""
+    lost: dict[str, str] = field(default_factory=dict[str, str])
+    """Processes of another runner or of an earlier start, with the call that tells the model of the loss."""
 
     def running(self) -> list[Process]:
         return [process for process in self.processes.values() if process.running]
@@ -152,40 +152,49 @@ class LastingProcesses:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_WAIT_S)
 
-    def notice(self, key: Key, known: tuple[KnownProcess, ...]) -> str | None:
+    def notice(self, key: Key, known: tuple[KnownProcess, ...], call_id: str) -> str | None:
         """Return a sentence for each process that the model takes for running and that has ended.
 
-        Each is returned once, unless `notify_again` withdraws it.
+        Each is returned once, unless `notify_again` withdraws those of its call.
         """
-        return "\n".join(self._ends(key, known)) or None
+        return "\n".join(self._ends(key, known, call_id)) or None
 
-    def notify_again(self, key: Key, known: tuple[KnownProcess, ...]) -> None:
-        """Withdraw the notices of these processes, which have not reached the model."""
-        if conversation := self._conversations.get(key):
-            conversation.lost.clear()
-        for one in known:
-            if process := self.get(key, one.id):
-                process.told = False
+    def notify_again(self, key: Key, call_id: str) -> None:
+        """Withdraw the notices of a call, whose result has not reached the model."""
+        conversation = self._conversations.get(key)
+        if conversation is None:
+            return
+        conversation.lost = {name: call for name, call in conversation.lost.items() if call != call_id}
+        for process in conversation.processes.values():
+            if process.told_in == call_id:
+                process.told_in = None
 
-    def _ends(self, key: Key, known: tuple[KnownProcess, ...]) -> Iterator[str]:
+    def _ends(self, key: Key, known: tuple[KnownProcess, ...], call_id: str) -> Iterator[str]:
         for one in known:
             process = self.get(key, one.id)
             if process is None:
                 conversation = self._conversations.setdefault(key, _Conversation())
                 if one.id not in conversation.lost:
-                    conversation.lost.add(one.id)
+                    conversation.lost[one.id] = call_id
                     yield f"Process {one.id} ({one.command}) has ended: {LOST}."
-            elif not process.running and not process.told:
-                process.told = True
+            elif not process.running and process.told_in is None:
+                process.told_in = call_id
                 reason = process.reason(self.settings.idle_s)
                 ended = f"with exit code {process.exit_code}" if reason is None else f": {reason}"
                 yield f"Process {one.id} ({one.command}) has ended {ended}.".replace(" :", ":")
 
     async def settle(self, key: Key, known: tuple[KnownProcess, ...]) -> None:
         """Record that the model was notified of the ends of processes."""
-        running = self._known(key)
-        if {one.id for one in known} - {one.id for one in running}:
-            await self.record(key, running)
+        untold = tuple(one for one in known if self._is_untold(key, one.id))
+        if len(untold) < len(known):
+            started = tuple(one for one in self._known(key) if one not in untold)
+            await self.record(key, (*untold, *started))
+
+    def _is_untold(self, key: Key, process_id: str) -> bool:
+        if process := self.get(key, process_id):
+            return process.told_in is None
+        conversation = self._conversations.get(key)
+        return conversation is None or process_id not in conversation.lost
 
     def _known(self, key: Key) -> tuple[KnownProcess, ...]:
         return tuple(process.known for process in self.list(key) if process.running)

@@ -23,7 +23,6 @@ from banksman.tool_runner.sandbox.base import (
     OnOutput,
     RunningOutput,
     SandboxOutcome,
-    Stop,
     Stream,
     capturing,
 )
@@ -148,7 +147,7 @@ class Sessions:
         with capturing(limits.max_output_chars, limits.sandbox, on_output, run.stop) as output:
             session = await self._session(run, called)
             code = await session.run(called.script, output, run.timeout_s)
-            killed = None if code is not None else await self._end(session, run.stop)
+            killed = None if code is not None else await self._end(session, run)
             if code is None and killed is None:
                 code = session.process.exit_code
             duration_ms = round((time.monotonic() - started) * 1000)
@@ -158,12 +157,12 @@ class Sessions:
         session = self._open.get(((run.workspace.tenant, run.workspace.conversation), name))
         return session is not None and session.process.running
 
-    async def _end(self, session: InterpreterSession, stop: Stop) -> KilledReason | None:
+    async def _end(self, session: InterpreterSession, run: ToolRun) -> KilledReason | None:
         """End a session whose script did not end; return the reason, None if it ended by itself."""
-        await self.processes.stop(session.process, stop.reason or "timeout")
+        await self.processes.stop(session.process, run.stop.reason or "timeout")
         if (problem := session.process.problem) is not None:
             raise ProcessRefused(problem)
-        session.process.told = True
+        session.process.told_in = run.call_id
         return session.process.killed
 
     async def _session(self, run: ToolRun, called: SessionCall) -> InterpreterSession:

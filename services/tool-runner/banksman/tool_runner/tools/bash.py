@@ -114,7 +114,7 @@ class BashTool:
             return toolbox.failure(kind, error)
         if process.problem is not None:
             raise SandboxUnavailable(process.problem)
-        value = shown(process, self.processes, self.limits.max_output_chars, None)
+        value = shown(process, self.processes, self.limits.max_output_chars, None, run.call_id)
         if process.running:
             value["note"] = (
                 "It runs in the background, also after this run. process_output returns its output, "

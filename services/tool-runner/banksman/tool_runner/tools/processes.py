@@ -42,7 +42,7 @@ class ProcessOutputTool:
                 async with asyncio.timeout(min(wait_s, run.timeout_s)):
                     await run_until(_output_or_end(process, text), run.stop.wait())
         start = int(offset) if isinstance(offset, int | float) else None
-        return ToolOutcome(value=shown(process, self.processes, self.max_output_chars, start))
+        return ToolOutcome(value=shown(process, self.processes, self.max_output_chars, start, run.call_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,17 @@ class ProcessStopTool:
         await self.processes.stop(process)
         if process.running:
             return failure("tool_error", "the process was killed, but its end is not confirmed yet")
-        return ToolOutcome(value=shown(process, self.processes, self.max_output_chars, None))
+        return ToolOutcome(value=shown(process, self.processes, self.max_output_chars, None, run.call_id))
 
 
 def key_of(run: ToolRun) -> Key:
     return run.workspace.tenant, run.workspace.conversation
 
 
-def shown(process: Process, processes: LastingProcesses, max_chars: int, start: int | None) -> JsonObject:
-    """Return the state of a process for the model, with its output from `start` on.
+def shown(
+    process: Process, processes: LastingProcesses, max_chars: int, start: int | None, call_id: str
+) -> JsonObject:
+    """Return the state of a process for the result of a call, with its output from `start` on.
 
     Without `start`, it is what the model has not received yet: the last part, if not everything fits.
     """
@@ -77,7 +79,7 @@ def shown(process: Process, processes: LastingProcesses, max_chars: int, start: 
         data = data[-max_chars:]
     part = page(data, max_chars)
     process.shown_to = first + part.consumed_bytes
-    process.told = not process.running
+    process.told_in = None if process.running else call_id
     value: JsonObject = {
         "success": True,
         **state_of(process, processes),

@@ -144,6 +144,7 @@ class ToolBox:
         user: str = "",
         search: SearchTarget | None = None,
         run_id: str = "",
+        call_id: str = "",
         toolchain: str | None = None,
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
@@ -158,7 +159,9 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network, user, search, run_id, toolchain)
+        run = ToolRun(
+            workspace, limit_s, stop or Stop(), on_output, network, user, search, run_id, toolchain, call_id
+        )
         if run.stop.reason == "fenced":
             return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:
