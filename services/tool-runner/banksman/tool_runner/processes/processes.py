@@ -57,7 +57,7 @@ class _Conversation:
     users: int = 0
     """Number of processes and calls in the sandbox."""
     lost: dict[str, str] = field(default_factory=dict[str, str])
-    """Processes of another runner or of an earlier start, with the call that tells the model of the loss."""
+    """Processes of another runner or of an earlier start, with the call that reports their loss."""
 
     def running(self) -> list[Process]:
         return [process for process in self.processes.values() if process.running]
