@@ -73,7 +73,7 @@ def complaints(logs: Path) -> list[str]:
     lines = [line for file in sorted(logs.glob("*.log")) for line in file.read_text().splitlines()]
     complaint = re.compile(r'"level": "(warning|error|critical)"|Traceback|\[(WRN|ERR|FTL)\]')
     starting = 'Healthcheck failed: "(failed to be ready|JetStream stream .* could not be recovered)'
-    expected = re.compile(rf'"logger": "banksman\.runtime\.watchdog"|{starting}')
+    expected = re.compile(rf'"logger": "banksman\.runtime\.(watchdog|event_loop)"|{starting}')
     return [line for line in lines if complaint.search(line) and not expected.search(line)]
 
 

@@ -90,7 +90,7 @@ def test_doctor_names_the_programs_that_the_image_of_containers_lacks(
         "BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE": base_image,
     }
     found = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host, **settings)["programs"]
-    assert found["seen"].startswith("commands will not find git, make, pip3, node")
+    assert found["seen"].startswith("commands will not find git, make, pip3, pytest, node")
     assert "python3" not in found["seen"]
     settings["BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE"] = "missing:test"
     found = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host, **settings)["programs"]

@@ -51,5 +51,5 @@ async def test_a_long_reply_is_laid_out_where_it_is_in_view_and_reads_an_image_o
         is_laid_out = "(heading) => heading.checkVisibility({ contentVisibilityAuto: true })"
         assert not await headings.first.evaluate(is_laid_out)
         await headings.first.scroll_into_view_if_needed()
-        assert await headings.first.evaluate(is_laid_out)
+        await page.wait_for_function(is_laid_out, arg=await headings.first.element_handle())
         assert len(read) == 1

@@ -20,7 +20,8 @@ from banksman.gateway.operation.parameters import ServiceMap
 from banksman.runtime.health import Health
 
 UNDESCRIBED = {
-    *(("GET", "/v1/sign-in"), ("POST", "/v1/sign-in"), ("POST", "/v1/invitations")),
+    *(("GET", "/v1/sign-in"), ("POST", "/v1/sign-in"), ("DELETE", "/v1/sign-in")),
+    *(("POST", "/v1/sign-in/renew"), ("POST", "/v1/invitations")),
     *(("POST", "/mcp"), ("POST", "/context/chat/v1/messages")),
 }
 """Routes of the page, of a protocol and of a vendor's SDK, which the OpenAPI document omits."""

@@ -44,7 +44,7 @@ def test_assistant_body_and_run_settings_have_every_field_of_an_assistant() -> N
     kept_apart = {"name", "files"}
     added = {
         *("assistant_id", "assistant_revision", "tool_protocol"),
-        *("workspace", "workflow", "branch", "traceparent", "user", "compact", "instructions"),
+        *("workspace", "workflow", "branch", "traceparent", "user", "account", "compact", "instructions"),
     }
     assert set(AssistantBody.model_fields) == settings
     assert set(RunSettings.model_fields) - added == settings - kept_apart

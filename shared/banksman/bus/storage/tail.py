@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import DESCRIPTION, MSG_SIZE, STATUS, api
+from banksman.bus.names import DESCRIPTION, MSG_SIZE, STATUS, STATUS_NO_RESPONDERS, api
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.library_internals.nats_client import subscribe
@@ -39,6 +39,8 @@ RETRY_S = 0.5
 """Seconds before a new consumer replaces a failed one."""
 SILENCE_S = 5.0
 """Seconds without a message after which the rest of the stored messages counts as unreadable or removed."""
+FIRST_PULLS = 6
+"""Attempts of the first pull: the servers of a cluster may still elect the leader of a new consumer."""
 CONSUMER = "tail-"
 """Prefix of the names of these consumers."""
 
@@ -143,6 +145,7 @@ class _Consumer:
         self._arrived = arrived
         self._outstanding = 0
         self._received = 0
+        self._pulls = 0
 
     async def create(self, start: Mapping[str, str | int | None]) -> int:
         """Create it; return the number of messages that it will deliver."""
@@ -168,7 +171,7 @@ class _Consumer:
                 await self._pull()
             msg = await self._next_arrived()
             if msg.headers and STATUS in msg.headers and not msg.reply:
-                self._status(msg)
+                await self._status(msg)
                 continue
             try:
                 metadata = msg.metadata
@@ -193,6 +196,7 @@ class _Consumer:
 
     async def _pull(self) -> None:
         self._outstanding = BATCH
+        self._pulls += 1
         body = {"batch": BATCH, "expires": EXPIRES_S * _NS, "idle_heartbeat": HEARTBEAT_S * _NS}
         target = api("CONSUMER.MSG.NEXT", self._stream, self._name)
         await self._bus.replies.send(target, json.dumps(body).encode(), self._inbox)
@@ -207,11 +211,14 @@ class _Consumer:
             raise Unavailable("the connection was lost")
         return msg
 
-    def _status(self, msg: Msg) -> None:
+    async def _status(self, msg: Msg) -> None:
         headers = msg.headers or {}
         status = headers.get(STATUS, "")
         if msg.subject != self._inbox or status == _IDLE_HEARTBEAT:
             return
-        if status not in _PULL_ENDED:
-            raise Unavailable(f"{status} {headers.get(DESCRIPTION, '')}")
+        if status == STATUS_NO_RESPONDERS and not self._received and self._pulls < FIRST_PULLS:
+            await asyncio.sleep(RETRY_S)
+        elif status not in _PULL_ENDED:
+            reason = headers.get(DESCRIPTION, "its consumer does not respond")
+            raise Unavailable(f"{self._stream}: a read ended with status {status}: {reason}")
         self._outstanding = 0

@@ -107,7 +107,8 @@ class ProviderSignIns:
     tokens: OidcTokens | None
     """None without a provider."""
     dispatcher: Dispatcher
-    box: SecretBox
+    box: SecretBox | None
+    """Seals the refresh tokens that browsers keep; None without a provider."""
 
     @operations.add(
         "sign_in.read", "GET /v1/sign-in", right=PUBLIC, not_over_nats=OF_BROWSERS, include_in_schema=False
@@ -193,7 +194,7 @@ class ProviderSignIns:
 
     def _kept(self, grant: TokenGrant, caller: Caller, response: Response) -> BearerToken:
         value = ""
-        if grant.refresh_token is not None:
+        if grant.refresh_token is not None and self.box is not None:
             kept = KeptSignIn(refresh_token=grant.refresh_token, tenant=caller.tenant, user=caller.user)
             value = self.box.seal(kept.model_dump_json(), COOKIE)
         renewable = 0 < len(value) <= COOKIE_CHARS
@@ -206,7 +207,7 @@ class ProviderSignIns:
 
     def _opened(self, value: str) -> KeptSignIn | None:
         try:
-            text = self.box.open(value, COOKIE)
+            text = None if self.box is None else self.box.open(value, COOKIE)
             return None if text is None else KeptSignIn.model_validate_json(text)
         except ValueError:
             return None
@@ -239,14 +240,14 @@ Service = Annotated[ProviderSignIns, provided(ProviderSignIns)]
 
 async def start(base: Groundwork) -> None:
     """Let the HTTP server accept the tokens of the provider, if the settings name one."""
-    settings, tokens = base.settings.gateway.oidc, None
+    settings, tokens, box = base.settings.gateway.oidc, None, None
     if settings is not None:
         # The import of PyJWT costs 0.15 s of CPU and 15 MiB.
         from banksman.gateway.oidc.tokens import oidc_tokens
 
         tokens = await base.stack.enter_async_context(oidc_tokens(settings, base.background))
         base.keys.tokens = tokens
-    box = SecretBox(base.settings.approvals.key())
+        box = SecretBox(base.settings.approvals.key())
     base.services.add(ProviderSignIns(settings, tokens, base.dispatcher, box))
 
 
