@@ -57,8 +57,10 @@ async def test_a_call_without_a_sign_in_leads_to_settings_where_a_person_signs_i
         await page.goto(f"{stage.url}/#/settings/mcp/issues/ended")
         await expect(section.get_by_role("alert")).to_contain_text("took longer than ten minutes")
         await page.goto(f"{stage.url}/#/settings/mcp/issues")
-        await page.reload()
         stage.resources[f"DELETE {SIGN_IN}"] = {}
+        await page.reload()
+        await expect(issues.get_by_role("button", name="Sign out")).to_be_visible()
+        # The list after the sign-out.
         stage.resources[LIST] = {"items": [account()]}
         await issues.get_by_role("button", name="Sign out").click()
         await expect(issues).to_contain_text("Not signed in")

@@ -42,7 +42,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.tools import ToolCall
-from banksman.contracts.work import ApprovalRequest, StartRun
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
 from banksman.gateway.composition import FEATURES
 from banksman.gateway.feature import Feature
@@ -290,10 +290,15 @@ class Agent:
             **logged.model_dump(exclude={"type"}),
         )
 
-    async def resolve(self, request: ApprovalRequest) -> None:
-        """Commit the stored reply to a request."""
+    async def reply(self, request: ApprovalRequest) -> ApprovalReply:
+        """Return the stored reply to a request."""
         _, reply = await ApprovalSlots(self.bus).read(self.tenant, request.approval_id)
         assert reply is not None
+        return reply
+
+    async def resolve(self, request: ApprovalRequest) -> None:
+        """Commit the stored reply to a request."""
+        reply = await self.reply(request)
         await self.commit(request.conversation_id, request.run_id, *resolution(reply, request))
 
     async def forget(self, conversation_id: str, approval_id: str) -> None:

@@ -34,4 +34,5 @@ async def play_workflows(bus: Bus) -> WorkflowDefinition:
             await bus.publish(message.reply, response.model_dump_json().encode())
 
         await bus.subscribe(subjects.workflow_api(action), received)
+    await bus.ready()
     return definition

@@ -98,6 +98,7 @@ async def test_everything_is_done_from_the_palette(office: Office, look: Look) -
 
         await expect(page.get_by_role("heading", name="Before", level=1)).to_be_visible()
         await command("This conversation: Rename")
+        await expect(page.get_by_role("textbox", name="Title")).to_be_focused()
         await page.keyboard.press("Control+a")
         await page.keyboard.type("After")
         await page.keyboard.press("Enter")

@@ -166,7 +166,7 @@ async def test_an_approval_is_an_interrupt_for_each_call_and_its_resolution_resu
         "Allow bash: ls /",
         request.model_dump(mode="json")["expires_at"],
     )
-    assert set(interrupt["responseSchema"]["properties"]) == {"approved", "arguments", "reason"}
+    assert set(interrupt["responseSchema"]["properties"]) == {"approved", "arguments", "reason", "on_reject"}
 
     resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
     function = {"name": "bash", "arguments": "{}"}
@@ -256,6 +256,18 @@ async def _approved(thread: Thread, **payload: Any) -> dict[str, Any]:
     loaded = await Thread(thread.http, thread.id).run(new_id("load"))
     (interrupt,) = loaded[-1]["outcome"]["interrupts"]
     return {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True, **payload}}
+
+
+async def test_a_rejection_says_whether_the_run_goes_on(thread: Thread, agent: Agent) -> None:
+    thread.says("list the files")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        request = await agent.request_approval(start, "ls /")
+        _ = [event async for event in events]
+    rejected = await _approved(thread, approved=False, on_reject="feedback")
+    async with thread.stream("r2", resume=[rejected]) as events:
+        assert (await anext(aiter(events)))["type"] == "RUN_STARTED"
+    assert [one.on_reject for one in (await agent.reply(request)).decisions] == ["feedback"]
 
 
 async def test_a_thread_is_loaded_with_its_messages_and_its_open_interrupts(

@@ -157,6 +157,18 @@ async def test_a_run_that_needs_a_decision_returns_at_once_and_is_decided(
     assert (late["outcome"], late["already_resolved"]) == ("approved", True)
 
 
+async def test_a_rejection_says_whether_the_run_goes_on(gateway: Served, agent: Agent) -> None:
+    async with connected(gateway) as client:
+        begun = await call(client, "start_run", message="List files", wait_s=0)
+        await agent.begin(start := await agent.started(begun["conversation_id"]))
+        request = await agent.request_approval(start, "ls -la")
+        rejection = {"decision": "reject", "on_reject": "feedback"}
+        decided = await call(client, "decide_approval", approval_id=request.approval_id, **rejection)
+
+    assert decided["outcome"] == "rejected"
+    assert [one.on_reject for one in (await agent.reply(request)).decisions] == ["feedback"]
+
+
 async def test_a_key_is_offered_the_tools_of_its_rights(start_gateway: GatewayFactory, tenant: str) -> None:
     keys = (
         key_of("alice", tenant, rights=("chat",)),

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 
 from banksman.contracts import events
 from banksman.contracts.approvals import ItemDecision
-from banksman.contracts.assistants import RunOverrides
+from banksman.contracts.assistants import OnReject, RunOverrides
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import is_token
@@ -73,7 +73,7 @@ class ResumeEntry(Stored):
     interrupt_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="interruptId")
     status: Literal["resolved", "cancelled"]
     payload: JsonValue = None
-    """`{approved, arguments?, reason?}` for a call, the value for a requested value."""
+    """`{approved, arguments?, reason?, on_reject?}` for a call, the value for a requested value."""
 
 
 class CallAnswer(Wire):
@@ -83,6 +83,8 @@ class CallAnswer(Wire):
     arguments: JsonObject | None = None
     """Edited arguments; None leaves the requested ones."""
     reason: str | None = Field(default=None, max_length=2000)
+    on_reject: OnReject | None = None
+    """What a rejection does to the run; None for what its assistant states."""
 
 
 class RunOptions(Wire):
@@ -317,7 +319,8 @@ def _decision(call: str, entry: ResumeEntry) -> ItemDecision:
         return ItemDecision(tool_call_id=call, decision="reject", reason=ABANDONED)
     given = parse(CallAnswer, entry.payload, what="resume.payload")
     if not given.approved:
-        return ItemDecision(tool_call_id=call, decision="reject", reason=given.reason)
+        reason, choice = given.reason, given.on_reject
+        return ItemDecision(tool_call_id=call, decision="reject", reason=reason, on_reject=choice)
     return ItemDecision(tool_call_id=call, decision="approve", arguments=given.arguments, reason=given.reason)
 
 
@@ -332,6 +335,7 @@ def _answer_schema(*, editable: bool) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "approved": {"type": "boolean"},
         "reason": {"type": "string", "maxLength": 2000},
+        "on_reject": {"enum": ["abort", "feedback"]},
     }
     if editable:
         properties["arguments"] = {

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from banksman.contracts import frames
 from banksman.contracts.approvals import ItemDecision
+from banksman.contracts.assistants import OnReject
 from banksman.contracts.messages import BY_AGENT
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.interfaces.mcp.following import StepReport, reporting
@@ -79,6 +80,8 @@ class DecideApprovalArguments(_ChangeArguments):
     """The decision on all calls of the request; leave it out if `decisions` is given."""
     decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
     """One decision for each call, which may have edited arguments."""
+    on_reject: OnReject | None = None
+    """What each rejection does to the run: end it (abort), or let the agent read it (feedback)."""
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
     """The digests of the calls as they were shown; a request with other calls is then refused."""
 
@@ -223,6 +226,7 @@ async def decide_approval(request: ToolCallRequest[DecideApprovalArguments]) -> 
         approval_id=given.approval_id,
         all=given.decision,
         decisions=given.decisions,
+        on_reject=given.on_reject,
         digests=given.digests,
     )
     return await _decided(request, frame)

@@ -65,6 +65,7 @@ whenIdle(() =>
     import('./components/content.mjs'),
     import('./components/approval.mjs'),
     import('./components/palette.mjs'),
+    import('./components/conversation_dialogs.mjs'),
   ]),
 );
 
