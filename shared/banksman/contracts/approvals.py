@@ -26,6 +26,11 @@ class Preview(Stored):
     new: str | None = None
     text: str | None = None
 
+    @property
+    def subject(self) -> str | None:
+        """What the call is about in one text: its command, address or path; None without one."""
+        return self.command or self.url or self.path or self.text or None
+
 
 class Coverage(Stored):
     """The further calls that a decision applies to if it is remembered."""

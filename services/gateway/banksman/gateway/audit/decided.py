@@ -165,7 +165,7 @@ def _calls(details: DecisionDetails, lines: tuple[str, ...]) -> tuple[CallDecisi
 
 
 def _line(preview: Preview) -> str:
-    return one_line(preview.command or preview.url or preview.path or preview.text or "")[:MAX_LINE_CHARS]
+    return one_line(preview.subject or "")[:MAX_LINE_CHARS]
 
 
 def _text(one: Decision) -> str:

@@ -157,7 +157,7 @@ async def begin_mcp_sign_in(
     A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
     Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
     """
-    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    base = _base(body, request)
     begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client, own=False)
     return _started(response, begun, base, TO_PAGE if body.to_page else "")
 
@@ -174,8 +174,7 @@ async def begin_mcp_sign_in_over_nats(
     server_id: str, request: BeginMcpSignIn, sign_ins: SignIns, caller: CallerDep
 ) -> McpSignInStarted:
     """Begin a sign-in at an MCP server. The access that the user grants there is for the whole tenant."""
-    callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
-    begun = await sign_ins.begin(caller, server_id, callback, request.client, own=False)
+    begun = await sign_ins.begin(caller, server_id, _callback(request), request.client, own=False)
     return McpSignInStarted(url=begun.url)
 
 
@@ -229,7 +228,7 @@ async def begin_own_sign_in(
 
     It is finished as the sign-in of an administrator is.
     """
-    base = (body.gateway_url or str(request.base_url)).rstrip("/")
+    base = _base(body, request)
     begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", None, own=True)
     return _started(response, begun, base, TO_SETTINGS if body.to_page else "")
 
@@ -245,8 +244,7 @@ async def begin_own_sign_in_over_nats(
     server_id: str, request: BeginOwnSignIn, sign_ins: SignIns, caller: CallerDep
 ) -> McpSignInStarted:
     """Begin a sign-in of the caller at a server. Only runs that act for the caller use the access."""
-    callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
-    begun = await sign_ins.begin(caller, server_id, callback, None, own=True)
+    begun = await sign_ins.begin(caller, server_id, _callback(request), None, own=True)
     return McpSignInStarted(url=begun.url)
 
 
@@ -338,6 +336,16 @@ def _without(cookie: str, path: str, response: Response) -> Response:
 def _cookie(state: str) -> str:
     """Return the name of the cookie of a sign-in: several may be open in one browser."""
     return f"mcp-sign-in-{digest(state.encode())[:16]}"
+
+
+def _base(body: McpOwnSignInBody, request: Request) -> str:
+    """Return the address of this gateway as the browser of a request reaches it."""
+    return (body.gateway_url or str(request.base_url)).rstrip("/")
+
+
+def _callback(request: BeginOwnSignIn) -> str:
+    """Return the address to which the authorization server redirects the browser of a client."""
+    return f"{request.gateway_url.rstrip('/')}{CALLBACK}"
 
 
 def _started(response: Response, begun: Begun, base: str, target: str) -> McpSignInStarted:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from banksman.contracts import events
-from banksman.contracts.approvals import ItemDecision
+from banksman.contracts.approvals import ItemDecision, Preview
 from banksman.contracts.assistants import OnReject, RunOverrides
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, InputReply
@@ -325,8 +325,7 @@ def _decision(call: str, entry: ResumeEntry) -> ItemDecision:
 
 
 def _call_message(item: dict[str, Any]) -> str:
-    preview = item["preview"]
-    subject = next((preview[name] for name in ("command", "url", "path", "text") if preview.get(name)), None)
+    subject = Preview.model_validate(item["preview"]).subject
     name = one_line(item["name"])
     return f"Allow {name}?" if subject is None else f"Allow {name}: {subject}"
 
