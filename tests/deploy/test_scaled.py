@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from banksman.cli.machine import free_port
 from tests.deploy.conftest import WAIT_TIMEOUT_S, bash_in
 from tests.deploy.stack import Stack
 from tests.support.client import Client
@@ -23,7 +22,7 @@ FILE = ROOT / "deploy" / "docker" / "compose.scaled.yaml"
 @pytest.fixture(scope="module")
 def scaled(built: Stack) -> Generator[Stack]:
     """The whole system with two containers of each service, every one ready."""
-    environment = {**built.environment, "BANKSMAN_PORT_2": str(free_port())}
+    environment = {**built.environment, "BANKSMAN_PORT_2": str(built.engine.free_port(built.port))}
     project = f"banksman-scaled-{os.getpid()}"
     stack = replace(built.with_file(FILE), environment=environment, project=project)
     remove = ("down", "--volumes", "--remove-orphans", "--timeout", "30")
