@@ -6,7 +6,8 @@ import { Api } from './client/api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
 import { explain, languageFor, setLanguage } from './strings.mjs';
-import { Store, TOKEN } from './store.mjs';
+import { Store } from './store.mjs';
+import { TOKEN } from './stores/session.mjs';
 import { restoreTheme } from './theme.mjs';
 
 const INVITATION = /^#\/invitation\/([\w-]+)$/;
@@ -25,8 +26,8 @@ document.documentElement.lang = language;
 /** @type {Api} */
 const api = new Api({
   base: new URL('./', document.baseURI).href,
-  token: () => store.token,
-  onUnauthorized: () => store.unauthorized(),
+  token: () => store.session.token,
+  onUnauthorized: () => store.session.unauthorized(),
 });
 /** @type {Store} */
 const store = new Store({ api, preferences: localStorage });
@@ -44,7 +45,7 @@ const token = signedIn?.token ?? invited?.token;
 if (token) localStorage.setItem(TOKEN, token);
 
 await languageLoaded;
-store.signInError = signedIn?.error ?? (invited?.failure ? explain(invited.failure) : null);
+store.session.signInError = signedIn?.error ?? (invited?.failure ? explain(invited.failure) : null);
 render(
   html`<${StoreContext.Provider} value=${store}><${App} /><//>`,
   /** @type {HTMLElement} */ (document.getElementById('app')),

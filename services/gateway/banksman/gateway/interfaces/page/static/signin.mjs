@@ -5,7 +5,7 @@
  * it sends the code to the gateway, which exchanges it for a token.
  */
 
-import { RENEWABLE } from './store.mjs';
+import { RENEWABLE } from './stores/session.mjs';
 import { explain, t } from './strings.mjs';
 
 const PENDING = 'banksman.signin';

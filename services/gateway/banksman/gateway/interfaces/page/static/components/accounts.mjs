@@ -10,8 +10,8 @@ import { Exact, Icon, html, useStore } from './ui.mjs';
 
 /** @param {{path: string[]}} properties the server of a sign-in from which the browser returned, and `ended` or `failed` */
 export function Accounts({ path: [returned, outcome] }) {
-  const store = useStore();
-  const { value: accounts, read } = useRead(() => store.api.items('mcp_account.list'));
+  const { api } = useStore();
+  const { value: accounts, read } = useRead(() => api.items('mcp_account.list'));
   if (!accounts?.length) return null;
   return html`<section class="settings" aria-labelledby="accounts-title">
     <h2 id="accounts-title">${t('accounts.title')}</h2>
@@ -28,15 +28,15 @@ export function Accounts({ path: [returned, outcome] }) {
 
 /** @param {{account: Account, onChange: () => void}} properties */
 function AccountRow({ account: { id, description, needs_sign_in: needs, signed_in: signedIn }, onChange }) {
-  const store = useStore();
+  const { api } = useStore();
   const { busy, error, run } = useAction();
   const begin = () =>
     run(async () => {
       const gateway = new URL('./', document.baseURI).href;
       const asked = { gateway_url: gateway, to_page: true };
-      location.assign((await store.api.call('mcp_account.sign_in', { server_id: id }, asked)).url);
+      location.assign((await api.call('mcp_account.sign_in', { server_id: id }, asked)).url);
     });
-  const end = () => run(() => store.api.call('mcp_account.sign_out', { server_id: id }).then(onChange));
+  const end = () => run(() => api.call('mcp_account.sign_out', { server_id: id }).then(onChange));
   return html`<div role="group" aria-label=${id}>
     <strong><${Exact} text=${id} /></strong>
     ${description && html`<div>${description}</div>`}

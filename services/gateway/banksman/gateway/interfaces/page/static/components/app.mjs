@@ -26,22 +26,22 @@ const WAITING_ICON = new URL('../favicon-waiting.svg', import.meta.url).href;
 
 export function App() {
   const store = useStore();
-  const { phase } = store.connection.value;
-  const { view, path } = store.route.value;
+  const { phase } = store.session.connection.value;
+  const { view, path } = store.navigation.route.value;
   useDocumentTitle(store);
   if (phase === 'unauthorized') return html`<${Login} />`;
-  return html`<div class=${`app ${store.sidebar.value ? 'sidebar-open' : ''}`}>
+  return html`<div class=${`app ${store.navigation.sidebar.value ? 'sidebar-open' : ''}`}>
     <a class="skip" href=${view === 'chat' ? '#composer' : '#title'} onClick=${skip}
       >${t(view === 'chat' ? 'app.skip' : 'app.skipView')}</a
     >
     <${Sidebar} />
-    <div class="scrim" onClick=${() => (store.sidebar.value = false)} />
+    <div class="scrim" onClick=${() => (store.navigation.sidebar.value = false)} />
     <main class="main">
       ${view === 'chat' ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
     </main>
-    ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
-    ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
-    ${store.imported.value && html`<${ImportedDialog} />`}
+    ${store.navigation.panel.value === 'files' && store.navigation.currentId.value && html`<${FilePanel} key=${store.navigation.currentId.value} />`}
+    ${store.runs.form.value && html`<${WorkflowDialog} />`}
+    ${store.conversations.imported.value && html`<${ImportedDialog} />`}
     <${Toasts} />
     <${Shortcuts} />
   </div>`;
@@ -57,20 +57,20 @@ function Chat() {
 
 /** The keys that work in every view: they open the command palette, and the keyboard map. */
 function Shortcuts() {
-  const { shortcut } = useStore();
+  const { navigation } = useStore();
   useEffect(() => {
     const onKey = (/** @type {KeyboardEvent} */ event) => {
       const wanted = wantedBy(event);
       if (!wanted || document.querySelector('dialog[open]')) return;
       event.preventDefault();
-      shortcut.value = wanted;
+      navigation.shortcut.value = wanted;
     };
     addEventListener('keydown', onKey);
     return () => removeEventListener('keydown', onKey);
   }, []);
-  const close = () => (shortcut.value = null);
-  if (shortcut.value === 'palette') return html`<${Palette} onClose=${close} />`;
-  if (shortcut.value === 'map')
+  const close = () => (navigation.shortcut.value = null);
+  if (navigation.shortcut.value === 'palette') return html`<${Palette} onClose=${close} />`;
+  if (navigation.shortcut.value === 'map')
     return html`<${Dialog} title=${t('keys.title')} onClose=${close}
       ><div class="dialog-body"><${KeyboardMap} /></div
     ><//>`;
@@ -94,7 +94,7 @@ function skip(event) {
  * @param {Store} store
  */
 function useDocumentTitle(store) {
-  const { view } = store.route.value;
+  const { view } = store.navigation.route.value;
   const title =
     view !== 'chat'
       ? t(VIEWS[view].title)

@@ -52,7 +52,7 @@ function Trace(/** @type {{item: ApprovalItem, decision: Decision}} */ { item, d
 }
 
 function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
-  const store = useStore();
+  const { inbox, session } = useStore();
   const card = useRef(/** @type {HTMLElement | null} */ (null));
   const [choices, setChoices] = useState({});
   const [edits, setEdits] = useState({});
@@ -62,11 +62,11 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   const [error, setError] = useState(/** @type {string | null} */ (null));
   const [refused, setRefused] = useState(null);
   // The request as it is now: the first of two users may have changed what will run.
-  const sent = refused ?? store.inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
+  const sent = refused ?? inbox.state.value.items.find((one) => one.id === approval.id) ?? approval;
   const { first, terms } = sent;
   // An edit would send the numbers as this browser reads them.
   const items = sent.items.map((item) => (item.exact ? { ...item, editable: false } : item));
-  const waitsForOthers = first?.by === store.welcome.value?.user;
+  const waitsForOthers = first?.by === session.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
   const chosen = (decision) => items.filter((item) => choices[item.tool_call_id] === decision);
   const undecided = items.length - chosen('approve').length - chosen('reject').length;
@@ -80,9 +80,9 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
     setError(null);
     try {
       const reply = replyFor(items, decisionOf, { ...said, reason, onReject });
-      const ack = await store.inbox.decide(approval.id, reply);
+      const ack = await inbox.decide(approval.id, reply);
       if (said.remember === EVERYONE && !ack.already_resolved)
-        await store.inbox.addRule(items[0], decisionOf(items[0]));
+        await inbox.addRule(items[0], decisionOf(items[0]));
       if (ack.outcome === AWAITING_SECOND) setSending(false);
     } catch (failure) {
       const current = failure.details?.approval;
@@ -106,7 +106,7 @@ function Pending(/** @type {{approval: Approval | Waiting}} */ { approval }) {
   useCardKeys(card, { a: approveAll, r: () => several || reject(rejections[0]), e: editFocused });
 
   const edited = items.map((item) => asEdited(item, edits[item.tool_call_id]));
-  const mayRule = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
+  const mayRule = session.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   return html`<section
     class="approval pending"
     role="group"

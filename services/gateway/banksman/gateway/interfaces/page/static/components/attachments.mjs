@@ -88,8 +88,8 @@ function Thumbnail(/** @type {{file: Blob, name?: string}} */ { file, name = '' 
 
 /** An image of the workspace; nothing if it is gone. @param {{path: string}} properties */
 function StoredImage({ path }) {
-  const { api, currentId } = useStore();
-  const id = currentId.value;
+  const { api, navigation } = useStore();
+  const id = navigation.currentId.value;
   const [file, setFile] = useState(/** @type {Blob | null} */ (null));
   useEffect(() => {
     let current = true;
@@ -105,7 +105,7 @@ function StoredImage({ path }) {
 
 /** The content of a message of the user: text, images and files. @param {{content: Content}} properties */
 export function MessageContent({ content }) {
-  const store = useStore();
+  const { navigation } = useStore();
   if (typeof content === 'string') return html`<div class="bubble" dir="auto">${cutLines(content)}</div>`;
   const text = writtenText(content);
   const images = content
@@ -116,5 +116,5 @@ export function MessageContent({ content }) {
   return html` ${stored.length > 0 && html`<div class="message-images">${stored.map((path) => html`<${StoredImage} key=${path} path=${path} />`)}</div>`}
   ${images.length > 0 && html`<div class="message-images">${images.map((part, at) => html`<img key=${at} src=${part.url} alt=${t('content.image')} />`)}</div>`}
   ${text && html`<div class="bubble" dir="auto">${cutLines(text)}</div>`}
-  ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (store.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
+  ${files.length > 0 && html`<p class="changed">${files.map((part) => html`<button type="button" class="chip" onClick=${() => (navigation.panel.value = 'files')}><${Icon} name="file" size=${14} />${part.path}</button>`)}</p>`}`;
 }

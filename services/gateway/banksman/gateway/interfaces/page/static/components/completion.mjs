@@ -72,7 +72,7 @@ export function Completion({ text, caret, area, keys, onChosen, onPrompt, onClos
 function useOptions(kind) {
   const store = useStore();
   const [options, setOptions] = useState(/** @type {Option[]} */ ([]));
-  const id = store.currentId.value;
+  const id = store.navigation.currentId.value;
   useEffect(() => {
     let shown = true;
     setOptions([]);
@@ -102,8 +102,10 @@ async function workflows(/** @type {Store} */ store) {
 }
 
 async function prompts(/** @type {Store} */ store) {
-  const { currentId, list, outbox } = store;
-  const assistant = currentId.value ? list.find(currentId.value)?.assistant : outbox.assistant.value;
+  const { list, navigation, outbox } = store;
+  const assistant = navigation.currentId.value
+    ? list.find(navigation.currentId.value)?.assistant
+    : outbox.assistant.value;
   const items = await store.api.items('mcp.prompts', { assistant_id: assistant ?? 'default' });
   return items.map((prompt) => ({
     name: prompt.name,

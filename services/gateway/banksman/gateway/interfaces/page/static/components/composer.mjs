@@ -18,30 +18,36 @@ const COMPLETABLE = /(?:^\/[\w-]*|(?:^|\s)@[^\s@]*)$/;
 const COMMAND = /^\/[\w-]+(?=\s|$)/;
 
 export function Composer() {
-  const store = useStore();
+  const { navigation, opened, outbox, runs, toasts } = useStore();
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const [mode, setMode] = useState('queue');
-  const files = store.outbox.files.value;
-  const setFiles = (next) => (store.outbox.files.value = next);
-  const add = (more) => setFiles([...store.outbox.files.value, ...more].slice(0, MAX_FILES));
-  const text = store.outbox.draft.value;
+  const files = outbox.files.value;
+  const setFiles = (next) => (outbox.files.value = next);
+  const add = (more) => setFiles([...outbox.files.value, ...more].slice(0, MAX_FILES));
+  const text = outbox.draft.value;
   const dropping = useDroppedFiles(add);
   const keys = useRef(/** @type {HTMLElement | null} */ (null));
   const [closedAt, setClosedAt] = useState(/** @type {number | null} */ (null));
   const [prompt, setPrompt] = useState(/** @type {Item<'mcp.prompts'> | null} */ (null));
   const caret = area.current?.selectionStart ?? text.length;
   const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
-  const conversation = store.opened.current.value;
+  const conversation = opened.current.value;
   const open = conversation ? openRun(conversation) : null;
   useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) area.current.focus();
-  }, [store.currentId.value]);
+  }, [navigation.currentId.value]);
 
+  /** A command that names no workflow is sent as a message. */
+  const sendCommand = () =>
+    toasts.attempt(async () => {
+      if (!(await runs.showCommand(text.trim()))) outbox.send(text.trim());
+      outbox.draft.value = '';
+    });
   const send = () => {
     if (!text.trim() && !files.length) return;
-    if (COMMAND.test(text) && !files.length) return store.startCommand(text.trim());
-    store.outbox.send(text.trim(), { files, ...(open ? { mode } : {}) });
-    store.outbox.draft.value = '';
+    if (COMMAND.test(text) && !files.length) return sendCommand();
+    outbox.send(text.trim(), { files, ...(open ? { mode } : {}) });
+    outbox.draft.value = '';
     setFiles([]);
   };
   const onKeyDown = (event) => {
@@ -51,7 +57,7 @@ export function Composer() {
     send();
   };
   const complete = (next, caret) => {
-    store.outbox.draft.value = next;
+    outbox.draft.value = next;
     setClosedAt(next);
     // The caret is set after the new text is drawn.
     queueMicrotask(() => queueMicrotask(() => area.current.setSelectionRange(caret, caret)));
@@ -87,23 +93,16 @@ export function Composer() {
           placeholder=${placeholder}
           aria-label=${t('composer.label')}
           value=${text}
-          onInput=${(event) => (store.outbox.draft.value = event.target.value)}
+          onInput=${(event) => (outbox.draft.value = event.target.value)}
           onKeyDown=${onKeyDown}
           onPaste=${onPaste}
         />
         <div class="composer-row">
           <${AttachButton} onFiles=${add} />
-          <button
-            type="button"
-            class="toggle to-workflows"
-            onClick=${() => (store.workflowsOpen.value = true)}
-          >
+          <button type="button" class="toggle to-workflows" onClick=${() => (runs.form.value = true)}>
             <${Icon} name="workflow" size=${16} /><span>${t('workflow.title')}</span>
           </button>
-          <${ModelButton}
-            value=${store.outbox.model.value}
-            onChange=${(model) => (store.outbox.model.value = model)}
-          />
+          <${ModelButton} value=${outbox.model.value} onChange=${(model) => (outbox.model.value = model)} />
           ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
           <span class="composer-hint" aria-hidden="true"
             >${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span
@@ -115,7 +114,7 @@ export function Composer() {
                   label=${t('composer.stop')}
                   class="icon-button send"
                   disabled=${open.cancelling}
-                  onClick=${() => store.cancel(open.id)}
+                  onClick=${() => runs.cancel(open.id)}
                 />`
               : html`<button
                   class="icon-button send"
@@ -150,12 +149,12 @@ function ModeChoice({ mode, onMode }) {
 
 /** The assistant of a new conversation. */
 function AssistantHint() {
-  const store = useStore();
-  const assistant = store.outbox.assistant.value;
-  if (!assistant || store.currentId.value) return null;
+  const { navigation, outbox } = useStore();
+  const assistant = outbox.assistant.value;
+  if (!assistant || navigation.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="assistant" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
-    <button type="button" class="link" onClick=${() => (store.outbox.assistant.value = null)}>
+    <button type="button" class="link" onClick=${() => (outbox.assistant.value = null)}>
       ${t('assistant.notBeginning')}
     </button>
   </p>`;
@@ -163,12 +162,12 @@ function AssistantHint() {
 
 /** A notice that the next message follows an earlier message. */
 function ContinuingHint() {
-  const store = useStore();
-  const continuing = store.outbox.continuing.value;
-  if (!continuing || continuing.conversationId !== store.currentId.value) return null;
+  const { navigation, outbox } = useStore();
+  const continuing = outbox.continuing.value;
+  if (!continuing || continuing.conversationId !== navigation.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
-    <button type="button" class="link" onClick=${() => (store.outbox.continuing.value = null)}>
+    <button type="button" class="link" onClick=${() => (outbox.continuing.value = null)}>
       ${t('versions.notContinuing')}
     </button>
   </p>`;

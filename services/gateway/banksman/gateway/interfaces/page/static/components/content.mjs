@@ -95,15 +95,15 @@ function drop(key, reading) {
 
 /** An image of the workspace or a data URL. The browser sends no other requests for a message. */
 export const MessageImage = memo(function MessageImage({ address, text }) {
-  const store = useStore();
+  const { api, navigation, workspace } = useStore();
   const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);
   const name = isImageData(address) ? '' : imagePath(address);
-  const id = store.currentId.value;
-  const version = store.filesVersion.value;
+  const id = navigation.currentId.value;
+  const version = workspace.version.value;
   useEffect(() => {
     if (isImageData(address)) return undefined;
     let current = true;
-    imageAt(store.api, id, name, version).then(
+    imageAt(api, id, name, version).then(
       (url) => current && setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) }),
       (error) => current && setShown({ problem: t('content.imageFailed', { name, reason: explain(error) }) }),
     );

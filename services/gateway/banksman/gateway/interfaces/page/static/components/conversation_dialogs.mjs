@@ -23,13 +23,13 @@ export function ConversationDialog({ dialog, item, onClose }) {
 
 /** @param {{id: string, labels: string[], onClose: () => void}} properties */
 function LabelDialog({ id, labels, onClose }) {
-  const store = useStore();
+  const { conversations, list } = useStore();
   const [value, setValue] = useState(labels.join(', '));
   const submit = () => {
-    store.mark(id, { labels: [...new Set(namesIn(value))] });
+    conversations.mark(id, { labels: [...new Set(namesIn(value))] });
     onClose();
   };
-  const others = store.list.labels.value;
+  const others = list.labels.value;
   return html`<${FormDialog}
     title=${t('conversation.labels')}
     label=${t('app.save')}
@@ -44,12 +44,12 @@ function LabelDialog({ id, labels, onClose }) {
 
 /** @param {{id: string, title: string, onClose: () => void}} properties */
 function RenameDialog({ id, title, onClose }) {
-  const store = useStore();
+  const { conversations } = useStore();
   const [value, setValue] = useState(title);
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   useLayoutEffect(() => input.current?.select(), []);
   const submit = () => {
-    if (value.trim() && value.trim() !== title) store.rename(id, value.trim());
+    if (value.trim() && value.trim() !== title) conversations.rename(id, value.trim());
     onClose();
   };
   return html`<${FormDialog}
@@ -71,12 +71,12 @@ function RenameDialog({ id, title, onClose }) {
 
 /** @param {{id: string, title: string, onClose: () => void}} properties */
 function DeleteDialog({ id, title, onClose }) {
-  const store = useStore();
+  const { conversations } = useStore();
   return html`<${FormDialog}
     title=${t('conversation.deleteTitle')}
     label=${t('app.delete')}
     danger
-    onSubmit=${() => (store.remove(id), onClose())}
+    onSubmit=${() => (conversations.remove(id), onClose())}
     onClose=${onClose}
   >
     <p>${parts('conversation.deleteQuestion', { title: html`<strong>${title}</strong>` })}</p>

@@ -8,15 +8,15 @@ import { IconButton, html, useStore } from './ui.mjs';
 
 /** @param {{field: FormField, common: Json, value: string, onChange: (name: string, path: string) => void}} properties */
 export function FileField({ field, common, value, onChange }) {
-  const store = useStore();
+  const { api, navigation, toasts, workspace } = useStore();
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   const { busy, run } = useAction();
-  const id = store.currentId.value;
-  const { value: page } = useRead(id && (() => store.api.files(id)), [id]);
+  const id = navigation.currentId.value;
+  const { value: page } = useRead(id && (() => api.files(id)), [id]);
   const upload = (/** @type {PageEvent} */ event) => {
     const [file] = event.target.files ?? [];
     event.target.value = '';
-    return run(() => store.attempt(async () => onChange(field.name, await store.storeFile(file))));
+    return run(() => toasts.attempt(async () => onChange(field.name, await workspace.storeFile(file))));
   };
   return html`<div class="file-field">
     <input

@@ -17,14 +17,14 @@ const TABS = /** @type {const} */ (['files', 'changes', 'terminal', 'running']);
 /** @typedef {ReturnType<typeof useFiles>} Files */
 
 export function FilePanel() {
-  const store = useStore();
-  const id = /** @type {string} */ (store.currentId.value);
+  const { navigation } = useStore();
+  const id = /** @type {string} */ (navigation.currentId.value);
   const [tab, setTab] = useState(/** @type {typeof TABS[number]} */ ('files'));
   const [opened, setOpened] = useState(/** @type {WorkspaceFile | null} */ (null));
   const panel = useRef(/** @type {HTMLElement | null} */ (null));
   const files = useFiles(id);
   useLayoutEffect(() => panel.current?.focus(), []);
-  const close = () => (store.panel.value = null);
+  const close = () => (navigation.panel.value = null);
   const drop = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     files.upload(event.dataTransfer?.files ?? []);
@@ -95,21 +95,20 @@ function FileList(/** @type {{files: Files, onOpen: (file: WorkspaceFile) => voi
 
 /** The files of a workspace with their actions. The list is read again after changes. @param {string} id */
 function useFiles(id) {
-  const store = useStore();
-  const { value: page, error, read } = useRead(() => store.api.files(id), [store.filesVersion.value]);
+  const { api, toasts, workspace } = useStore();
+  const { value: page, error, read } = useRead(() => api.files(id), [workspace.version.value]);
   const { busy, run } = useAction();
   const uploadAll = async (/** @type {Iterable<File>} */ files) => {
-    for (const file of files) await store.api.upload(id, file.name, file);
+    for (const file of files) await api.upload(id, file.name, file);
   };
   const upload = (/** @type {Iterable<File>} */ files) =>
-    run(() => store.attempt(() => uploadAll(files))).then(read);
-  const remove = (/** @type {string} */ path) =>
-    store.attempt(() => store.api.deleteFile(id, path)).then(read);
+    run(() => toasts.attempt(() => uploadAll(files))).then(read);
+  const remove = (/** @type {string} */ path) => toasts.attempt(() => api.deleteFile(id, path)).then(read);
   const download = (/** @type {string} */ path) =>
-    store.attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1) ?? path));
+    toasts.attempt(async () => saveBlob(await api.file(id, path), path.split('/').at(-1) ?? path));
   const downloadAll = () =>
-    store.attempt(async () =>
-      saveBlob(await store.api.blob('file.archive', { conversation_id: id }), `${id}.zip`),
+    toasts.attempt(async () =>
+      saveBlob(await api.blob('file.archive', { conversation_id: id }), `${id}.zip`),
     );
   return { items: page?.items ?? null, error, busy, read, upload, remove, download, downloadAll };
 }

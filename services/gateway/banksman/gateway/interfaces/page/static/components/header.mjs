@@ -32,9 +32,9 @@ export function Header() {
       <button
         type="button"
         class="toggle"
-        aria-pressed=${store.details.value}
+        aria-pressed=${store.settings.details.value}
         title=${t('header.detailsTitle')}
-        onClick=${() => store.setDetails(!store.details.value)}
+        onClick=${() => store.settings.toggleDetails()}
       >
         <${Icon} name="details" size=${16} /><span>${t('header.details')}</span>
       </button>
@@ -43,7 +43,7 @@ export function Header() {
         html`<button
             type="button"
             class="toggle"
-            aria-pressed=${store.panel.value === 'files'}
+            aria-pressed=${store.navigation.panel.value === 'files'}
             title=${t('header.filesTitle')}
             onClick=${() => togglePanel(store)}
           >
@@ -60,7 +60,7 @@ export function Header() {
 }
 
 function togglePanel(/** @type {Store} */ store) {
-  store.panel.value = store.panel.value === 'files' ? null : 'files';
+  store.navigation.panel.value = store.navigation.panel.value === 'files' ? null : 'files';
 }
 
 /**

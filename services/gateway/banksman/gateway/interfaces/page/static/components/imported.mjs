@@ -7,10 +7,10 @@ import { Dialog, html, useStore } from './ui.mjs';
 /** @typedef {import('../importing.mjs').Imported} Imported */
 
 export function ImportedDialog() {
-  const store = useStore();
+  const { conversations } = useStore();
   /** @type {Imported[]} */
-  const items = store.imported.value ?? [];
-  const close = () => (store.imported.value = null);
+  const items = conversations.imported.value ?? [];
+  const close = () => (conversations.imported.value = null);
   const count = items.filter((item) => !item.error).length;
   return html`<${Dialog} title=${t('import.result')} onClose=${close} wide>
     <div class="dialog-body">

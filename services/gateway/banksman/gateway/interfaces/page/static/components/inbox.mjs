@@ -9,7 +9,7 @@ import { html, isTyping, useStore } from './ui.mjs';
 
 /** @param {{requests: Waiting[], keys?: boolean}} properties */
 export function ApprovalList({ requests, keys = false }) {
-  const store = useStore();
+  const { inbox } = useStore();
   const list = useRef(/** @type {HTMLElement | null} */ (null));
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
   const [failed, setFailed] = useState(/** @type {string[]} */ ([]));
@@ -23,7 +23,7 @@ export function ApprovalList({ requests, keys = false }) {
     const problems = [];
     for (const request of marked) {
       const digests = request.items.map((item) => item.digest);
-      await store.inbox
+      await inbox
         .decide(request.id, { all: decision, digests })
         .catch((error) => problems.push(`${request.title}: ${explain(error)}`));
     }
@@ -54,8 +54,8 @@ function without(/** @type {Set<string>} */ set, /** @type {string} */ id) {
 
 /** @param {{request: Waiting, chosen: boolean, several: boolean, onChoose: () => void}} properties */
 function Request({ request, chosen, several, onChoose }) {
-  const store = useStore();
-  const setAside = () => store.attempt(() => store.inbox.setAside(request.id));
+  const { inbox, toasts } = useStore();
+  const setAside = () => toasts.attempt(() => inbox.setAside(request.id));
   const title = request.title || t('conversation.untitled');
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>

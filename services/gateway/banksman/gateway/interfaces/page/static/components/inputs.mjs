@@ -11,7 +11,7 @@ import { SchemaForm } from './workflows.mjs';
 const APPROVAL = 'approval';
 
 export function InputCard(/** @type {{request: Wanted}} */ { request }) {
-  const store = useStore();
+  const { runs } = useStore();
   const declining = useAction();
   const { message, schema, server, expiresAt, resolved } = request;
   if (resolved)
@@ -19,8 +19,8 @@ export function InputCard(/** @type {{request: Wanted}} */ { request }) {
       <p><${Exact} text=${message} /></p>
       <${Submitted} schema=${schema} resolved=${resolved} />
     </section>`;
-  const submit = (/** @type {unknown} */ value) => store.replyToInput(request.id, { value });
-  const decline = () => declining.run(() => store.replyToInput(request.id, { decline: true }));
+  const submit = (/** @type {unknown} */ value) => runs.replyToInput(request.id, { value });
+  const decline = () => declining.run(() => runs.replyToInput(request.id, { decline: true }));
   const beside =
     server &&
     html`<button type="button" class="button" disabled=${declining.busy} onClick=${decline}>

@@ -7,15 +7,15 @@ import { FormError, useRead } from './requests.mjs';
 import { Mark, html, useStore } from './ui.mjs';
 
 export function Login() {
-  const store = useStore();
+  const { api, session } = useStore();
   const [token, setToken] = useState('');
-  const { value: provider, error } = useRead(() => store.api.call('sign_in.read'));
+  const { value: provider, error } = useRead(() => api.call('sign_in.read'));
   // An account has a JSON Web Token, which always expires.
-  const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
-  const { optional } = store.connection.value;
+  const refused = session.token && t(session.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
+  const { optional } = session.connection.value;
   const submit = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    if (token.trim()) store.login(token.trim());
+    if (token.trim()) session.login(token.trim());
   };
   const signIn = async () => {
     const { begin } = await import('../signin.mjs');
@@ -26,7 +26,7 @@ export function Login() {
       <${Mark} size=${48} />
       <h1>Banksman</h1>
       <p>${t('login.intro')}</p>
-      <${FormError} error=${error ?? store.signInError} />
+      <${FormError} error=${error ?? session.signInError} />
       <${FormError} error=${refused} />
       ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
       <label for="token">${t('app.key')}</label>
@@ -39,7 +39,7 @@ export function Login() {
         onInput=${(event) => setToken(event.target.value)}
       />
       <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
-      ${optional && html`<button type="button" class="link" onClick=${() => store.socket.connect()}>${t('login.without')}</button>`}
+      ${optional && html`<button type="button" class="link" onClick=${() => session.reconnect()}>${t('login.without')}</button>`}
     </form>
   </main>`;
 }

@@ -36,8 +36,8 @@ export function ModelButton({ value, onChange, label = t('models.choose'), optio
 
 /** @param {{value: string | null, optional: boolean, onChoose: (name: string | null) => void, onClose: () => void}} properties */
 function ModelDialog({ value, optional, onChoose, onClose }) {
-  const store = useStore();
-  const read = useRead(() => store.api.items('model.list'));
+  const { api } = useStore();
+  const read = useRead(() => api.items('model.list'));
   const models = read.value;
   const [query, setQuery] = useState('');
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));

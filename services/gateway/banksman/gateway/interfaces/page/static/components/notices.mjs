@@ -8,12 +8,12 @@ import { Icon, IconButton, html, useStore } from './ui.mjs';
 const SHOW_CONNECTING_AFTER_MS = 1500;
 
 export function ConnectionBanner() {
-  const store = useStore();
-  const { phase, retryInS, reason, code, since } = store.connection.value;
+  const { session } = useStore();
+  const { phase, retryInS, reason, code, since } = session.connection.value;
   const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
   const left = useCountdown(phase === 'offline' ? (since ?? 0) + (retryInS ?? 0) * 1000 : null);
   const again = (/** @type {string} */ label) =>
-    html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
+    html`<button type="button" class="link" onClick=${() => session.reconnect()}>${label}</button>`;
   switch (phase) {
     case 'connecting':
       return late
@@ -36,7 +36,7 @@ export function ConnectionBanner() {
       return html`<div class="banner warning" role="alert">
         <span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
         ${again(t('connection.again'))}
-        ${store.token && html`<button type="button" class="link" onClick=${() => store.logout()}>${t('connection.other')}</button>`}
+        ${session.token && html`<button type="button" class="link" onClick=${() => session.logout()}>${t('connection.other')}</button>`}
       </div>`;
     default:
       return null;
@@ -66,9 +66,9 @@ function useCountdown(/** @type {number | null} */ until) {
 
 /** The notices of `welcome`, such as that tools are off or that the demo model replies. */
 export function Notices() {
-  const store = useStore();
+  const { session } = useStore();
   const [hidden, setHidden] = useState('');
-  const notices = store.welcome.value?.notices ?? [];
+  const notices = session.welcome.value?.notices ?? [];
   const text = notices.join('\n');
   if (!notices.length || hidden === text) return null;
   return html`<div class="notice-bar" role="note">
@@ -79,9 +79,9 @@ export function Notices() {
 }
 
 export function Toasts() {
-  const store = useStore();
+  const { toasts } = useStore();
   return html`<div class="toasts" role="alert">
-    ${store.toasts.value.map(
+    ${toasts.items.value.map(
       (toast) =>
         html`<div class=${`toast ${toast.tone}`} key=${toast.key}>
           <span>${toast.text}</span>
@@ -89,7 +89,7 @@ export function Toasts() {
             name="close"
             label=${t('notices.dismiss')}
             size=${16}
-            onClick=${() => store.dismiss(toast.key)}
+            onClick=${() => toasts.dismiss(toast.key)}
           />
         </div>`,
     )}

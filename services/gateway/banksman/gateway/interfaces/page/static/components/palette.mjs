@@ -190,13 +190,13 @@ function listedItem(store) {
 /** @returns {Command[]} @param {Store} store @param {(dialog: string | null) => void} setDialog */
 function commandsOf(store, setDialog) {
   const current = store.opened.current.value;
-  const views = viewsFor(store.welcome.value?.rights).filter((name) => name !== 'settings');
+  const views = viewsFor(store.session.welcome.value?.rights).filter((name) => name !== 'settings');
   const item = listedItem(store);
   const ofConversation = [
     {
       label: t('header.filesTitle'),
       icon: 'folder',
-      action: () => (store.panel.value = 'files'),
+      action: () => (store.navigation.panel.value = 'files'),
     },
     ...menuOf(store, item, setDialog).map((command) => ({
       ...command,
@@ -205,18 +205,18 @@ function commandsOf(store, setDialog) {
     })),
   ];
   return [
-    { label: t('sidebar.new'), icon: 'plus', action: () => store.open(null) },
+    { label: t('sidebar.new'), icon: 'plus', action: () => store.navigation.open(null) },
     ...views.map((name) => ({
       label: t(VIEWS[name].title),
       icon: VIEWS[name].icon,
       action: go(addressOf(name)),
     })),
-    { label: t('welcome.workflow'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
+    { label: t('welcome.workflow'), icon: 'workflow', action: () => (store.runs.form.value = true) },
     ...(current ? ofConversation : []),
     {
       label: t('header.detailsTitle'),
       icon: 'details',
-      action: () => store.setDetails(!store.details.value),
+      action: () => store.settings.toggleDetails(),
     },
     ...store.list.labels.value.map((name) => ({
       label: t('palette.label', { label: name }),
@@ -228,14 +228,14 @@ function commandsOf(store, setDialog) {
     ...THEMES.map((name) => ({
       label: t('palette.theme', { theme: t(`settings.theme.${name}`) }),
       icon: 'theme',
-      action: () => setTheme(name, store.preferences),
+      action: () => setTheme(name, store.settings.preferences),
     })),
     ...Object.entries(LANGUAGES)
       .filter(([tag]) => tag !== locale())
       .map(([tag, name]) => ({
         label: t('palette.language', { language: name }),
         icon: 'language',
-        action: () => store.setLanguage(tag),
+        action: () => store.settings.setLanguage(tag),
       })),
   ];
 }

@@ -11,16 +11,11 @@ import { SchemaForm } from './workflows.mjs';
  * @param {() => void} properties.onClose
  */
 export function PromptDialog({ prompt, onInsert, onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   const get = async (/** @type {Json} */ values) =>
     onInsert(
-      (
-        await store.api.call(
-          'mcp.prompt',
-          { server_id: prompt.server },
-          { name: prompt.name, arguments: values },
-        )
-      ).text,
+      (await api.call('mcp.prompt', { server_id: prompt.server }, { name: prompt.name, arguments: values }))
+        .text,
     );
   return html`<${Dialog} title=${prompt.title || prompt.name} onClose=${onClose}>
     <div class="dialog-body">

@@ -20,14 +20,14 @@ const sourceOf = (/** @type {Draft} */ { repository, branch, depth, secret }) =>
 });
 
 export function RepositoryDialog(/** @type {{onClose: () => void}} */ { onClose }) {
-  const store = useStore();
+  const { api, conversations } = useStore();
   const [draft, setDraft] = useState(EMPTY);
-  const { value: options, error } = useRead(() => store.api.call('workspace.options'));
+  const { value: options, error } = useRead(() => api.call('workspace.options'));
   const [archive, setArchive] = useState(/** @type {File | null} */ (null));
   const [refused, setRefused] = useState(/** @type {Failure | null} */ (null));
   const submit = async () => {
     try {
-      await (archive ? store.beginFromArchive(archive) : store.beginFrom(sourceOf(draft)));
+      await (archive ? conversations.beginFromArchive(archive) : conversations.beginFrom(sourceOf(draft)));
       onClose();
     } catch (thrown) {
       const failure = /** @type {Failure} */ (thrown);

@@ -15,8 +15,8 @@ const TITLES = { brave: 'Brave', tavily: 'Tavily', searxng: 'SearXNG' };
 /** @typedef {Replies['search_provider.read']} Stored */
 
 export function SearchProvider() {
-  const store = useStore();
-  const { value: stored, error, read } = useRead(() => store.api.call('search_provider.read'));
+  const { api } = useStore();
+  const { value: stored, error, read } = useRead(() => api.call('search_provider.read'));
   return html`<section class="assistant-part" aria-label=${t('search.title')}>
     <h2>${t('search.title')}</h2>
     <p class="muted">${t('search.text')}</p>
@@ -36,7 +36,7 @@ export function SearchProvider() {
 
 /** @param {{stored: Stored, onChanged: () => Promise<void>}} properties */
 function ProviderForm({ stored, onChanged }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [provider, setProvider] = useState(stored.provider ?? '');
   const [url, setUrl] = useState(stored.url ?? '');
   const [key, setKey] = useState('');
@@ -47,8 +47,8 @@ function ProviderForm({ stored, onChanged }) {
     return run(() => save().then(onChanged));
   };
   const save = async () => {
-    if (!provider) return store.api.call('search_provider.delete');
-    await store.api.call(
+    if (!provider) return api.call('search_provider.delete');
+    await api.call(
       'search_provider.set',
       {},
       {
@@ -57,9 +57,9 @@ function ProviderForm({ stored, onChanged }) {
         ...(key ? { api_key: key } : {}),
       },
     );
-    const { problem } = await store.api.call('search_provider.test');
+    const { problem } = await api.call('search_provider.test');
     if (problem) throw new Error(t('search.storedButFails', { problem }));
-    return store.toast(t('search.works', { provider: TITLES[/** @type {Provider} */ (provider)] }), 'info');
+    return toasts.show(t('search.works', { provider: TITLES[/** @type {Provider} */ (provider)] }), 'info');
   };
   const none = stored.provider || !provider ? [['', t('search.none')]] : [];
   return html`<form class="search-provider" onSubmit=${submit}>

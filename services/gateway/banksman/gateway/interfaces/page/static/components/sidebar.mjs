@@ -18,7 +18,7 @@ export function Sidebar() {
   const store = useStore();
   const { next, loading, error, archived } = store.list.state.value;
   const groups = groupsOf(store);
-  const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
+  const onKeyDown = (event) => event.key === 'Escape' && (store.navigation.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
       <a class="brand" href="#/"><${Mark} size=${24} /><span>Banksman</span></a>
@@ -26,7 +26,7 @@ export function Sidebar() {
       <${IconButton}
         name="close"
         label=${t('sidebar.close')}
-        onClick=${() => (store.sidebar.value = false)}
+        onClick=${() => (store.navigation.sidebar.value = false)}
         class="icon-button narrow-only"
       />
     </div>
@@ -131,22 +131,22 @@ function listItems(store) {
 
 /** Show the list on a narrow page. @param {Store} store */
 export function openSidebar(store) {
-  store.sidebar.value = true;
+  store.navigation.sidebar.value = true;
   requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
 }
 
 function newConversation(/** @type {Store} */ store) {
-  store.open(null);
-  store.sidebar.value = false;
+  store.navigation.open(null);
+  store.navigation.sidebar.value = false;
   document.getElementById('composer')?.focus();
 }
 
 /** The approval requests, the library and the search. */
 function Navigation() {
-  const store = useStore();
-  const { view } = store.route.value;
-  const count = store.inbox.waiting.value.length;
-  const [library] = tabsOf('library', store.welcome.value?.rights);
+  const { inbox, navigation, session } = useStore();
+  const { view } = navigation.route.value;
+  const count = inbox.waiting.value.length;
+  const [library] = tabsOf('library', session.welcome.value?.rights);
   const link = (name, title, isCurrent, icon, more) =>
     html`<li>
       <a href=${addressOf(name)} aria-current=${isCurrent ? 'page' : undefined}
@@ -157,7 +157,7 @@ function Navigation() {
     ${link('approvals', t('inbox.title'), VIEWS[view]?.group === 'approvals', 'shield', count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`)}
     ${link(library, t('sidebar.library'), VIEWS[view]?.group === 'library', 'book')}
     <li>
-      <button type="button" onClick=${() => (store.shortcut.value = 'palette')}>
+      <button type="button" onClick=${() => (navigation.shortcut.value = 'palette')}>
         <${Icon} name="search" size=${16} /><span>${t('sidebar.search')}</span><kbd>${COMMAND} K</kbd>
       </button>
     </li>
@@ -166,10 +166,10 @@ function Navigation() {
 
 /** Choose an exported conversation. */
 function Import() {
-  const store = useStore();
+  const { conversations } = useStore();
   const choose = async ({ target }) => {
     const [file] = target.files;
-    if (file) await store.importFile(file);
+    if (file) await conversations.importFile(file);
     target.value = '';
   };
   return html`<input
@@ -190,7 +190,7 @@ function Item(/** @type {{item: ApprovalItem}} */ { item }) {
   const store = useStore();
   const id = item.conversation_id;
   const [dialog, setDialog] = useState(/** @type {{kind: string, id?: string} | null} */ (null));
-  const current = store.currentId.value === id;
+  const current = store.navigation.currentId.value === id;
   const state = stateOf(store, item);
   const title = item.title || t('conversation.untitled');
   return html`<li class=${`conversation ${current ? 'current' : ''}`}>
@@ -226,7 +226,7 @@ function stateOf(store, item) {
 
 function Account() {
   const store = useStore();
-  const welcome = store.welcome.value;
+  const welcome = store.session.welcome.value;
   if (!welcome) return null;
   const name = [welcome.user || t('sidebar.account'), welcome.tenant].filter(Boolean).join(' · ');
   return html`<footer class="account">
@@ -245,14 +245,14 @@ function Account() {
  */
 export function accountItems(store) {
   const go = (address) => () => (location.hash = address);
-  const [manage] = tabsOf('manage', store.welcome.value?.rights);
+  const [manage] = tabsOf('manage', store.session.welcome.value?.rights);
   return [
     { label: t('settings.title'), icon: 'settings', action: go(addressOf('settings')) },
     manage && { label: t('sidebar.manage'), icon: 'manage', action: go(addressOf(manage)) },
-    { label: t('keys.title'), icon: 'keyboard', action: () => (store.shortcut.value = 'map') },
-    store.token
-      ? { label: t('sidebar.signOut'), icon: 'exit', action: () => store.logout() }
-      : { label: t('sidebar.signIn'), icon: 'key', action: () => store.signIn() },
+    { label: t('keys.title'), icon: 'keyboard', action: () => (store.navigation.shortcut.value = 'map') },
+    store.session.token
+      ? { label: t('sidebar.signOut'), icon: 'exit', action: () => store.session.logout() }
+      : { label: t('sidebar.signIn'), icon: 'key', action: () => store.session.signIn() },
   ].filter(Boolean);
 }
 
@@ -272,17 +272,17 @@ export function menuOf(store, item, setDialog) {
     {
       label: t(pinned ? 'conversation.unpin' : 'conversation.pin'),
       icon: 'pin',
-      action: () => store.mark(id, { pinned: !pinned }),
+      action: () => store.conversations.mark(id, { pinned: !pinned }),
     },
     { label: t('conversation.labels'), icon: 'tag', action: () => setDialog('labels') },
-    { label: t('conversation.compact'), icon: 'compact', action: () => store.compact(id) },
+    { label: t('conversation.compact'), icon: 'compact', action: () => store.conversations.compact(id) },
     { label: t('conversation.link'), icon: 'copy', action: () => copyLink(store, id) },
     { label: t('conversation.markdown'), icon: 'download', action: () => save(store, id, 'markdown') },
     { label: t('conversation.json'), icon: 'download', action: () => save(store, id, 'json') },
     {
       label: t(archived ? 'conversation.restore' : 'conversation.archive'),
       icon: 'archive',
-      action: () => store.mark(id, { archived: !archived }),
+      action: () => store.conversations.mark(id, { archived: !archived }),
     },
     { label: t('app.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
   ];
@@ -296,11 +296,11 @@ export function menuOf(store, item, setDialog) {
  */
 async function copyLink(store, id) {
   await copyText(new URL(addressOf('read', id), document.baseURI).href);
-  store.toast(t('conversation.linkCopied'), 'info');
+  store.toasts.show(t('conversation.linkCopied'), 'info');
 }
 
 function save(/** @type {Store} */ store, /** @type {string} */ id, /** @type {string} */ form) {
-  return store.attempt(async () => {
+  return store.toasts.attempt(async () => {
     const { exported } = await import('../exporting.mjs');
     const { blob, name } = await exported(store.api, id, form);
     saveBlob(blob, name);

@@ -33,7 +33,9 @@ const AGAIN = ['failed', 'timed_out', 'max_iterations'];
 export function Timeline() {
   const store = useStore();
   const conversation = store.opened.current.value;
-  const sent = store.outbox.entries.value.filter((entry) => entry.conversationId === store.currentId.value);
+  const sent = store.outbox.entries.value.filter(
+    (entry) => entry.conversationId === store.navigation.currentId.value,
+  );
   const path = store.opened.path.value;
   const scroller = useRef(/** @type {HTMLElement | null} */ (null));
   const found = useFound(store, conversation);
@@ -60,7 +62,7 @@ export function Timeline() {
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<${Unused} id=${conversation.id} />`}
       ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
       ${path[0]?.run.imported && html`<${Notice} tone="info" text=${t('import.notice')} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} />${between.has(place.run.id) && html`<${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`}`)}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.settings.details.value} isLast=${at === path.length - 1} isFound=${found?.run === place.run} />${between.has(place.run.id) && html`<${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`}`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
@@ -69,7 +71,7 @@ export function Timeline() {
 
 /** The message that the address names, with its run, whose version is then shown. */
 function useFound(store, conversation) {
-  const [message] = store.route.value.view === 'chat' ? store.route.value.path : [];
+  const [message] = store.navigation.route.value.view === 'chat' ? store.navigation.route.value.path : [];
   const run = message && conversation?.replayed ? runWith(conversation, message) : undefined;
   useEffect(() => void (run && store.opened.showRun(run.id)), [message, run?.id]);
   return run ? { message, run } : null;
@@ -99,7 +101,7 @@ function Unused({ id }) {
 }
 
 function Outgoing({ entry }) {
-  const store = useStore();
+  const { outbox } = useStore();
   return html`<article class="turn user">
     <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${contentText(entry.content)}</div>
     <${AttachedFiles} files=${entry.files} />
@@ -107,10 +109,10 @@ function Outgoing({ entry }) {
       entry.error &&
       html`<p class="send-error" role="alert">
         ${t('timeline.notSent', { reason: entry.error })}
-        <button type="button" class="link" onClick=${() => store.outbox.resend(entry.key)}>
+        <button type="button" class="link" onClick=${() => outbox.resend(entry.key)}>
           ${t('app.tryAgain')}
         </button>
-        <button type="button" class="link" onClick=${() => store.outbox.discard(entry.key)}>
+        <button type="button" class="link" onClick=${() => outbox.discard(entry.key)}>
           ${t('app.discard')}
         </button>
       </p>`
@@ -275,7 +277,7 @@ const MAX_CHANGED_SHOWN = 12;
 const CHANGE_SIGNS = { created: '+', modified: '~', deleted: '−' };
 
 function Changed({ paths, more }) {
-  const store = useStore();
+  const { navigation } = useStore();
   const hidden = Math.max(0, paths.length - MAX_CHANGED_SHOWN) + more;
   return html`<p class="changed">
     <${Icon} name="file" size=${14} />
@@ -287,7 +289,7 @@ function Changed({ paths, more }) {
             type="button"
             class=${`chip ${change}`}
             title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })}
-            onClick=${() => (store.panel.value = 'files')}
+            onClick=${() => (navigation.panel.value = 'files')}
           >
             <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
           </button>`,
@@ -297,11 +299,11 @@ function Changed({ paths, more }) {
 }
 
 function Activity({ run }) {
-  const store = useStore();
+  const { inbox, runs, session } = useStore();
   const elapsed = useElapsed(run.startedAt, run.status === 'running');
   const isGiven = ({ id }) =>
-    store.inbox.state.value.items.some(
-      (one) => one.id === id && one.first && one.first.by === store.welcome.value?.user,
+    inbox.state.value.items.some(
+      (one) => one.id === id && one.first && one.first.by === session.welcome.value?.user,
     );
   const waiting = run.entries.some(
     (entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved,
@@ -314,7 +316,7 @@ function Activity({ run }) {
       type="button"
       class="button small stop"
       disabled=${run.cancelling}
-      onClick=${() => store.cancel(run.id)}
+      onClick=${() => runs.cancel(run.id)}
     >
       <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
     </button>
@@ -322,12 +324,11 @@ function Activity({ run }) {
 }
 
 function Outcome({ run, isLast, place }) {
-  const store = useStore();
+  const { outbox } = useStore();
   const outcome = outcomeOf(run.finished);
   // The interrupted text is marked, which already states the cancellation.
   const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
-  const again =
-    place && run.prompt && !run.compact && (() => store.outbox.sendVersion(run.id, run.prompt.content));
+  const again = place && run.prompt && !run.compact && (() => outbox.sendVersion(run.id, run.prompt.content));
   return html`
     ${
       outcome &&
@@ -346,7 +347,7 @@ function Outcome({ run, isLast, place }) {
       ${textOf(run) && html`<${CopyButton} text=${() => textOf(run)} label=${t('timeline.copyMessage')} />`}
       ${again && html`<${IconButton} name="repeat" size=${15} label=${t('versions.again')} onClick=${again} />`}
       ${place && html`<${VersionChoice} place=${place} />`}
-      ${again && !isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}
+      ${again && !isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => outbox.continueAfter(run.id)} />`}
       <a href=${addressOf('runs', run.id)} title=${usageParts(run, run.finished.usage).join(' · ')}>
         <${Icon} name="info" size=${15} /><span class="visually-hidden">${t('run.open')}</span
         >${formatCost(run.finished.usage?.cost_usd)}

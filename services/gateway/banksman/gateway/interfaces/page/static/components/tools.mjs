@@ -133,9 +133,9 @@ ${coloured(cutLines(text)).map((piece) => html`<span class=${piece.style}><${Exa
 }
 
 function WholeOutput(/** @type {{runId: string, callId: string}} */ { runId, callId }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const download = () =>
-    store.attempt(async () => saveBlob(await store.api.output(runId, callId), `${callId}.txt`));
+    toasts.attempt(async () => saveBlob(await api.output(runId, callId), `${callId}.txt`));
   return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 

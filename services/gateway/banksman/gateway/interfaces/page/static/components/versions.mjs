@@ -8,10 +8,10 @@ import { IconButton, html, useStore } from './ui.mjs';
 
 /** Which version of a message is shown, with buttons for the others. @param {{place: import('../branches.mjs').Place}} properties */
 export function VersionChoice({ place }) {
-  const store = useStore();
+  const { opened } = useStore();
   const { parent, at, versions } = place;
   if (versions.length < 2) return null;
-  const show = (/** @type {1 | -1} */ step) => store.opened.showVersion(parent, versions[at - 1 + step]);
+  const show = (/** @type {1 | -1} */ step) => opened.showVersion(parent, versions[at - 1 + step]);
   return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
     <${IconButton}
       name="previous"
@@ -34,7 +34,7 @@ export function VersionChoice({ place }) {
 /** The form that replaces a message while the user edits it. */
 export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { run, onClose }) {
   const content = run.prompt?.content ?? '';
-  const store = useStore();
+  const { outbox } = useStore();
   const [text, setText] = useState(writtenText(content));
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
@@ -45,7 +45,7 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
   const send = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    store.outbox.sendVersion(run.id, withText(content, text.trim()));
+    outbox.sendVersion(run.id, withText(content, text.trim()));
     onClose();
   };
   const onKeyDown = (/** @type {PageEvent} */ event) => {
@@ -70,20 +70,20 @@ export function MessageEditor(/** @type {{run: Run, onClose: () => void}} */ { r
 
 /** The actions for a message of the user. @param {{run: Run, place: import('../branches.mjs').Place, onEdit: () => void}} properties */
 export function MessageTools({ run, place, onEdit }) {
-  const store = useStore();
+  const { outbox, runs } = useStore();
   if (run.status === 'queued') {
     return html`<span class="message-tools">
       <${IconButton}
         name="pencil"
         size=${15}
         label=${t('versions.editQueued')}
-        onClick=${() => store.outbox.editQueued(run)}
+        onClick=${() => outbox.editQueued(run)}
       />
       <${IconButton}
         name="trash"
         size=${15}
         label=${t('versions.removeQueued')}
-        onClick=${() => store.cancel(run.id)}
+        onClick=${() => runs.cancel(run.id)}
       />
     </span>`;
   }

@@ -71,10 +71,10 @@ export function Frame({ title, actions, children }) {
 
 /** The views that are tabs of one page with the open one. */
 function Tabs() {
-  const store = useStore();
-  const { view } = store.route.value;
+  const { navigation, session } = useStore();
+  const { view } = navigation.route.value;
   const { group } = VIEWS[view];
-  const names = group ? tabsOf(group, store.welcome.value?.rights) : [];
+  const names = group ? tabsOf(group, session.welcome.value?.rights) : [];
   const tabs = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
     tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });

@@ -49,8 +49,8 @@ export function Welcome() {
       <div class="suggestions" role="group" aria-label=${t('welcome.examples')}>
         ${examples.map((name) => asked(name))}
         ${tools.map(({ name, description }) => card(name, t('welcome.tool', { tool: name }), firstSentence(description), () => fill(t('welcome.toolText', { tool: name }))))}
-        ${workflows.map(({ name, title, description }) => card(name, title || name, firstSentence(description), () => (store.workflowsOpen.value = { name })))}
-        ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), () => (store.workflowsOpen.value = true))}
+        ${workflows.map(({ name, title, description }) => card(name, title || name, firstSentence(description), () => (store.runs.form.value = { name })))}
+        ${card('workflow', t('welcome.workflow'), t('welcome.workflowText'), () => (store.runs.form.value = true))}
       </div>
       <button type="button" class="button welcome-more" onClick=${() => setAsks(true)}>
         <${Icon} name="repository" size=${16} />${t('welcome.repository')}
@@ -69,7 +69,7 @@ function useOffers(store) {
   const [offers, setOffers] = useState(offered([], []));
   useEffect(() => {
     // Before the sign-in each request would be refused.
-    if (!store.welcome.value) return undefined;
+    if (!store.session.welcome.value) return undefined;
     let current = true;
     const { api } = store;
     const none = () => [];
@@ -81,7 +81,7 @@ function useOffers(store) {
       (found) => current && setOffers(offered(...found)),
     );
     return () => (current = false);
-  }, [assistant, store.welcome.value]);
+  }, [assistant, store.session.welcome.value]);
   return offers;
 }
 

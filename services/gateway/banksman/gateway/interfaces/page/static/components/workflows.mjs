@@ -17,16 +17,16 @@ import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
 const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 
 export function WorkflowDialog() {
-  const store = useStore();
+  const { api, runs } = useStore();
   const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(/** @type {Workflow | null} */ (null));
-  const opened = store.workflowsOpen.value;
+  const opened = runs.form.value;
   const [filled, setFilled] = useState(
     /** @type {Filled} */ ({ ...(typeof opened === 'object' ? opened : {}), number: 0 }),
   );
-  const close = () => (store.workflowsOpen.value = false);
+  const close = () => (runs.form.value = false);
   const read = useRead(async () => {
-    const items = await categoriesOf(store.api);
+    const items = await categoriesOf(api);
     const workflows = items.flatMap((category) => category.workflows);
     setChosen(workflows.find((one) => one.name === filled.name) ?? null);
     return items;
@@ -34,7 +34,7 @@ export function WorkflowDialog() {
   const categories = read.value;
   const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
   const fill = async () => {
-    const { workflow, parameters, problems } = await store.api.parseWorkflow(query);
+    const { workflow, parameters, problems } = await api.parseWorkflow(query);
     setFilled({ name: workflow.name, parameters, problems, number: filled.number + 1 });
     setChosen(workflowInWords(workflow));
   };
@@ -122,10 +122,10 @@ function matching(/** @type {Item<'workflow.categories'>[]} */ categories, /** @
  * @param {{workflow: Workflow, filled: Partial<Filled>, onBack: () => void, onStarted: () => void}} properties
  */
 function WorkflowForm({ workflow, filled, onBack, onStarted }) {
-  const store = useStore();
+  const { runs } = useStore();
   const schema = useMemo(() => withDefaults(workflow.parameters_schema, filled.parameters ?? {}), [workflow]);
   const start = async (/** @type {Json} */ parameters) => {
-    await store.startWorkflow(workflow.name, parameters);
+    await runs.startWorkflow(workflow.name, parameters);
     onStarted();
   };
   return html`<button type="button" class="link back" onClick=${onBack}>
@@ -324,14 +324,11 @@ function Control({ field, common, value, onChange }) {
 
 /** A workflow that was started in this conversation, with the events of its own log. @param {{link: Linked, Run: Function}} properties */
 export function LinkedWorkflow({ link, Run }) {
-  const store = useStore();
-  const linked = useMemo(
-    () => store.opened.follow(link.workflow_conversation_id),
-    [link.workflow_conversation_id],
-  );
+  const { opened, settings } = useStore();
+  const linked = useMemo(() => opened.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
   const run = linked.value.runs.find((/** @type {Run} */ candidate) => candidate.id === link.workflow_run_id);
   return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
-    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}
+    ${run ? html`<${Run} run=${run} details=${settings.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}
   </section>`;
 }

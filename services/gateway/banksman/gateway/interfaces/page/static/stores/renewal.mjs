@@ -3,7 +3,7 @@
  * token is in a cookie that no script can read. Loaded where a user signed in with such an account.
  */
 
-import { RENEWABLE, TOKEN } from '../store.mjs';
+import { RENEWABLE, TOKEN } from './session.mjs';
 
 const LOCK = 'banksman.renewal';
 const BEFORE_MS = 60_000;

@@ -31,8 +31,8 @@ export default function AssistantsView({ path: [id] }) {
 }
 
 function AssistantList() {
-  const store = useStore();
-  const read = useRead(() => store.api.assistants());
+  const { api, conversations } = useStore();
+  const read = useRead(() => api.assistants());
   const actions = html`<a class="button primary" href=${addressOf('assistants', NEW)}
     ><${Icon} name="plus" size=${16} />${t('assistant.new')}</a
   >`;
@@ -49,7 +49,7 @@ function AssistantList() {
                 >${[item.model ?? t('models.default'), t(item.tools.enabled ? 'assistant.withTools' : 'assistant.withoutTools')].join(' · ')}</span
               >
             </a>
-            <button type="button" class="button small" onClick=${() => store.begin(item.id)}>
+            <button type="button" class="button small" onClick=${() => conversations.begin(item.id)}>
               ${t('assistant.begin')}
             </button>
           </li>`,
@@ -59,18 +59,14 @@ function AssistantList() {
 }
 
 function OneAssistant(/** @type {{id: string}} */ { id }) {
-  const store = useStore();
+  const { api } = useStore();
   const isNew = id === NEW;
   const {
     value: stored,
     error,
     read,
     show,
-  } = useRead(
-    !isNew && (() => store.api.call('assistant.read', { assistant_id: id })),
-    [id],
-    isNew ? EMPTY : null,
-  );
+  } = useRead(!isNew && (() => api.call('assistant.read', { assistant_id: id })), [id], isNew ? EMPTY : null);
   const [history, setHistory] = useState(false);
   return html`<${Frame} title=${stored?.name || t(isNew ? 'assistant.new' : 'assistant.title')}>
     <${FormError} error=${error} />

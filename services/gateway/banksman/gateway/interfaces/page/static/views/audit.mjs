@@ -32,21 +32,21 @@ const KINDS = /** @type {const} */ ([
 ]);
 
 export default function AuditView() {
-  const store = useStore();
+  const { api, session, toasts } = useStore();
   const [wanted, setWanted] = useState({ action: '', actor: '', tenant: '' });
   const pages = usePages(
     (/** @type {number | null} */ after) =>
-      store.api.call('audit.list', { ...wanted, limit: 50, after: after ?? undefined }),
+      api.call('audit.list', { ...wanted, limit: 50, after: after ?? undefined }),
     {
       of: wanted,
     },
   );
   const change = (/** @type {keyof typeof wanted} */ name) => (/** @type {string} */ value) =>
     setWanted({ ...wanted, [name]: value.trim() });
-  const operates = store.welcome.value?.rights?.includes('operator');
+  const operates = session.welcome.value?.rights?.includes('operator');
   const save = (/** @type {'csv' | 'jsonl'} */ format) => () =>
-    store.attempt(async () =>
-      saveBlob(await store.api.blob('audit.export', { ...wanted, format }), `audit.${format}`),
+    toasts.attempt(async () =>
+      saveBlob(await api.blob('audit.export', { ...wanted, format }), `audit.${format}`),
     );
   const actions = /** @type {const} */ (['csv', 'jsonl']).map(
     (format) =>

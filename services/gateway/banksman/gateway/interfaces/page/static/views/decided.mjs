@@ -22,10 +22,10 @@ const OUTCOMES = /** @type {const} */ ([
 const DAYS = /** @type {const} */ ([1, 7, 30]);
 
 export default function DecidedView() {
-  const store = useStore();
+  const { api } = useStore();
   const [wanted, setWanted] = useState({ text: '', outcome: '', by: '', tool: '', since: '' });
   const { items, next, error, readMore } = usePages(
-    (after) => store.api.call('decision.list', { ...wanted, limit: 50, after }),
+    (after) => api.call('decision.list', { ...wanted, limit: 50, after }),
     {
       of: wanted,
     },

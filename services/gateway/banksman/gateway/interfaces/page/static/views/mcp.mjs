@@ -17,8 +17,8 @@ export default function McpView({ path: [id, note] }) {
 }
 
 function ServerList() {
-  const store = useStore();
-  const read = useRead(() => store.api.items('mcp.list'));
+  const { api } = useStore();
+  const read = useRead(() => api.items('mcp.list'));
   const [adding, setAdding] = useState(false);
   const isEmpty = read.value?.length === 0;
   const actions = html`<${AddButton} label=${t('mcp.add')} onClick=${() => setAdding(true)} />`;

@@ -31,8 +31,8 @@ const APIS = /** @type {const} */ (['chat', 'responses', 'anthropic']);
 const COLUMNS = ['app.name', 'app.address', 'app.key', 'servers.title', 'servers.actions'];
 
 export default function ModelsView() {
-  const store = useStore();
-  const servers = useRead(() => store.api.items('model_server.list'));
+  const { api } = useStore();
+  const servers = useRead(() => api.items('model_server.list'));
   const [edited, setEdited] = useState(/** @type {Partial<ModelServer> | null} */ (null));
   const actions = html`<${AddButton} label=${t('servers.add')} onClick=${() => setEdited({})} />`;
   return html`<${Frame} title=${t('servers.title')} actions=${actions}>
@@ -49,13 +49,13 @@ export default function ModelsView() {
  * @param {{servers: ModelServer[], onEdit: (server: ModelServer) => void, onChanged: () => void, onError: (failure: Failure) => void}} properties
  */
 function Servers({ servers, onEdit, onChanged, onError }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const remove = (/** @type {string} */ name) =>
-    store.api.call('model_server.delete', { name }).then(onChanged, onError);
+    api.call('model_server.delete', { name }).then(onChanged, onError);
   const test = (/** @type {string} */ name) =>
-    store.api.call('model_server.test', { name }).then((result) => {
-      if (result.problem) store.toast(result.problem);
-      else store.toast(t('servers.works', { name, count: result.models.length }), 'info');
+    api.call('model_server.test', { name }).then((result) => {
+      if (result.problem) toasts.show(result.problem);
+      else toasts.show(t('servers.works', { name, count: result.models.length }), 'info');
       return onChanged();
     }, onError);
   const rows = servers.map((one) => [
@@ -102,7 +102,7 @@ function ServerForm({ server, onClose }) {
     await store.api.call('model_server.set', { name }, { ...given, ...(key ? { api_key: key } : {}) });
     const { problem, models } = await store.api.call('model_server.test', { name });
     if (problem) throw new Error(t('servers.storedButFails', { problem }));
-    store.toast(t('servers.works', { name, count: models.length }), 'info');
+    store.toasts.show(t('servers.works', { name, count: models.length }), 'info');
     onClose();
   };
   const set = (/** @type {keyof typeof own} */ name) => (/** @type {string} */ value) =>
@@ -144,17 +144,17 @@ function ServerForm({ server, onClose }) {
 
 /** The model of the assistant `default` and what stands in for it while its server is unavailable. */
 function DefaultModel() {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const {
     value: assistant,
     error,
     show,
     fail,
-  } = useRead(() => store.api.call('assistant.read', { assistant_id: 'default' }));
+  } = useRead(() => api.call('assistant.read', { assistant_id: 'default' }));
   const change = (/** @type {Partial<Assistant>} */ changes) =>
-    store.api
+    api
       .call('assistant.update', { assistant_id: 'default' }, { ...assistant, ...changes })
-      .then((stored) => (show(stored), store.toast(t('servers.saved'), 'info')), fail);
+      .then((stored) => (show(stored), toasts.show(t('servers.saved'), 'info')), fail);
   const [fallback = null] = assistant?.fallback_models ?? [];
   return html`<section class="assistant-part" aria-label=${t('servers.defaults')}>
     <h2>${t('servers.defaults')}</h2>

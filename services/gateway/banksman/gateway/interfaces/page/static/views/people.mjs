@@ -22,22 +22,22 @@ const CLAIM_DAYS = 7;
 const DAY_MS = 86_400_000;
 
 export default function PeopleView() {
-  const store = useStore();
-  const listed = useRead(() => store.api.items('key.list'));
+  const { api, session } = useStore();
+  const listed = useRead(() => api.items('key.list'));
   // If the list cannot be read, people are invited with keys only.
-  const { value: found } = useRead(() => store.api.items('identity_provider.list'));
+  const { value: found } = useRead(() => api.items('identity_provider.list'));
   const [inviting, setInviting] = useState(false);
   const [starting, setStarting] = useState(false);
   const [withdrawn, setWithdrawn] = useState(/** @type {ApiKey | null} */ (null));
   const { value: keys, read } = listed;
   const providers = (found ?? []).filter((one) => one.on_page);
-  const invite = () => (store.token ? setInviting : setStarting)(true);
+  const invite = () => (session.token ? setInviting : setStarting)(true);
   const isEmpty = keys?.length === 0;
   const actions = html`<${AddButton} label=${t('people.invite')} onClick=${invite} />`;
   return html`<${Frame} title=${t('people.title')} actions=${!isEmpty && actions}>
     <p class="muted">${t('people.intro')}</p>
     <${Reading} of=${listed} />
-    ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
+    ${!session.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
     ${isEmpty && html`<${Empty} text=${t('people.none')}>${actions}<//>`}
     ${keys && keys.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
@@ -80,14 +80,14 @@ function KeyTable(/** @type {{keys: ApiKey[], onWithdraw: (key: ApiKey) => void}
  * @param {{onClose: () => void, onCreated: () => void}} properties
  */
 function FirstKey({ onClose, onCreated }) {
-  const store = useStore();
+  const { api, session } = useStore();
   const [user, setUser] = useState('');
   const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
   const submit = async () => {
-    const rights = store.welcome.value?.rights ?? RIGHTS;
-    const entry = await store.api.call('key.create', {}, { user: user.trim(), rights });
+    const rights = session.welcome.value?.rights ?? RIGHTS;
+    const entry = await api.call('key.create', {}, { user: user.trim(), rights });
     // Used at once: the next request without the key would lead to the sign-in, and the key would never be shown.
-    store.login(entry.key);
+    session.login(entry.key);
     setCreated(entry);
   };
   if (created) {
@@ -117,20 +117,20 @@ function FirstKey({ onClose, onCreated }) {
 const Name = (properties) => html`<${TextField} ...${properties} required maxlength="200" autofocus />`;
 
 function Invitation(/** @type {{providers: Provider[], onClose: () => void}} */ { providers, onClose }) {
-  const store = useStore();
+  const { api, session } = useStore();
   const [provider, setProvider] = useState(/** @type {Provider | null} */ (null));
   const [user, setUser] = useState('');
   const [rights, setRights] = useState(/** @type {Rights[]} */ (['chat', 'approve']));
   const [days, setDays] = useState(90);
   const [created, setCreated] = useState(/** @type {Replies['key.create'] | null} */ (null));
-  const own = store.welcome.value?.rights ?? RIGHTS;
+  const own = session.welcome.value?.rights ?? RIGHTS;
   const toggle = (/** @type {Rights} */ right) =>
     setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
   const submit = async () => {
     const after = (/** @type {number} */ count) => new Date(Date.now() + count * DAY_MS).toISOString();
     const expiry = days ? { expires_at: after(days) } : {};
     const claim = { claim_by: after(CLAIM_DAYS) };
-    setCreated(await store.api.call('key.create', {}, { user: user.trim(), rights, ...expiry, ...claim }));
+    setCreated(await api.call('key.create', {}, { user: user.trim(), rights, ...expiry, ...claim }));
   };
   if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
   const means = providers.map((one) => [one.issuer, t('people.byAccount', { provider: providerName(one) })]);
@@ -187,12 +187,12 @@ function Created({ entry, onClose }) {
 }
 
 function Withdrawal(/** @type {{entry: ApiKey, onClose: () => void}} */ { entry, onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   return html`<${FormDialog}
     title=${t('people.withdrawTitle')}
     label=${t('people.withdraw')}
     danger
-    onSubmit=${() => store.api.call('key.revoke', { key_id: entry.id }).then(onClose)}
+    onSubmit=${() => api.call('key.revoke', { key_id: entry.id }).then(onClose)}
     onClose=${onClose}
   >
     <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>

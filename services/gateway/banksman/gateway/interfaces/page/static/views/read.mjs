@@ -8,10 +8,10 @@ import { t } from '../strings.mjs';
 
 /** @param {{path: string[]}} properties the id of the conversation */
 export default function ReadView({ path: [id] }) {
-  const store = useStore();
+  const { opened } = useStore();
   if (!/^[\w-]{1,64}$/.test(id ?? ''))
     return html`<${Frame} title=${t('read.title')}><p class="empty">${t('read.none')}</p><//>`;
-  const conversation = store.opened.follow(id).value;
+  const conversation = opened.follow(id).value;
   const path = pathOf(conversation);
   const actions = html`<a class="toggle" href=${`#/c/${id}`}>${t('read.open')}</a>`;
   return html`<${Frame} title=${conversation.title || t('read.title')} actions=${actions}>

@@ -24,20 +24,20 @@ export default function RulesView() {
 
 /** The rules of the tenant, which administrators change. */
 function TenantPolicy() {
-  const store = useStore();
-  const { value: stored, error, read, show, fail } = useRead(() => store.api.policy());
+  const { api, session, toasts } = useStore();
+  const { value: stored, error, read, show, fail } = useRead(() => api.policy());
   const [changes, setChanges] = useState(/** @type {Partial<Policy>} */ ({}));
   const draft = stored && { ...stored, ...changes };
   const change = (/** @type {Partial<Policy>} */ fields) => setChanges({ ...changes, ...fields });
-  const mayChange = store.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
+  const mayChange = session.welcome.value?.rights?.some((right) => right === 'admin' || right === 'operator');
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
     if (!draft) return;
     const { rules, approvals, registries, revision } = draft;
-    store.api.replacePolicy({ rules, approvals, registries, revision }).then((policy) => {
+    api.replacePolicy({ rules, approvals, registries, revision }).then((policy) => {
       show(policy);
       setChanges({});
-      store.toast(t('rules.saved'), 'info');
+      toasts.show(t('rules.saved'), 'info');
     }, fail);
   };
   const reload = () => (setChanges({}), read());
@@ -71,8 +71,8 @@ function TenantPolicy() {
 }
 
 function AssistantRules() {
-  const store = useStore();
-  const { value: assistants } = useRead(() => store.api.assistants());
+  const { api } = useStore();
+  const { value: assistants } = useRead(() => api.assistants());
   const ruled = (assistants ?? []).filter((one) => one.approval_policy?.length || one.approvals);
   if (!ruled.length) return null;
   return html`<section class="assistant-part">
@@ -94,10 +94,10 @@ function AssistantRules() {
 }
 
 function Remembered() {
-  const store = useStore();
-  const { value: items, error, read, fail } = useRead(() => store.api.remembered());
+  const { api } = useStore();
+  const { value: items, error, read, fail } = useRead(() => api.remembered());
   const withdraw = (/** @type {Item<'remembered.list'>} */ one) =>
-    store.api.withdrawRemembered(one.approval_id).then(read, fail);
+    api.withdrawRemembered(one.approval_id).then(read, fail);
   return html`<section class="assistant-part" aria-label=${t('rules.remembered')}>
     <h2>${t('rules.remembered')}</h2>
     <p class="muted">${t('rules.rememberedText')}</p>

@@ -59,11 +59,11 @@ function OneRun(
  * @param {string} id
  */
 function useRun(id) {
-  const store = useStore();
+  const { api, opened } = useStore();
   const [open, setOpen] = useState(false);
   // Only an open run is followed, because an ended run does not change.
-  const events = open ? store.opened.follow(conversationOf(id)).value.lastSeq : null;
-  const read = () => Promise.all([store.api.run(id), store.api.steps(id)]);
+  const events = open ? opened.follow(conversationOf(id)).value.lastSeq : null;
+  const read = () => Promise.all([api.run(id), api.steps(id)]);
   const { value, error } = useRead(read, [id, events]);
   const [run = null, steps = []] = value ?? [];
   if (open !== isOpen(run)) setOpen(!open);
@@ -79,9 +79,9 @@ function Compared(/** @type {{run: StoredRun, steps: Step[], other: string}} */ 
 
 /** The other runs of the conversation, one of which can be compared. @param {{run: StoredRun, other: string | null}} properties */
 function Siblings({ run, other }) {
-  const store = useStore();
+  const { api } = useStore();
   const { value: runs } = useRead(
-    () => store.api.items('run.list', { conversation_id: run.conversation_id }),
+    () => api.items('run.list', { conversation_id: run.conversation_id }),
     [run.conversation_id, other],
   );
   const others = (runs ?? []).filter((one) => one.run_id !== run.run_id);

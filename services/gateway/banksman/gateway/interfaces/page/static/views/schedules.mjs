@@ -13,10 +13,8 @@ import { known, reasonOf, t } from '../strings.mjs';
 import { formatMoment } from '../text.mjs';
 
 export default function SchedulesView() {
-  const store = useStore();
-  const listed = useRead(() =>
-    Promise.all([store.api.items('schedule.list'), store.api.items('schedule.coming')]),
-  );
+  const { api } = useStore();
+  const listed = useRead(() => Promise.all([api.items('schedule.list'), api.items('schedule.coming')]));
   const [creating, setCreating] = useState(false);
   const [schedules, coming] = listed.value ?? [[], []];
   const isEmpty = listed.value && !schedules.length;
@@ -36,14 +34,14 @@ const elementOf = (/** @type {string} */ id) => `schedule-${id}`;
 const show = (id) => document.getElementById(elementOf(id))?.focus();
 
 function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ { schedule, onChange }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [deleting, setDeleting] = useState(false);
   const [open, setOpen] = useState(false);
   const name = titleOf(schedule);
-  const act = (/** @type {Promise<unknown>} */ request) => store.attempt(() => request.then(onChange));
+  const act = (/** @type {Promise<unknown>} */ request) => toasts.attempt(() => request.then(onChange));
   const pause = () =>
     act(
-      store.api.call(
+      api.call(
         'schedule.update',
         { schedule_id: schedule.id },
         { ...bodyOf(schedule), paused: !schedule.paused },
@@ -67,7 +65,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         type="button"
         class="link"
         aria-label=${t('schedule.runOf', { name })}
-        onClick=${() => act(store.api.call('schedule.run', { schedule_id: schedule.id }))}
+        onClick=${() => act(api.call('schedule.run', { schedule_id: schedule.id }))}
       >
         ${t('schedule.run')}
       </button>
@@ -87,7 +85,7 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
         title=${t('schedule.deleteTitle')}
         label=${t('app.delete')}
         danger
-        onSubmit=${() => store.api.call('schedule.delete', { schedule_id: schedule.id }).then(onChange)}
+        onSubmit=${() => api.call('schedule.delete', { schedule_id: schedule.id }).then(onChange)}
         onClose=${() => setDeleting(false)}
       >
         <p>${t('schedule.deleteQuestion', { name })}</p>
@@ -97,8 +95,8 @@ function OneSchedule(/** @type {{schedule: Schedule, onChange: () => void}} */ {
 }
 
 function LastRuns(/** @type {{id: string}} */ { id }) {
-  const store = useStore();
-  const read = useRead(() => store.api.call('schedule.read', { schedule_id: id }));
+  const { api } = useStore();
+  const read = useRead(() => api.call('schedule.read', { schedule_id: id }));
   if (!read.value) return html`<${Reading} of=${read} />`;
   const { runs } = read.value;
   return runs.length

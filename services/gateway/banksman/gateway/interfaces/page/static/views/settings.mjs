@@ -15,19 +15,19 @@ import { THEMES, setTheme, theme } from '../theme.mjs';
 /** @param {{path: string[]}} properties `mcp`, the server of a sign-in and its outcome, when the browser returns from one */
 export default function SettingsView({ path }) {
   const store = useStore();
-  const { inbox, preferences } = store;
+  const { inbox, settings } = store;
   return html`<${Frame} title=${t('settings.title')}>
     <section class="settings">
       <${Choice}
         label=${t('settings.theme')}
         value=${theme.value}
-        onChange=${(/** @type {string} */ name) => setTheme(name, preferences)}
+        onChange=${(/** @type {string} */ name) => setTheme(name, settings.preferences)}
         options=${THEMES.map((name) => [name, t(`settings.theme.${name}`)])}
       />
       <${Choice}
         label=${t('settings.language')}
         value=${locale()}
-        onChange=${(/** @type {string} */ tag) => store.setLanguage(tag)}
+        onChange=${(/** @type {string} */ tag) => store.settings.setLanguage(tag)}
         options=${Object.entries(LANGUAGES).map(([tag, name]) => [tag, name, { lang: tag }])}
       />
       ${
@@ -52,16 +52,16 @@ export default function SettingsView({ path }) {
 
 /** What the user wants of every reply. */
 function Instructions() {
-  const store = useStore();
-  const { value, error, show, fail } = useRead(() => store.api.call('instructions.read'));
+  const { api, toasts } = useStore();
+  const { value, error, show, fail } = useRead(() => api.call('instructions.read'));
   const stored = value?.text ?? '';
   const [text, setText] = useState('');
   useEffect(() => setText(stored), [stored]);
   const save = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    store.api
+    api
       .call('instructions.set', {}, { text })
-      .then((read) => (show(read), store.toast(t('settings.instructionsSaved'), 'info')), fail);
+      .then((read) => (show(read), toasts.show(t('settings.instructionsSaved'), 'info')), fail);
   };
   return html`<form class="settings" onSubmit=${save}>
     <${TextField}
@@ -80,9 +80,9 @@ function Instructions() {
 
 /** What the runs of the tenant have cost this month. */
 function Month() {
-  const store = useStore();
+  const { api } = useStore();
   // Without the report the page shows no cost.
-  const { value: report } = useRead(() => store.api.usage());
+  const { value: report } = useRead(() => api.usage());
   const month = report?.windows?.find((one) => one.window === 'month');
   return (
     month &&

@@ -21,8 +21,8 @@ export default function WorkflowsView({ path: [name] }) {
 }
 
 function WorkflowList() {
-  const store = useStore();
-  const read = useRead(() => categoriesOf(store.api));
+  const { api } = useStore();
+  const read = useRead(() => categoriesOf(api));
   const categories = read.value?.filter((one) => one.workflows.length);
   const isEmpty = categories?.length === 0;
   const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}
@@ -47,7 +47,7 @@ function WorkflowList() {
 }
 
 function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
-  const store = useStore();
+  const { runs } = useStore();
   const title = workflow.title || workflow.name;
   const text = html`<strong>${title}</strong><span class="muted">${workflow.description}</span>`;
   return html`<li>
@@ -56,7 +56,7 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
       type="button"
       class="button small"
       aria-label=${t('builder.startOf', { title })}
-      onClick=${() => (store.workflowsOpen.value = { name: workflow.name, parameters: {} })}
+      onClick=${() => (runs.form.value = { name: workflow.name, parameters: {} })}
     >
       ${t('workflow.start')}
     </button>
@@ -64,8 +64,8 @@ function Entry(/** @type {{workflow: Workflow}} */ { workflow }) {
 }
 
 function OneWorkflow(/** @type {{name: string}} */ { name }) {
-  const store = useStore();
-  const { value, error, show } = useRead(name !== NEW && (() => store.api.workflow(name)), [name]);
+  const { api } = useStore();
+  const { value, error, show } = useRead(name !== NEW && (() => api.workflow(name)), [name]);
   const draft = useMemo(() => value && draftOf(value), [value]);
   const stored = (/** @type {Workflow} */ definition) =>
     name === NEW ? (location.hash = addressOf('workflows', definition.name)) : show(definition);

@@ -29,7 +29,7 @@ const bodyOf = ({ id, ...draft }) => draft;
 
 /** @param {{stored: Assistant, onStored: (assistant: Assistant) => void, onReload: () => void}} properties */
 export function AssistantEditor({ stored, onStored, onReload }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [draft, setDraft] = useState(stored);
   const { busy, error, failure, run } = useAction();
   const change = (/** @type {Partial<Assistant>} */ fields) => setDraft((last) => ({ ...last, ...fields }));
@@ -40,9 +40,9 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     return run(async () => {
       const { revision, ...fresh } = bodyOf(draft);
       const saved = stored.id
-        ? await store.api.call('assistant.update', { assistant_id: stored.id }, { ...fresh, revision })
-        : await store.api.createAssistant(fresh);
-      store.toast(t('assistant.saved'), 'info');
+        ? await api.call('assistant.update', { assistant_id: stored.id }, { ...fresh, revision })
+        : await api.createAssistant(fresh);
+      toasts.show(t('assistant.saved'), 'info');
       if (stored.id) onStored(saved);
       else location.hash = addressOf('assistants', saved.id);
     });

@@ -10,13 +10,11 @@ const DELAY_MS = 400;
 
 /** @param {{draft: Assistant}} properties the assistant as it would be stored */
 export function PromptPreview({ draft }) {
-  const store = useStore();
+  const { api } = useStore();
   const [open, setOpen] = useState(false);
   const { revision, ...body } = draft;
   const key = useLater(JSON.stringify([open, body.system_prompt, body.system_prompt_id, body.tools]));
-  const { value: preview, error } = useRead(open && (() => store.api.call('assistant.preview', {}, body)), [
-    key,
-  ]);
+  const { value: preview, error } = useRead(open && (() => api.call('assistant.preview', {}, body)), [key]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary><span>${t('assistant.preview')}</span></summary>
     <${FormError} error=${error} />

@@ -12,8 +12,8 @@ const KINDS = ['pypi', 'npm'];
 
 /** @param {{registries?: Registry[], onChange: (registries: Registry[]) => void}} properties */
 export function Registries({ registries = [], onChange }) {
-  const store = useStore();
-  const { value: options } = useRead(() => store.api.call('workspace.options'));
+  const { api } = useStore();
+  const { value: options } = useRead(() => api.call('workspace.options'));
   const permitted = options?.registries;
   const replace = (/** @type {number} */ at, /** @type {Partial<Registry>} */ fields) =>
     onChange(registries.map((one, other) => (other === at ? { ...one, ...fields } : one)));

@@ -7,10 +7,10 @@ import { html, useStore } from '../ui.mjs';
 
 /** @param {{tools: Assistant['tools'], onChange: (tools: Partial<Assistant['tools']>) => void}} properties `allowed_tools` is null for every tool */
 export function ToolChoice({ tools, onChange }) {
-  const store = useStore();
+  const { api } = useStore();
   // A user without the right to list tools can still remove the tools that the assistant names.
-  const { value: offered } = useRead(() => store.api.tools());
-  const { value: options } = useRead(() => store.api.call('workspace.options'));
+  const { value: offered } = useRead(() => api.tools());
+  const { value: options } = useRead(() => api.call('workspace.options'));
   const allowed = tools.allowed_tools ?? null;
   const names = [...new Set([...(offered ?? []).map((tool) => tool.name), ...(allowed ?? [])])];
   const toggle = (/** @type {string} */ name) =>

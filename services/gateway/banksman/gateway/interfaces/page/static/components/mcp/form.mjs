@@ -20,9 +20,9 @@ const TRIMMED = ['id', 'url'];
 /** @typedef {ServerDraft['secrets'][number]} Secret */
 
 export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   const create = async (/** @type {object} */ body) => {
-    const { id } = await store.api.call('mcp.create', {}, body);
+    const { id } = await api.call('mcp.create', {}, body);
     location.hash = addressOf('mcp', id);
   };
   return html`<${ServerForm}
@@ -35,12 +35,12 @@ export function NewServer(/** @type {{onClose: () => void}} */ { onClose }) {
 
 /** @param {{server: McpServer, onChanged: (server: McpServer) => void, onClose: () => void}} properties the stored server */
 export function ChangedServer({ server, onChanged, onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   const replace = async (/** @type {object} */ body) => {
-    onChanged(await store.api.call('mcp.update', { server_id: server.id }, body));
+    onChanged(await api.call('mcp.update', { server_id: server.id }, body));
     onClose();
   };
-  const reload = async () => onChanged(await store.api.call('mcp.read', { server_id: server.id }));
+  const reload = async () => onChanged(await api.call('mcp.read', { server_id: server.id }));
   return html`<${ServerForm}
     key=${server.revision}
     title=${t('mcp.changeTitle', { name: server.id })}

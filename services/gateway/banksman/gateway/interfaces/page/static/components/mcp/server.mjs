@@ -133,12 +133,12 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
 }
 
 function Removal(/** @type {{id: string, onClose: () => void}} */ { id, onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   return html`<${FormDialog}
     title=${t('mcp.removeTitle')}
     label=${t('app.remove')}
     danger
-    onSubmit=${() => store.api.call('mcp.delete', { server_id: id }).then(() => (location.hash = addressOf('mcp')))}
+    onSubmit=${() => api.call('mcp.delete', { server_id: id }).then(() => (location.hash = addressOf('mcp')))}
     onClose=${onClose}
   >
     <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>

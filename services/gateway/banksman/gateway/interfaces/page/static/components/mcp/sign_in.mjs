@@ -9,19 +9,19 @@ import { html, useStore } from '../ui.mjs';
 
 /** @param {{server: McpServer, act: (request: () => Promise<McpServer>) => Promise<void>}} properties */
 export function SignIn({ server, act }) {
-  const store = useStore();
+  const { api } = useStore();
   const [client, setClient] = useState({ client_id: '', client_secret: '' });
   const { signed_in: signedIn } = server;
   const own = server.sign_in === 'user';
   if (!signedIn && !server.needs_sign_in) return null;
   const begin = (/** @type {PageEvent} */ event) => {
     event.preventDefault();
-    return act(() => goToProvider(store.api, server, client));
+    return act(() => goToProvider(api, server, client));
   };
   const end = () =>
     act(async () => {
-      await store.api.call('mcp.sign_out', { server_id: server.id });
-      return store.api.call('mcp.read', { server_id: server.id });
+      await api.call('mcp.sign_out', { server_id: server.id });
+      return api.call('mcp.read', { server_id: server.id });
     });
   const field = (/** @type {'client_id' | 'client_secret'} */ name, /** @type {string} */ type) =>
     html`<${TextField}
@@ -47,7 +47,7 @@ export function SignIn({ server, act }) {
       <details>
         <summary>${t('mcp.ownClient')}</summary>
         <p class="muted">
-          ${parts('mcp.ownClientText', { address: html`<code>${store.api.mcpCallbackUrl()}</code>` })}
+          ${parts('mcp.ownClientText', { address: html`<code>${api.mcpCallbackUrl()}</code>` })}
         </p>
         ${field('client_id', 'text')}${field('client_secret', 'password')}
       </details>

@@ -21,7 +21,7 @@ export function useDeadLetters(/** @type {Store} */ store) {
 
 /** @param {{pages: ReturnType<typeof useDeadLetters>}} properties */
 export function DeadLetters({ pages }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [shown, setShown] = useState(/** @type {number | null} */ (null));
   // If further pages are shown, the list is not read again, so handled messages are marked in place.
   const [handled, setHandled] = useState(/** @type {Set<number>} */ (new Set()));
@@ -30,7 +30,7 @@ export function DeadLetters({ pages }) {
     pages.refresh()
   );
   const replay = (/** @type {Letter} */ { id }) =>
-    store.attempt(() => store.api.call('dead_letter.replay', { letter_id: id }).then(() => done(id)));
+    toasts.attempt(() => api.call('dead_letter.replay', { letter_id: id }).then(() => done(id)));
   const actions = (/** @type {Letter} */ letter) =>
     html`<span class="row-actions">
       <button
@@ -67,8 +67,8 @@ export function DeadLetters({ pages }) {
  * @param {{id: number, onDone: () => void, onClose: () => void}} properties
  */
 function Letter({ id, onDone, onClose }) {
-  const store = useStore();
-  const read = useRead(() => store.api.call('dead_letter.read', { letter_id: id }), [id]);
+  const { api } = useStore();
+  const read = useRead(() => api.call('dead_letter.read', { letter_id: id }), [id]);
   const letter = read.value;
   const [discarding, setDiscarding] = useState(false);
   const { busy, error, run } = useAction();
@@ -89,7 +89,7 @@ function Letter({ id, onDone, onClose }) {
                 type="button"
                 class="button danger"
                 disabled=${busy}
-                onClick=${() => run(() => store.api.call('dead_letter.discard', { letter_id: id }).then(onDone))}
+                onClick=${() => run(() => api.call('dead_letter.discard', { letter_id: id }).then(onDone))}
               >
                 ${t('operator.discardNow')}
               </button>
@@ -98,7 +98,7 @@ function Letter({ id, onDone, onClose }) {
               <button type="button" class="button" onClick=${() => setDiscarding(true)}>
                 ${t('app.discard')}
               </button>
-              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => store.api.call('dead_letter.replay', { letter_id: id }).then(onDone))}>${t('operator.replay')}</button>`}
+              ${letter.can_replay && html`<button type="button" class="button primary" disabled=${busy} onClick=${() => run(() => api.call('dead_letter.replay', { letter_id: id }).then(onDone))}>${t('operator.replay')}</button>`}
             </div>`)
       }
     </div>

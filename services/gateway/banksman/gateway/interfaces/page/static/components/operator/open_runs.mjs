@@ -94,14 +94,14 @@ export function OpenRuns({ pages, tenant, onAll }) {
  * @param {{run: OpenRun}} properties
  */
 function RunName({ run }) {
-  const own = run.tenant === useStore().welcome.value?.tenant;
+  const own = run.tenant === useStore().session.welcome.value?.tenant;
   const name = html`<code>${run.run_id}</code>`;
   return own ? html`<a href=${addressOf('runs', run.run_id)}>${name}</a>` : name;
 }
 
 /** @param {{run: OpenRun, onDone: () => void, onClose: () => void}} properties */
 function Cancellation({ run, onDone, onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   const [reason, setReason] = useState('');
   return html`<${FormDialog}
     title=${t('operator.cancelTitle')}
@@ -109,7 +109,7 @@ function Cancellation({ run, onDone, onClose }) {
     cancel=${t('operator.keepRun')}
     danger
     disabled=${!reason.trim()}
-    onSubmit=${() => store.api.call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() }).then(onDone)}
+    onSubmit=${() => api.call('operator.cancel', { tenant: run.tenant, run_id: run.run_id }, { reason: reason.trim() }).then(onDone)}
     onClose=${onClose}
   >
     <p>

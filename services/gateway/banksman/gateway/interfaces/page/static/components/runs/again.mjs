@@ -12,14 +12,14 @@ import { html, useStore } from '../ui.mjs';
 
 /** @param {{run: StoredRun, steps: Step[], onClose: () => void}} properties */
 export function RunAgain({ run, steps, onClose }) {
-  const store = useStore();
+  const { api, opened } = useStore();
   const [model, setModel] = useState(run.model ?? '');
   const first = steps.find((step) => step.kind === 'model');
   const { value: step, error } = useRead(
-    first && (() => store.api.call('step.read', { run_id: run.run_id, step_id: first.step_id })),
+    first && (() => api.call('step.read', { run_id: run.run_id, step_id: first.step_id })),
   );
   const submit = async () => {
-    const started = await store.api.call(
+    const started = await api.call(
       'chat.send',
       { conversation_id: run.conversation_id },
       {
@@ -30,7 +30,7 @@ export function RunAgain({ run, steps, onClose }) {
         overrides: { model: model.trim() },
       },
     );
-    store.opened.showNewest(run.conversation_id);
+    opened.showNewest(run.conversation_id);
     onClose();
     location.hash = addressOf('runs', run.run_id, 'with', started.run_id);
   };

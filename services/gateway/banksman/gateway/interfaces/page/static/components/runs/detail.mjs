@@ -11,9 +11,9 @@ import { nameOf } from './steps.mjs';
 
 /** @param {{runId: string, stepId: string, version: unknown}} properties the step is read again for a new `version` */
 export function StepDetail({ runId, stepId, version }) {
-  const store = useStore();
+  const { api } = useStore();
   const { value: read, error } = useRead(
-    () => store.api.call('step.read', { run_id: runId, step_id: stepId }),
+    () => api.call('step.read', { run_id: runId, step_id: stepId }),
     [runId, stepId, version],
   );
   const heading = useRef(/** @type {HTMLElement | null} */ (null));

@@ -17,18 +17,18 @@ const CUSTOM = 'cron';
 /** @typedef {ReturnType<typeof initialTimes>} Times */
 
 export function ScheduleDialog(/** @type {{onClose: () => void}} */ { onClose }) {
-  const store = useStore();
+  const { api } = useStore();
   const [title, setTitle] = useState('');
   const [what, setWhat] = useState(MESSAGE);
   const [times, setTimes] = useState(initialTimes);
-  const { value: categories, error } = useRead(() => categoriesOf(store.api));
+  const { value: categories, error } = useRead(() => categoriesOf(api));
   const workflows = (categories ?? []).flatMap((category) => category.workflows);
   const workflow = workflows.find((one) => one.name === what);
   const create = async (/** @type {Json} */ values) => {
     const start = workflow
       ? { type: 'workflow', workflow: what, parameters: values }
       : { type: 'prompt', content: values.content };
-    await store.api.call(
+    await api.call(
       'schedule.create',
       {},
       {

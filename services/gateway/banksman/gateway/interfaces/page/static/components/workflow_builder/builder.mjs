@@ -13,12 +13,12 @@ import { Steps, Text } from './steps.mjs';
 
 /** @param {{stored: WorkflowDraft | null, onStored: (definition: Workflow) => void}} properties `stored` is null for a new one */
 export function WorkflowBuilder({ stored, onStored }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [draft, setDraft] = useState(stored ?? EMPTY);
   const { busy, error, run } = useAction();
   const [deleting, setDeleting] = useState(false);
   // A user without the right to list tools gets none.
-  const { value: tools } = useRead(() => store.api.tools());
+  const { value: tools } = useRead(() => api.tools());
   const change = (/** @type {Partial<WorkflowDraft>} */ fields) =>
     setDraft((last) => ({ ...last, ...fields }));
   const set = (/** @type {keyof WorkflowDraft} */ name) => (/** @type {unknown} */ value) =>
@@ -27,14 +27,14 @@ export function WorkflowBuilder({ stored, onStored }) {
     event.preventDefault();
     return run(async () => {
       const definition = draft.name
-        ? await store.api.replaceWorkflow(draft.name, bodyOf(draft))
-        : await store.api.createWorkflow({ name: nameOf(draft.title), ...bodyOf(draft) });
-      store.toast(t('builder.saved'), 'info');
+        ? await api.replaceWorkflow(draft.name, bodyOf(draft))
+        : await api.createWorkflow({ name: nameOf(draft.title), ...bodyOf(draft) });
+      toasts.show(t('builder.saved'), 'info');
       onStored(definition);
     });
   };
   const remove = async () => {
-    await store.api.deleteWorkflow(draft.name);
+    await api.deleteWorkflow(draft.name);
     location.hash = addressOf('workflows');
   };
   return html`<form class="builder" onSubmit=${save}>

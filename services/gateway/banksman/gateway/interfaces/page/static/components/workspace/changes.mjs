@@ -12,12 +12,12 @@ import { Loading, html, useStore } from '../ui.mjs';
 const MAX_DIFF_BYTES = 256 * 1024;
 
 export function Changes(/** @type {{id: string}} */ { id }) {
-  const store = useStore();
-  const changes = changesOf(store.opened.current.value ?? { runs: [] });
+  const { api, opened, toasts } = useStore();
+  const changes = changesOf(opened.current.value ?? { runs: [] });
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
   const download = () =>
-    store.attempt(async () =>
-      saveBlob(await store.api.blob('file.patch', { conversation_id: id }), `${id}.patch`),
+    toasts.attempt(async () =>
+      saveBlob(await api.blob('file.patch', { conversation_id: id }), `${id}.patch`),
     );
   return html`<button type="button" class="button small" onClick=${download}>
       ${t('files.downloadPatch')}
@@ -29,17 +29,17 @@ export function Changes(/** @type {{id: string}} */ { id }) {
 
 /** @param {{id: string, change: FileChange}} properties */
 function Change({ id, change: { path, change, since, before } }) {
-  const store = useStore();
+  const { api, workspace } = useStore();
   const [open, setOpen] = useState(false);
   const isKnown = change === 'deleted' && before !== undefined;
   /** @returns {Promise<Shown>} */
   const read = async () => {
     if (before === undefined)
-      return compared(await store.api.call('file.diff', { conversation_id: id, path, since }));
-    const blob = await store.api.file(id, path);
+      return compared(await api.call('file.diff', { conversation_id: id, path, since }));
+    const blob = await api.file(id, path);
     return blob.size > MAX_DIFF_BYTES ? { note: t('files.notCompared') } : { after: await blob.text() };
   };
-  const { value: shown, error } = useRead(open && !isKnown && read, [open, store.filesVersion.value]);
+  const { value: shown, error } = useRead(open && !isKnown && read, [open, workspace.version.value]);
   return html`<details class="folded" onToggle=${(event) => setOpen(event.currentTarget.open)}>
     <summary>
       <span class=${`status ${change === 'deleted' ? 'failed' : change === 'created' ? 'done' : ''}`}

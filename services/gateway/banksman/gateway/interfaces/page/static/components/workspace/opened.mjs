@@ -33,14 +33,14 @@ function languageOf(/** @type {string} */ path) {
 }
 
 export function OpenedFile(/** @type {{id: string, file: WorkspaceFile}} */ { id, file }) {
-  const store = useStore();
+  const { api, workspace } = useStore();
   const [shown, setShown] = useState(/** @type {Shown} */ ({ kind: 'loading' }));
   const [editing, setEditing] = useState(false);
-  const version = store.filesVersion.value;
+  const version = workspace.version.value;
   useEffect(() => {
     if (editing) return undefined;
     let current = true;
-    preview(store.api, id, file).then(
+    preview(api, id, file).then(
       (result) => current && setShown(result),
       (error) => current && setShown({ kind: 'note', text: explain(error) }),
     );
@@ -100,7 +100,7 @@ function withLineEndsOf(before, text) {
  * @param {{id: string, file: WorkspaceFile, before: string, onClose: () => void}} properties
  */
 function Editor({ id, file, before, onClose }) {
-  const store = useStore();
+  const { api, toasts, workspace } = useStore();
   const [text, setText] = useState(before);
   const [changed, setChanged] = useState(false);
   const { busy, run } = useAction();
@@ -109,13 +109,13 @@ function Editor({ id, file, before, onClose }) {
   // An empty last line has no height in `pre`, but has one in the text area.
   const { markup } = useColours(language, `${text}\n`);
   const write = async () => {
-    const stored = await textOf(await store.api.file(id, file.path));
+    const stored = await textOf(await api.file(id, file.path));
     if (stored !== before && !changed) return setChanged(true);
-    await store.api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
-    store.filesVersion.value += 1;
+    await api.upload(id, file.path, new Blob([withLineEndsOf(before, text)]));
+    workspace.changed();
     return onClose();
   };
-  const save = () => run(() => store.attempt(write));
+  const save = () => run(() => toasts.attempt(write));
   const onKeyDown = (/** @type {PageEvent} */ event) => {
     if (event.key !== 's' || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();

@@ -15,14 +15,14 @@ const REFRESH_MS = 3_000;
 
 /** @param {{id: string}} properties the id of the conversation */
 export function Processes({ id }) {
-  const store = useStore();
-  const { items, error, refresh } = usePages(() => store.api.call('process.list', { conversation_id: id }), {
+  const { api, toasts } = useStore();
+  const { items, error, refresh } = usePages(() => api.call('process.list', { conversation_id: id }), {
     everyMs: REFRESH_MS,
     of: id,
   });
   const stop = (/** @type {Item<'process.list'>} */ process) =>
-    store.attempt(() =>
-      store.api.call('process.stop', { conversation_id: id, process_id: process.id }, {}).then(refresh),
+    toasts.attempt(() =>
+      api.call('process.stop', { conversation_id: id, process_id: process.id }, {}).then(refresh),
     );
   return html`<${FormError} error=${error} /> ${!items && !error && html`<${Loading} />`}
     ${items?.length === 0 && html`<p class="empty">${t('processes.empty')}</p>`}
@@ -83,9 +83,9 @@ function stateText(/** @type {Item<'process.list'>} */ { status, exit_code: code
  * @param {{id: string, process: Item<'process.list'>}} properties
  */
 function Output({ id, process }) {
-  const store = useStore();
+  const { api } = useStore();
   const read = useRead(
-    () => store.api.call('process.read', { conversation_id: id, process_id: process.id }),
+    () => api.call('process.read', { conversation_id: id, process_id: process.id }),
     [process.output_bytes, process.status],
   );
   const part = read.value;

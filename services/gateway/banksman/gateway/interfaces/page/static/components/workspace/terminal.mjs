@@ -24,7 +24,7 @@ export function Terminal() {
   const [late] = useState(
     () =>
       new Set(
-        store.details.value
+        store.settings.details.value
           ? []
           : commands.filter(({ call }) => call.status === 'running').map(({ call }) => call.id),
       ),
@@ -53,7 +53,7 @@ export function Terminal() {
           type="button"
           class="button small stop"
           disabled=${run.cancelling}
-          onClick=${() => store.cancel(run.id)}
+          onClick=${() => store.runs.cancel(run.id)}
         >
           <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
         </button>
@@ -65,11 +65,11 @@ export function Terminal() {
 /** @typedef {{runId: string, call: Call, output: string, late: boolean}} CommandProperties */
 
 const Command = memo(function Command(/** @type {CommandProperties} */ { runId, call, output, late }) {
-  const store = useStore();
+  const { api, toasts } = useStore();
   const [whole, setWhole] = useState(/** @type {string | null} */ (null));
   const read = () =>
-    store.attempt(async () => {
-      const text = await (await store.api.output(runId, call.id)).text();
+    toasts.attempt(async () => {
+      const text = await (await api.output(runId, call.id)).text();
       setWhole(text.length > MAX_SHOWN_CHARACTERS ? `${text.slice(0, MAX_SHOWN_CHARACTERS)}…` : text);
     });
   const code = call.result?.exit_code;
