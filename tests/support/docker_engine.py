@@ -113,7 +113,7 @@ class DockerEngine:
         return done.stdout.strip()
 
     def free_port(self, *reserved: int) -> int:
-        """Return a port that a container can publish, and tests can reach at 127.0.0.1; none of `reserved`."""
+        """Return a port that a container can publish and tests reach at 127.0.0.1; none of `reserved`."""
         published = self.output("ps", "--format", "{{.Ports}}")
         free = [port for port in self.ports if f":{port}->" not in published and port not in reserved]
         return random.choice(free) if free else free_port()
