@@ -41,6 +41,16 @@ async def test_a_user_pins_archives_and_exports(stage: Stage) -> None:
     assert len(exported["events"]) == len(stage.frames)
 
 
+async def test_pinned_conversations_of_a_long_list_are_found_on_later_pages(stage: Stage) -> None:
+    """A page of a list that takes too long to read ends early, with the cursor of the next one."""
+    query = "context/conversations?limit=50&pinned=true"
+    stage.resources["context/conversations"] = {"items": []}
+    stage.resources[query] = {"items": [], "next": "7"}
+    stage.resources[f"{query}&cursor=7"] = {"items": [CRANES], "next": None}
+    async with opened(stage.url) as page:
+        await expect(page.get_by_role("link", name="Cranes")).to_be_visible()
+
+
 async def test_a_link_shows_a_conversation_without_controls(stage: Stage) -> None:
     start(stage)
     reply(stage, "It is 40 t.")

@@ -7,7 +7,9 @@ from collections import Counter
 from typing import Any
 
 import httpx
+import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
+from tests.support.nats import Broker, NatsServer
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import EVENTS
@@ -116,6 +118,22 @@ async def test_conversations_are_labelled_and_found_by_a_label(gateway: Served) 
     assert (found, stored, left) == ([["a"], ["b", "a"], ["a"]], ["crane", "harbour"], [])
     assert [one.status_code for one in refused] == [400] * 4
     assert all("labels" in one.text for one in refused)
+
+
+@pytest.mark.one_server
+async def test_a_page_of_the_list_reads_little_more_than_its_entries(
+    gateway: Served, nats_server: Broker
+) -> None:
+    """The cost of a page depends on its length, not on the number of conversations."""
+    assert isinstance(nats_server, NatsServer)
+    async with gateway.http as http:
+        for number in range(150):
+            await http.post("/context/conversations", json={"title": f"n{number}"})
+        before = nats_server.varz()["out_msgs"]
+        page = (await http.get("/context/conversations", params={"limit": 2})).json()
+        sent = nats_server.varz()["out_msgs"] - before
+    assert [one["title"] for one in page["items"]] == ["n149", "n148"]
+    assert sent < 60
 
 
 async def test_conversations_are_pinned_and_archived(gateway: Served) -> None:

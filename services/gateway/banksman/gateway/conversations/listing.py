@@ -20,7 +20,9 @@ from banksman.contracts.errors import BadInput, Poison
 from banksman.quotas.stored import SharedBucket
 
 FIRST_WINDOW = 1_000
-"""Stream sequences that the first read covers. Later reads cover more while they find few messages."""
+"""Stream sequences that the first read of a search covers. Reads cover more while they find few messages."""
+PER_ENTRY = 4
+"""Stream sequences that the first read of a list covers per entry of the page."""
 FEW, MANY = 500, 5_000
 WINDOW_BYTES = 8 * 1024 * 1024
 """Maximum bytes of the messages of one read; one that finds more is repeated for fewer sequences."""
@@ -65,12 +67,16 @@ class Window:
     after: int
 
 
-async def windows(bus: Bus, stream: str, subject: str, before: int | None) -> AsyncIterator[Window]:
-    """Yield the messages before a stream sequence, None for the newest, in windows of bounded bytes."""
+async def windows(
+    bus: Bus, stream: str, subject: str, before: int | None, width: int = FIRST_WINDOW
+) -> AsyncIterator[Window]:
+    """Yield the messages before a stream sequence, None for the newest, in windows of bounded bytes.
+
+    The first window covers `width` sequences.
+    """
     if before is None:
         last = await jetstream.last_message(bus, stream, subject)
         before = last.stream_seq + 1 if last else 0
-    width = FIRST_WINDOW
     while before > 1:
         after = max(0, before - 1 - width)
         messages, size = await _between(bus, stream, subject, after, before)
@@ -107,7 +113,8 @@ async def newest(
     """Return at most `limit` entries that match, newest first, and the cursor of the next ones."""
     found: list[Entry[ConversationRecord]] = []
     budget = Budget()
-    async for window in windows(bucket.bus, bucket.stream, bucket.subject(tenant) + ".*", before):
+    subject, width = bucket.subject(tenant) + ".*", PER_ENTRY * (limit + 1)
+    async for window in windows(bucket.bus, bucket.stream, subject, before, width):
         for message in window.messages:
             await budget.count(message)
             entry = await _readable(bucket, message)

@@ -85,11 +85,21 @@ export class ConversationList {
     if (all.size > this.labels.value.length) this.labels.value = [...all].sort();
   }
 
+  /** A page of a long list may end before it found all. */
   async #readPinned() {
-    const { items } = await this.api
-      .conversations({ pinned: true, limit: MAX_PINNED })
-      .catch(() => ({ items: this.pinned.value }));
-    this.#seen(items);
-    this.pinned.value = items.filter((item) => item.pinned);
+    /** @type {Listing[]} */
+    const found = [];
+    let cursor = null;
+    try {
+      do {
+        const page = await this.api.conversations({ pinned: true, limit: MAX_PINNED, cursor });
+        found.push(...page.items.filter((item) => item.pinned));
+        cursor = page.next;
+      } while (cursor && found.length < MAX_PINNED);
+    } catch {
+      return;
+    }
+    this.#seen(found);
+    this.pinned.value = found;
   }
 }
