@@ -262,7 +262,10 @@ def decision(number: int, outcome: str, *calls: tuple[str, str, str | None], **m
         "at": f"2026-01-05T08:00:0{number}Z",
         "interface": "websocket",
         "remember": None,
-        "calls": [{"tool": tool, "call": call, "decision": decided} for tool, call, decided in calls],
+        "calls": [
+            {"tool": tool, "call": call, "decision": decided, "covers": None, "begins": None}
+            for tool, call, decided in calls
+        ],
         "more": 0,
         **more,
     }

@@ -64,6 +64,10 @@ async def test_each_decision_is_listed_with_its_calls_and_in_the_audit_trail(
         ("bash", "echo two", "rejected"),
     ]
     assert (mixed["outcome"], mixed["interface"], mixed["remember"]) == ("mixed", "websocket", "run")
+    assert [one["covers"]["words"] for one in mixed["calls"]] == [
+        "the calls that are like the edited one",
+        "every call of bash with exactly this command",
+    ]
     assert [(one["call"], one["decision"]) for one in rejected["calls"]] == [("rm -rf harbour", "stopped")]
     assert (rejected["outcome"], rejected["by"], rejected["interface"]) == ("rejected", "local", "http")
 
@@ -83,6 +87,29 @@ async def test_each_decision_is_listed_with_its_calls_and_in_the_audit_trail(
     trail = (await http.get("/v1/audit", params={"action": "approval.rejected", "limit": 1})).json()["items"]
     assert [(one["target"], one["actor"]) for one in trail] == [(other["approval_id"], "local")]
     assert "harbour" not in str(trail)
+
+
+async def test_a_remembered_decision_says_what_it_covers(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R34: the trail has the kind, and the list the words, which go with the conversation."""
+    done = ScriptedReply(text="Done.")
+    conversation = await client.create(play(bash("git status --short"), bash("git status -b"), done))
+    run_id = await client.chat(conversation, "go")
+    request = await client.approval_request(run_id)
+    call = request["items"][0]["tool_call_id"]
+    decision = {"tool_call_id": call, "decision": "approve", "covers": "begins"}
+    await client.request(
+        "approval.reply", approval_id=request["approval_id"], decisions=[decision], remember="conversation"
+    )
+    assert (await client.finished(run_id))["status"] == "completed"
+
+    (remembered,) = await decided(http, conversation, 1)
+    (covered,) = remembered["calls"]
+    words = "every simple command that begins with `git status`, whatever follows"
+    assert (covered["covers"], covered["begins"]) == ({"by": "begins", "words": words}, "git status")
+    trail = (await http.get("/v1/audit", params={"action": "approval.approved", "limit": 1})).json()["items"]
+    assert (trail[0]["target"], trail[0]["details"]["covers"]) == (request["approval_id"], ["begins"])
 
 
 async def test_a_cancelled_request_is_listed_and_a_deleted_log_leaves_no_call(

@@ -6,6 +6,7 @@ from typing import Final, Literal, get_args
 
 from pydantic import Field
 
+from banksman.contracts.approvals import CoveredBy
 from banksman.contracts.wire import JsonValue, Stored, Timestamp, Token
 
 Right = Literal["chat", "approve", "admin", "operator"]
@@ -73,8 +74,10 @@ class DecisionDetails(Stored):
     more: int = 0
     """Number of further calls."""
     remember: Literal["run", "conversation"] | None = None
+    covers: tuple[CoveredBy, ...] = ()
+    """What a remembered decision compares of further calls; empty if it is not remembered."""
     first_by: str | None = None
-    """The first of two approvers."""
+    """The first of two approvers, also if no second one followed."""
 
 
 CheckName = Literal[

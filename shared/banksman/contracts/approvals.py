@@ -32,11 +32,14 @@ class Preview(Stored):
         return self.command or self.url or self.path or self.text or None
 
 
+CoveredBy = Literal["command", "path", "host", "arguments", "nothing", "begins", "tool"]
+"""The part of a call that is compared; `nothing` if a user decides every such call."""
+
+
 class Coverage(Stored):
     """The further calls that a decision applies to if it is remembered."""
 
-    by: Literal["command", "path", "host", "arguments", "nothing", "begins", "tool"]
-    """The part of a call that is compared; `nothing` if a user decides every such call."""
+    by: CoveredBy
     words: str
     """The same for people; the text of others in it has its invisible characters marked."""
 

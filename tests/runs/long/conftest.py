@@ -188,7 +188,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
                     notifications,
                     model_step,
                     Archiver(bus, log),
-                    partial(record_decision, bus, slots),
+                    partial(record_decision, bus, slots, key),
                 ),
                 EventLog(bus),
                 tenant,

@@ -140,7 +140,7 @@ async def _serve(settings: AgentServiceSettings, process: ServiceProcess, key: b
             ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-", capped=cap),
             log=log,
             approvals=approvals,
-            record_decision=partial(record_decision, bus, approvals),
+            record_decision=partial(record_decision, bus, approvals, key),
             notifications=notifications,
             model_step=ModelStep(
                 bus,

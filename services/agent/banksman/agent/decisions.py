@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from banksman.bus.connection import Bus
 from banksman.bus.publish import record_action
 from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.administration import AuditEntry, DecidedCall, DecisionDetails
-from banksman.contracts.approvals import ItemDecision
-from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.contracts.approvals import ApprovalItem, CoveredBy, ItemDecision
+from banksman.contracts.errors import Poison
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+from banksman.runs.approval.policy import coverage
+from banksman.runs.approval.requests import is_signed
 
 MAX_CALLS = 20
 
 
-async def record_decision(bus: Bus, slots: ApprovalSlots, reply: ApprovalReply) -> None:
+async def record_decision(bus: Bus, slots: ApprovalSlots, key: bytes, reply: ApprovalReply) -> None:
     """Record the reply that took effect; nothing for another one, or for a requested value.
 
     Safe to repeat: the message id names the request. Raises what `durable` raises.
@@ -27,26 +32,43 @@ async def record_decision(bus: Bus, slots: ApprovalSlots, reply: ApprovalReply) 
         interface=reply.interface,
         action=f"approval.{reply.outcome}",
         target=reply.approval_id,
-        details=_details(request, reply).model_dump(mode="json"),
+        details=_details(request, reply, await _first(slots, key, request, reply)).model_dump(mode="json"),
     )
     await record_action(bus, entry, msg_id=f"{reply.tenant}:{entry.action}:{reply.approval_id}")
 
 
-def _details(request: ApprovalRequest, reply: ApprovalReply) -> DecisionDetails:
-    decided = {one.tool_call_id: one for one in reply.decisions}
+async def _first(
+    slots: ApprovalSlots, key: bytes, request: ApprovalRequest, reply: ApprovalReply
+) -> FirstApproval | None:
+    """Return the first of two approvals; a second user may not have followed it before the reply."""
+    if reply.first is not None or request.approvers == 1:
+        return reply.first
+    with suppress(Poison):
+        first = await slots.first(reply.tenant, reply.approval_id)
+        return first if first and is_signed(first, key) else None
+    return None
+
+
+def _details(request: ApprovalRequest, reply: ApprovalReply, first: FirstApproval | None) -> DecisionDetails:
+    given = {one.tool_call_id: one for one in reply.decisions}
     items = request.items[:MAX_CALLS]
+    decided = [(item, given[item.tool_call_id]) for item in items if item.tool_call_id in given]
     return DecisionDetails(
         conversation_id=reply.conversation_id,
         run_id=reply.run_id,
         commit=request.commit,
         tools=tuple(item.name for item in items),
-        decisions=tuple(
-            _decision(request, decided[item.tool_call_id]) for item in items if item.tool_call_id in decided
-        ),
+        decisions=tuple(_decision(request, one) for _, one in decided),
         more=len(request.items) - len(items),
         remember=reply.remember,
-        first_by=reply.first and reply.first.by,
+        covers=tuple(_covers(*one) for one in decided) if reply.remember else (),
+        first_by=first and first.by,
     )
+
+
+def _covers(item: ApprovalItem, decided: ItemDecision) -> CoveredBy:
+    arguments = item.arguments if decided.arguments is None else decided.arguments
+    return coverage(item.name, arguments, decided.covers).by
 
 
 def _decision(request: ApprovalRequest, decided: ItemDecision) -> DecidedCall:

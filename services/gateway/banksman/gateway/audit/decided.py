@@ -14,7 +14,15 @@ from typing import Annotated, cast
 from fastapi import Query
 
 from banksman.contracts.administration import AuditEntry, AuditInterface, DecidedCall, DecisionDetails
-from banksman.contracts.approvals import ApprovalOutcome, ApprovalRequested, Preview, Remember
+from banksman.contracts.approvals import (
+    ApprovalItem,
+    ApprovalOutcome,
+    ApprovalRequested,
+    Coverage,
+    CoveredBy,
+    Preview,
+    Remember,
+)
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.visible import one_line
 from banksman.contracts.wire import Stored, Timestamp
@@ -24,6 +32,7 @@ from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.parameters import CallerDep, provided
+from banksman.runs.approval.policy import coverage
 
 MAX_DECISIONS = 50
 """Maximum decisions of a page; each reads one commit."""
@@ -49,6 +58,11 @@ class CallDecision(Stored):
     log does not contain it any more."""
     decision: DecidedCall | None
     """Null if no user decided."""
+    covers: Coverage | None
+    """The further calls that a remembered decision decided too; null if it is not remembered, or the log does
+    not contain the call any more."""
+    begins: str | None
+    """The first words of a command, if the decision covers every command that begins with them."""
 
 
 class Decision(Stored):
@@ -64,7 +78,7 @@ class Decision(Stored):
     by: str
     """The approver; `system` if no user decided."""
     first_by: str | None
-    """The first of two approvers."""
+    """The first of two approvers; if the request was not approved, no second one followed."""
     at: Timestamp
     interface: AuditInterface
     remember: Remember | None
@@ -84,11 +98,14 @@ class DecisionPage(Stored):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted(AuditFilter):
     tool: str | None
+    by: str | None
+    """One of the approvers."""
 
     def matches(self, entry: AuditEntry) -> bool:
         tools = entry.details.get("tools")
         uses = self.tool is None or (isinstance(tools, list) and self.tool in tools)
-        return uses and AuditFilter.matches(self, entry)
+        decided = self.by is None or self.by in (entry.actor, entry.details.get("first_by"))
+        return uses and decided and AuditFilter.matches(self, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +129,7 @@ class Decided:
     ) -> DecisionPage:
         """List who decided which calls, newest first. A page with fewer than `limit` may not be the last."""
         action = "approval" if outcome is None else f"approval.{outcome}"
-        wanted = _Wanted(tenant=caller.tenant, actor=by, action=action, since=since, until=until, tool=tool)
+        wanted = _Wanted(tenant=caller.tenant, action=action, since=since, until=until, tool=tool, by=by)
         searched = (text or "").casefold()
         stop = time.monotonic() + SEARCH_S
         items: list[Decision] = []
@@ -126,7 +143,7 @@ class Decided:
 
     async def _decision(self, tenant: str, entry: ListedEntry) -> Decision:
         details = DecisionDetails.model_validate(entry.details)
-        title, lines = await self._content(tenant, entry.target, details)
+        title, items = await self._content(tenant, entry.target, details)
         return Decision(
             id=entry.id,
             approval_id=entry.target,
@@ -135,14 +152,14 @@ class Decided:
             at=entry.ts,
             interface=entry.interface,
             title=title,
-            calls=_calls(details, lines),
+            calls=_calls(details, items),
             **details.model_dump(include={"conversation_id", "run_id", "first_by", "remember", "more"}),
         )
 
     async def _content(
         self, tenant: str, approval_id: str, details: DecisionDetails
-    ) -> tuple[str, tuple[str, ...]]:
-        """Return the title and the lines of the calls; nothing of a deleted or damaged log."""
+    ) -> tuple[str, tuple[ApprovalItem, ...]]:
+        """Return the title and the calls; nothing of a deleted or damaged log."""
         try:
             title = (await self.conversations.get(tenant, details.conversation_id)).title
             stored = await self.views.commit(tenant, details.conversation_id, details.commit)
@@ -151,17 +168,31 @@ class Decided:
         events = stored.commit.events if stored else ()
         requests = (one.data for one in events if isinstance(one.data, ApprovalRequested))
         request = next((one for one in requests if one.approval_id == approval_id), None)
-        return title, tuple(_line(item.preview) for item in request.items) if request else ()
+        return title, request.items if request else ()
 
 
 Service = Annotated[Decided, provided(Decided)]
 
 
-def _calls(details: DecisionDetails, lines: tuple[str, ...]) -> tuple[CallDecision, ...]:
+def _calls(details: DecisionDetails, items: tuple[ApprovalItem, ...]) -> tuple[CallDecision, ...]:
+    shown = items[: len(details.tools)]
     return tuple(
-        CallDecision(tool=tool, call=line or "", decision=decision)
-        for tool, line, decision in zip_longest(details.tools, lines[: len(details.tools)], details.decisions)
+        CallDecision(
+            tool=tool,
+            call=_line(item.preview) if item else "",
+            decision=decision,
+            covers=_covers(item, decision, by) if item and by else None,
+            begins=item.begins if item and by == "begins" and decision != "edited" else None,
+        )
+        for tool, item, decision, by in zip_longest(details.tools, shown, details.decisions, details.covers)
     )
+
+
+def _covers(item: ApprovalItem, decision: DecidedCall, by: CoveredBy) -> Coverage:
+    # The list reads the commit of the request, which does not have the edited arguments.
+    if decision == "edited" and by != "tool":
+        return Coverage(by=by, words="the calls that are like the edited one")
+    return coverage(item.name, item.arguments, by if by in ("begins", "tool") else None)
 
 
 def _line(preview: Preview) -> str:
@@ -169,7 +200,9 @@ def _line(preview: Preview) -> str:
 
 
 def _text(one: Decision) -> str:
-    return "\n".join((one.title, one.by, *(f"{call.tool} {call.call}" for call in one.calls))).casefold()
+    return "\n".join(
+        (one.title, one.by, one.first_by or "", *(f"{call.tool} {call.call}" for call in one.calls))
+    ).casefold()
 
 
 async def build(base: Foundation) -> None:

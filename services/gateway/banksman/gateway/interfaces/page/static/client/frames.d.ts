@@ -222,7 +222,6 @@ export type ConversationUpdated = {
 
 /** The further calls that a decision applies to if it is remembered. */
 export type Coverage = {
-  /** The part of a call that is compared; `nothing` if a user decides every such call. */
   by: "command" | "path" | "host" | "arguments" | "nothing" | "begins" | "tool";
   /** The same for people; the text of others in it has its invisible characters marked. */
   words: string;

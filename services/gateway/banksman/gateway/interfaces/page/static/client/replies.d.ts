@@ -30,7 +30,7 @@ export type AuditPage = { items: Array<ListedEntry>; next: number | null; };
 export type BearerToken = { token: string; expires_at: string | null; renewable: boolean; };
 export type Built = { steps: Array<PromptStep | ToolCallStep | RequestStep | ApprovalStep>; result: string; };
 export type CallDecision = { tool: string; call: string; decision: "approved" | "edited" | "rejected" |
-  "stopped" | null; };
+  "stopped" | null; covers: Coverage | null; begins: string | null; };
 export type CallPage = { items: Array<ListedCall>; next: number | null; total: number; };
 export type Category = { name: string; title: string; description: string; order: number; icon: string; };
 export type ChangedField = { field: string; before: JsonValue; after: JsonValue; };

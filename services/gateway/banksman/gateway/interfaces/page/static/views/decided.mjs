@@ -2,6 +2,7 @@
 
 import { useState } from 'preact/hooks';
 
+import { coverageWords } from '../components/approval/scope.mjs';
 import { usePages } from '../components/operator/pages.mjs';
 import { Records } from '../components/operator/records.mjs';
 import { Exact, html, useStore } from '../components/ui.mjs';
@@ -105,12 +106,20 @@ function Verdict({ decision: { outcome, by, first_by: first, remember, interface
 function Calls({ decision: { calls, more } }) {
   return html`<ul class="decided-calls">
     ${calls.map(
-      ({ tool, call, decision }) =>
+      ({ tool, call, decision, covers, begins }) =>
         html`<li>
           <strong>${tool}</strong> <code><${Exact} text=${call} /></code>
           ${decision && decision !== 'approved' && html`${' '}<span class="badge">${t(`decided.call.${decision}`)}</span>`}
+          ${covers && html`<${Covered} call=${{ name: tool, covers, begins, arguments: { path: call, url: call } }} edited=${decision === 'edited'} />`}
         </li>`,
     )}
     ${more > 0 && html`<li class="muted">${t('decided.more', { count: more })}</li>`}
   </ul>`;
+}
+
+/** @param {{call: {name: string, covers: {by: string, words: string}, begins: string | null, arguments: Json}, edited: boolean}} properties */
+function Covered({ call, edited }) {
+  // The list has the requested arguments alone.
+  const what = edited && call.covers.by !== 'tool' ? t('decided.coversEdited') : coverageWords(call);
+  return html`<p class="reason"><${Exact} text=${t('decided.covers', { what })} /></p>`;
 }

@@ -138,6 +138,8 @@ export default {
   'decided.over.command': 'einen Befehl',
   'decided.remembered.run': 'Gilt für den Lauf.',
   'decided.remembered.conversation': 'Gilt für die Unterhaltung.',
+  'decided.covers': 'Entscheidet auch: {what}.',
+  'decided.coversEdited': 'Aufrufe wie den geänderten',
   'decided.call.edited': 'geändert',
   'decided.call.rejected': 'abgelehnt, der Lauf ging weiter',
   'decided.call.stopped': 'abgelehnt, der Lauf endete',

@@ -136,6 +136,8 @@ export default {
   'decided.over.command': 'a command',
   'decided.remembered.run': 'Remembered for the run.',
   'decided.remembered.conversation': 'Remembered for the conversation.',
+  'decided.covers': 'Also decides: {what}.',
+  'decided.coversEdited': 'calls that are like the edited one',
   'decided.call.edited': 'edited',
   'decided.call.rejected': 'rejected, the run went on',
   'decided.call.stopped': 'rejected, the run ended',
