@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from banksman import sdk
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
+from banksman.bus.names import MCP_ACCOUNTS
+from banksman.bus.storage.kv import Bucket
+from banksman.cli.operator.tenant_removal import TENANT_KEYS
+from banksman.cli.operator.tenants import NOT_EXPORTED
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ApprovalRule, NewAssistant, ToolSettings
+from banksman.contracts.mcp import McpAccount, SignedIn, account_key
 from banksman.tool_runner.machine import workspaces_root
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.support.polling import eventually
@@ -47,6 +53,11 @@ async def filled(client: sdk.Client, operator: Bus, model: str) -> None:
     )
     secret = json.dumps({"value": SECRET}).encode()
     await operator.request(subjects.api(TENANT, "secret", "set", "API_TOKEN"), secret, WAIT_TIMEOUT_S)
+    text = json.dumps({"text": "Reply briefly."}).encode()
+    await operator.request(subjects.api(TENANT, "instructions", "set"), text, WAIT_TIMEOUT_S)
+    access = SignedIn(user="ada", at=datetime.now(UTC), sealed=SECRET)
+    account = McpAccount(server="docs", user="ada", place="docs", signed_in=access)
+    await Bucket(operator, MCP_ACCOUNTS, McpAccount).put(account_key(TENANT, "docs", "ada"), account)
     finished = await client.create_conversation(model=model, assistant="auto")
     outcome = await client.outcome(await client.send(finished, "list"))
     assert outcome.status == "completed"
@@ -69,6 +80,10 @@ def check_export(directory: Path, counts: dict[str, int]) -> None:
     assert "auto" in [one["id"] for one in json.loads((directory / "assistants.json").read_text())]
     (secret,) = json.loads((directory / "tenant-secrets.json").read_text())
     assert secret["name"] == "API_TOKEN" and "sealed" not in secret
+    (instructions,) = json.loads((directory / "instructions.json").read_text())
+    assert instructions["text"] == "Reply briefly."
+    assert not any(SECRET in file.read_text() for file in directory.glob("*.json"))
+    assert {file.stem for file in directory.glob("*.json")} >= {*TENANT_KEYS} - NOT_EXPORTED
     trail = json.loads((directory / "audit.json").read_text())
     assert {"assistant.created", "secret.set"} <= {entry["action"] for entry in trail}
     assert {entry["tenant"] for entry in trail} == {TENANT} and SECRET not in json.dumps(trail)

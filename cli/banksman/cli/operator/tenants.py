@@ -34,7 +34,7 @@ from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.paths import portable_path
 from banksman.contracts.subjects import ANY
-from banksman.contracts.wire import JsonObject, Stored
+from banksman.contracts.wire import JsonObject, JsonValue, Stored
 from banksman.deployment.topology import Topology
 from banksman.sdk.transports.nats import NatsTransport
 
@@ -150,8 +150,13 @@ def _show(tenant: str, report: dict[str, removal.Counts]) -> None:
         output.print_line(f"no data of tenant {tenant!r} is left")
 
 
-SECRET_FIELDS = frozenset({"sha256", "transport", "sealed"})
+SECRET_FIELDS = frozenset({"sha256", "transport", "sealed", "sealed_key", "client_secret"})
 """Fields that may hold secrets: digests of keys, addresses and values of MCP servers, secrets."""
+DOCUMENTS = ("assistant", "prompt", "schedule")
+NOT_EXPORTED = frozenset(
+    {names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.IDEMPOTENCY, names.DAMAGED, names.DELIVERIES}
+)
+"""Buckets that are exported with the conversations, or that only serve running processes."""
 
 
 class _AnyRecord(Stored):
@@ -171,11 +176,11 @@ class TenantExport:
     paths: set[Path] = field(default_factory=set[Path])
 
     async def run(self) -> None:
-        for kind in ("assistant", "prompt", "schedule"):
+        for kind in DOCUMENTS:
             self._write(f"{kind}s.json", [item async for item in self._documents(kind)])
         self._write("usage.json", [await self._request("usage")])
         self._write("audit.json", [entry async for entry in self._pages("audit.list", "after")])
-        for name in (names.KEYS, names.WEBHOOKS, names.MCP, names.TENANT_SECRETS, names.MODEL_SERVERS):
+        for name in sorted({*removal.TENANT_KEYS} - NOT_EXPORTED - {f"{kind}s" for kind in DOCUMENTS}):
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):
             await self._conversation(conversation["conversation_id"])
@@ -244,7 +249,7 @@ class TenantExport:
 
     async def _records(self, bucket: str) -> AsyncIterator[Any]:
         async for entry in Bucket(self.bus, bucket, _AnyRecord).entries(self.tenant):
-            yield entry.value.model_dump(mode="json", exclude=set(SECRET_FIELDS))
+            yield _without_secrets(entry.value.model_dump(mode="json"))
 
     async def _pages(self, operation: str, cursor: str) -> AsyncIterator[Any]:
         body: JsonObject = {}
@@ -263,6 +268,18 @@ class TenantExport:
     def _write(self, name: str, items: list[Any]) -> None:
         _store(self.directory / name, _text(items).encode())
         self.written[name.removesuffix(".json")] = len(items)
+
+
+def _without_secrets(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {
+                name: _without_secrets(inner) for name, inner in value.items() if name not in SECRET_FIELDS
+            }
+        case list():
+            return [_without_secrets(inner) for inner in value]
+        case _:
+            return value
 
 
 def _store(file: Path, data: bytes) -> None:
