@@ -141,7 +141,7 @@ def main(agents: list[int], seconds: float, times: float) -> int:
             cpu = {name: round(found.cpu_s[name] / max(most.cpu_s[name], 1e-9), 2) for name in most.cpu_s}
             print(
                 f"{number} agents: maximum {most.per_s:.1f} runs/s; at {times:g} times the load"
-                f" {found.per_s:.1f} runs/s, {found.per_s / most.per_s:.0%}, {share:.0%} of what the clients leave"
+                f" {found.per_s:.1f} runs/s, {found.per_s / most.per_s:.0%}, {share:.0%} without clients"
                 f" ({most.clients:.0%} and {found.clients:.0%} of the processors are theirs);"
                 f" {dict(load.responses)}, {load.silent} refusals without a time; CPU per run"
                 f" {found.cpu_ms / most.cpu_ms:.2f} times ({most.cpu_ms:.0f} ms): {cpu}",
